@@ -1,0 +1,49 @@
+"""Names inside a checkpoints folder.
+
+    checkpoints/step-000123/model.safetensors ...   tensors, one file per group
+                            state.json              the snapshot's facts
+                            index.json              {"format", "step", "files": {name: {"bytes", "sha256"}}, "strides"}
+    checkpoints/last, best -> step-000123           relative links
+    checkpoints/.step-000123.PID.part               being written, or left by a kill; never read
+
+The index is written last. A folder whose files do not match its index is damaged.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FORMAT = 1
+INDEX, STATE = "index.json", "state.json"
+LAST, BEST = "last", "best"
+_STEP = re.compile(r"step-(\d+)")
+# Unfinished (.part), replaced (.old) and doomed (.trash) folders, and links being made.
+HIDDEN = re.compile(r"\.(?:step-\d+|last|best)\.\d+\.(?:part|old|trash)")
+
+
+def step_name(step: int) -> str:
+    """123 -> 'step-000123'."""
+    return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """'step-000123' (or 'step-123') -> 123; None for any other name."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def list_steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint, whole or damaged, oldest first; empty where there is no folder."""
+    if not folder.is_dir():
+        return []
+    steps = (step_of(path.name) for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return sorted(step for step in steps if step is not None)
+
+
+def link_step(folder: Path, link: str) -> int | None:
+    """The step that `last` or `best` points to; None where there is no such link, or what it points to is gone."""
+    path = folder / link
+    if not path.is_symlink() or not path.is_dir():
+        return None
+    return step_of(path.readlink().name)

@@ -1,0 +1,146 @@
+"""Find and read checkpoints: checked against their checksums, newest whole one first, damage named.
+
+Nothing is unpickled: safetensors and JSON only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from paceline.checkpoint.layout import BEST, FORMAT, INDEX, LAST, STATE, link_step, list_steps, step_name, step_of
+from paceline.checkpoint.snapshot import Snapshot, with_strides
+from paceline.config.errors import CheckpointError
+
+SUFFIX = ".safetensors"
+
+
+def load_checkpoint(path: Path) -> Snapshot:
+    """Read the checkpoint folder `path`; tensors come on the CPU with the strides they were saved with.
+
+    raise CheckpointError   names the file that is missing, damaged or not ours
+    """
+    index = _index(path)
+    try:
+        facts = json.loads(_checked(path / STATE, index["files"][STATE]))
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{path / STATE}: damaged ({error!r}).") from None
+    tensors: dict[str, dict[str, Tensor]] = {}
+    for name in sorted(set(index["files"]) - {STATE}):
+        group = name.removesuffix(SUFFIX)
+        try:
+            loaded = safetensors.torch.load(_checked(path / name, index["files"][name]))
+        except (safetensors.SafetensorError, ValueError) as error:
+            raise CheckpointError(f"{path / name}: not a safetensors file ({error}).") from None
+        strides = index["strides"].get(group, {})
+        tensors[group] = {key: with_strides(tensor, strides.get(key)) for key, tensor in sorted(loaded.items())}
+    return Snapshot(tensors, facts)
+
+
+def _index(path: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((path / INDEX).read_bytes())
+        if index["format"] != FORMAT:
+            raise CheckpointError(f"{path}: written in format {index['format']}; this paceline reads format {FORMAT}.")
+        if step_of(path.resolve().name) not in (None, index["step"]):
+            raise CheckpointError(f"{path}: its index says step {index['step']}. Was the folder renamed?")
+        # A name from a file never leads out of the folder.
+        if any(Path(name).name != name for name in index["files"]) or not isinstance(index["strides"], dict):
+            raise ValueError("impossible file names")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no checkpoint there ({INDEX} is missing).") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path / INDEX}: damaged ({error!r}).") from None
+    return index
+
+
+def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
+    """A file's content, if it is what the index says."""
+    try:
+        size = path.stat().st_size
+        content = path.read_bytes() if size == entry["bytes"] else b""
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
+    if size != entry["bytes"]:
+        raise CheckpointError(f"{path}: damaged, {size:,} bytes where {entry['bytes']:,} were written.")
+    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise CheckpointError(f"{path}: damaged, its content is not what was written (checksum).")
+    return content
+
+
+def newest_valid(folder: Path, say: Callable[[str], None]) -> tuple[Path, Snapshot] | None:
+    """The newest checkpoint in `folder` that is whole; `say` is told of every one that was skipped, and why.
+
+    return None             there is none at all
+    raise CheckpointError   there are some, and all are damaged: going on from nothing would lose the run silently
+    """
+    problems = []
+    for step in reversed(list_steps(folder)):
+        path = folder / step_name(step)
+        try:
+            snapshot = load_checkpoint(path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            say(f"skipping {path.name}: {error}")
+            continue
+        return path, snapshot
+    if problems:
+        listed = "".join(f"\n  {problem}" for problem in problems)
+        raise CheckpointError(f"{folder}: every checkpoint is damaged.{listed}\nStart anew with another --out.")
+    return None
+
+
+def find_checkpoint(folder: Path, which: str) -> Path:
+    """The folder of 'last', 'best' or 'step-N'.
+
+    raise CheckpointError   there is no such checkpoint; the message lists those there are
+    """
+    steps = list_steps(folder)
+    step = link_step(folder, which) if which in (LAST, BEST) else step_of(which)
+    if which == LAST and step not in steps and steps:
+        step = steps[-1]
+    if step is None or step not in steps:
+        known = ", ".join(
+            [*(link for link in (LAST, BEST) if link_step(folder, link) is not None), *map(step_name, steps)]
+        )
+        raise CheckpointError(f"{folder} has no checkpoint {which!r}. There: {known or 'none'}.")
+    return folder / step_name(step)
+
+
+def check_same_recipe(saved: Mapping[str, Any], now: Mapping[str, Any], *, ignore: tuple[str, ...] = ()) -> None:
+    """Refuse to go on with another recipe than the checkpoint's.
+
+    saved, now   recipes as nested dicts; tuples and lists count as equal
+    ignore       dotted keys, with all that is below them, that may differ
+    raise CheckpointError   lists every differing key with both values
+    """
+    was, want = _flat(json.loads(json.dumps(saved))), _flat(json.loads(json.dumps(now)))
+    lines = []
+    for key in sorted(was.keys() | want.keys()):
+        skipped = any(key == name or key.startswith(f"{name}.") for name in ignore)
+        if not skipped and (key not in was or key not in want or was[key] != want[key]):
+            lines.append(f"\n  {key}: {_show(was, key)} in the checkpoint, {_show(want, key)} now")
+    if lines:
+        raise CheckpointError(
+            f"the checkpoint belongs to another recipe.{''.join(lines)}\n"
+            "Go on with the recipe it was written by, or start a new run (another --out) from its weights alone: "
+            "--weights RUN/checkpoints/last"
+        )
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{above}{key}.") if isinstance(item, dict) and item else {f"{above}{key}": item}
+    return flat
+
+
+def _show(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "absent"

@@ -1,0 +1,57 @@
+"""Which checkpoints stay on disk; and whether they will fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from paceline.config.errors import UserError
+
+GIB = 2**30
+
+
+def doomed_steps(
+    steps: Iterable[int], *, newest: int, keep: int, keep_every: int | None, best: int | None
+) -> list[int]:
+    """The steps to delete once the checkpoint of step `newest` is safely on disk.
+
+    keep        so many of the newest stay, `newest` among them
+    keep_every  multiples of this many steps stay as well
+    best        this one stays as well
+    Steps after `newest` are of an earlier life of the run (it went on from before them, because they were damaged).
+    """
+    past = sorted(step for step in steps if step <= newest)
+    stay = set(past[-max(1, keep) :]) | {newest, best}
+    if keep_every:
+        stay |= {step for step in past if step % keep_every == 0}
+    return [step for step in sorted(steps) if step > newest or step not in stay]
+
+
+def needed_bytes(checkpoint_bytes: int, *, keep: int, keep_every: int | None, steps: int) -> int:
+    """The most that a run of `steps` steps will have on disk at once: those kept, the best, and one being written."""
+    return checkpoint_bytes * (keep + 2 + (steps // keep_every if keep_every else 0))
+
+
+def check_space(folder: Path, bytes_needed: int) -> None:
+    """Refuse a folder that cannot be written, or a disk with less than `bytes_needed` bytes free.
+
+    raise UserError   names the folder and the reason
+    """
+    there = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe.{os.getpid()}.part"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink()
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --out."
+        ) from None
+    if free < bytes_needed:
+        raise UserError(
+            f"{folder}: checkpoints will need {bytes_needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free. "
+            "Make room, choose another --out, or keep fewer (--keep)."
+        )

@@ -1,0 +1,168 @@
+"""Checkpoints in the background: the loop pays for one copy to host memory, a thread does the rest.
+
+One checkpoint is under way at a time. Once it is whole on disk `last` (and `best`) point to it, and only then older
+ones are deleted. What goes wrong in the thread is raised in the training thread, at the next call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paceline.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name
+from paceline.checkpoint.retention import check_space, doomed_steps
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.checkpoint.write import restore_replaced, save_checkpoint, sync_folder
+from paceline.config.errors import UserError
+
+__all__ = ["CheckpointWriter", "check_space"]
+
+
+@dataclass
+class _HostCopy:
+    """Host memory that is used again for every checkpoint."""
+
+    buffers: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+
+    def take(
+        self, tensors: Mapping[str, Mapping[str, Tensor]]
+    ) -> tuple[dict[str, dict[str, Tensor]], torch.cuda.Event | None]:
+        """-> (the copies, an event after which copies from CUDA have arrived).
+
+        The copies are queued on the current stream, so kernels that change the tensors later cannot overtake them.
+        """
+        from_cuda = False
+        wanted = {(group, name): tensor for group, named in tensors.items() for name, tensor in named.items()}
+        for key, tensor in wanted.items():
+            buffer = self.buffers.get(key)
+            if buffer is None or _kind(buffer) != _kind(tensor):
+                pinned = tensor.device.type == "cuda"
+                self.buffers[key] = _like(tensor, pinned)
+            self.buffers[key].copy_(tensor.detach(), non_blocking=True)
+            from_cuda |= tensor.device.type == "cuda"
+        for key in self.buffers.keys() - wanted.keys():
+            del self.buffers[key]
+        event = None
+        if from_cuda:
+            event = torch.cuda.Event()
+            event.record()
+        return {group: {name: self.buffers[group, name] for name in named} for group, named in tensors.items()}, event
+
+
+def _like(tensor: Tensor, pinned: bool) -> Tensor:
+    # preserve_format keeps the strides of dense tensors, which makes the copy one straight run.
+    return torch.empty_like(tensor, device="cpu", pin_memory=pinned, memory_format=torch.preserve_format)
+
+
+def _kind(tensor: Tensor) -> tuple:
+    return tensor.shape, tensor.dtype, tensor.stride()
+
+
+class CheckpointWriter:
+    """Writes one run's checkpoints into `folder`; only one process may. Leftovers of a killed one are removed.
+
+    keep        this many of the newest stay (at least 1)
+    keep_every  also those whose step is a multiple of this; None for none
+    The best always stays.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2, keep_every: int | None = None):
+        self._folder, self._keep, self._keep_every = folder, keep, keep_every
+        self._host = _HostCopy()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in folder.iterdir():
+                if HIDDEN.fullmatch(path.name) and not restore_replaced(path):
+                    _remove(path)
+        except OSError as error:
+            raise _as_user_error(folder, error) from None
+
+    def submit(self, step: int, snapshot: Snapshot, *, best: bool) -> Path:
+        """Copy `snapshot` and write it in the background as step-N, whose path is returned; it is not there yet.
+
+        Waits only while the previous checkpoint is still being written.
+        raise UserError   the previous one could not be written: path and reason
+        """
+        self.wait()
+        tensors, arrived = self._host.take(snapshot.tensors)
+        copied = Snapshot(tensors, json.loads(json.dumps(snapshot.facts)))  # the loop goes on changing its own
+        self._thread = threading.Thread(
+            target=self._write, args=(step, copied, best, arrived), name="paceline-checkpoint"
+        )
+        self._thread.start()
+        return self._folder / step_name(step)
+
+    def check(self) -> None:
+        """Raise what went wrong in the background, if anything did; costs nothing. raise UserError"""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise _as_user_error(self._folder, error) if isinstance(error, OSError) else error
+
+    def wait(self) -> None:
+        """Wait until nothing is being written. raise UserError   as check()"""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def close(self) -> None:
+        """Wait for the last checkpoint. May be called again. raise UserError   as check()"""
+        self.wait()
+
+    def _write(self, step: int, snapshot: Snapshot, best: bool, arrived: torch.cuda.Event | None) -> None:
+        try:
+            if arrived is not None:
+                arrived.synchronize()
+            path = save_checkpoint(self._folder, step, snapshot)
+            _point(self._folder, LAST, path.name)
+            if best:
+                _point(self._folder, BEST, path.name)
+            sync_folder(self._folder)
+            self._delete_old(step)
+        except BaseException as error:  # raised again in the training thread
+            self._error = error
+
+    def _delete_old(self, newest: int) -> None:
+        steps = list_steps(self._folder)
+        best = link_step(self._folder, BEST)
+        for step in doomed_steps(steps, newest=newest, keep=self._keep, keep_every=self._keep_every, best=best):
+            # Renamed first: a half-deleted checkpoint must not look like a damaged one.
+            path = self._folder / step_name(step)
+            trash = self._folder / f".{path.name}.{os.getpid()}.trash"
+            os.rename(path, trash)
+            shutil.rmtree(trash)
+        if link_step(self._folder, BEST) is None:
+            (self._folder / BEST).unlink(missing_ok=True)
+
+
+def _point(folder: Path, link: str, name: str) -> None:
+    """Make the relative link folder/link point to `name`; the old link is there until the new one is."""
+    part = folder / f".{link}.{os.getpid()}.part"
+    part.unlink(missing_ok=True)
+    part.symlink_to(name)
+    os.replace(part, folder / link)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _as_user_error(folder: Path, error: OSError) -> UserError:
+    where = error.filename or folder
+    return UserError(
+        f"{where}: the checkpoint could not be written ({error.strerror or error}). "
+        f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --out."
+    )

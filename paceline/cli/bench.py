@@ -1,0 +1,25 @@
+"""`paceline bench input ...`: measurements beside peers, in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.config.errors import UserError
+
+KINDS = """usage: paceline bench KIND ...
+
+  input    decode + RandomResizedCrop + flip into a batch, beside torchvision transforms in a torch DataLoader
+
+Each answers --help."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one bench."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(KINDS)
+        return 0 if arguments else 2
+    if arguments[0] != "input":
+        raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input.")
+    from paceline.cli.bench_input import run_input
+
+    return run_input(arguments[1:])

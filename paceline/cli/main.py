@@ -1,0 +1,91 @@
+"""The command line's front door: picks the verb, turns errors into one message and an exit code.
+
+Only the standard library is imported here, so that --help and a mistyped verb answer at once.
+Exit codes: 0 target reached, or no target and the asked work done; 1 ended without reaching the target; 2 user error;
+3 failed; 75 interrupted and resumable.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from paceline.config.errors import UserError
+
+# Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`.
+VERBS = {
+    "train": "train a recipe to its target: paceline train resnet50-tiny",
+    "eval": "score a run's checkpoint on its validation images, or on others",
+    "predict": "label photos with a trained run: pictures and predictions.json",
+    "show": "print recipe, system, plan and memory estimate; needs no accelerator",
+    "preview": "draw a mosaic of augmented training images",
+    "prepare": "verify a data set and write its manifest and index",
+    "bench": "measure against a peer in the same run: paceline bench input",
+    "report": "write a run's report.html again",
+    "doctor": "say what this machine has and what is missing",
+}
+
+USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if words else USER_ERROR
+    if words[0] in ("--version", "version"):
+        from paceline import __version__
+
+        print(f"paceline {__version__}")
+        return 0
+    try:
+        return verb(words[0]).run(words[1:])
+    except UserError as problem:
+        _speak(f"paceline: {problem}")
+        return USER_ERROR
+    except KeyboardInterrupt:
+        _speak("paceline: interrupted")
+        return INTERRUPTED
+    except SystemExit as ending:  # the flag parser has already printed its message
+        return ending.code if isinstance(ending.code, int) else USER_ERROR
+    except BrokenPipeError:
+        # The reader of our output went away (`paceline show ... | head`): nothing to report, and stdout cannot be flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+
+
+def verb(name: str):
+    """The module of a verb.
+
+    Raises UserError for an unknown one, naming its nearest neighbour.
+    """
+    if name not in VERBS:
+        near = difflib.get_close_matches(name, VERBS, n=1)
+        hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
+        raise UserError(f"there is no verb {name!r}. {hint}")
+    return importlib.import_module(f"paceline.cli.{name}")
+
+
+def overview() -> str:
+    """The text of `paceline --help`."""
+    rows = "\n".join(f"  {name:<9} {line}" for name, line in VERBS.items())
+    return (
+        "usage: paceline VERB ...\n\n"
+        "Trains ResNet-50, and soon SSD-ResNet34 and Mask R-CNN, to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"
+        f"{rows}\n\n"
+        "Every verb answers --help. Start here:  paceline train resnet50-tiny"
+    )
+
+
+def _speak(text: str) -> None:
+    """One message a node: ranks that fail alike for the same reason would repeat it."""
+    if os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))) == "0":
+        print(text, file=sys.stderr)

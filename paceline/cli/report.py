@@ -1,0 +1,32 @@
+"""`paceline report RUN [RUN...]`: write report.html again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from paceline.cli.flags import parse
+from paceline.config.run import read_run
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write each named run's report and print where it lies."""
+    import tyro
+
+    @dataclass(frozen=True)
+    class Flags:
+        runs: Annotated[tuple[Path, ...], tyro.conf.Positional]  # run folders
+
+    flags = parse(arguments, Flags(()), prog="report", description="Write a run's report.html again.")
+    if not flags.runs:
+        from paceline.config.errors import UserError
+
+        raise UserError("name a run folder: paceline report runs/resnet50-tiny-001")
+    from paceline.report.page import write_report
+
+    for folder in flags.runs:
+        read_run(folder)  # names what is wrong before anything is written
+        print(write_report(folder))
+    return 0

@@ -1,0 +1,94 @@
+"""`paceline show RECIPE|RUN [--system NAME] [--nodes N] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cli.flags import parse_recipe
+from paceline.cli.saved import saved_request
+from paceline.config.errors import RecipeError
+from paceline.config.plan import Plan, lr_at, make_plan
+from paceline.config.recipe import DATA_IMAGES, Recipe
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class ShowFlags:
+    """What `show` plans for."""
+
+    nodes: int = 1  # machines
+    world: int = 0  # ranks; 0 = nodes x ranks of one node
+    train_images: int = 0  # training images; 0 = those of the data set the recipe was written for
+    val_images: int = 0  # validation images; 0 = those of the data set the recipe was written for
+    json: bool = False  # print one JSON object instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print what would run, and return 0."""
+    base = None
+    if arguments and (Path(arguments[0]).is_dir() or arguments[0].endswith(".json")):
+        base, _ = saved_request(Path(arguments[0]))
+        arguments = arguments[1:]
+    asked = parse_recipe(arguments, ShowFlags(), verb="show", base=base)
+    flags, recipe, system = asked.controls, asked.recipe, asked.system
+    if flags.nodes < 1 or flags.world < 0:
+        raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
+    from paceline.tasks import network_memory
+    from paceline.tasks.memory import images_that_fit
+
+    usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
+    train_images, val_images = flags.train_images or usual[0], flags.val_images or usual[1]
+    if not train_images:
+        raise RecipeError(f"how many images has {recipe.target_data}? Say it with --train-images N --val-images N.")
+    memory = network_memory(recipe, system)
+    plan = make_plan(
+        recipe,
+        system,
+        world=flags.world or flags.nodes * system.per_node,
+        most=images_that_fit(memory, system),
+        train_images=train_images,
+        val_images=val_images,
+    )
+    if flags.json:
+        facts = {"recipe": asdict(recipe), "system": asdict(system), "plan": asdict(plan), "memory": asdict(memory)}
+        print(json.dumps(facts, indent=2))
+        return 0
+    for line in describe(asked.name, recipe, asked.system_name, system, plan, memory):
+        print(line)
+    return 0
+
+
+def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Plan, memory: Any) -> list[str]:
+    """The lines of `show`."""
+    quality, optim = recipe.quality, recipe.optim
+    length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.images_seen:,} images"
+    targets = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "no target"
+    span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
+    evaluations = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
+    shared = "split into groups" if plan.bn_groups > 1 else f"joined over {plan.bn_join} ranks" if plan.bn_join > 1 else "whole forward"
+    peak = max(lr_at(recipe, plan, step) for step in {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))})
+    return [
+        f"recipe   {name}   global batch {plan.global_batch:,}   {length}   {optim.kind} lr {optim.lr:g}   "
+        f"{recipe.schedule.kind}   target {targets}   seed {recipe.seed}",
+        f"model    {' '.join(f'{key}={value}' for key, value in asdict(recipe.model).items())}",
+        f"input    {' '.join(f'{key}={value}' for key, value in asdict(recipe.input).items())}",
+        f"system   {system_name}   {system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
+        f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}",
+        f"plan     {plan.world:,} ranks on {plan.nodes:,} nodes   {plan.images_per_forward} images a forward x "
+        f"{plan.forwards} forwards = {plan.images_per_rank} a rank",
+        f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
+        f"         {plan.train_images:,} training images   {plan.steps_per_epoch:,.6g} steps an epoch   "
+        f"{plan.total_steps:,} steps in all   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
+        f"         evaluates {plan.val_images:,} images after steps {evaluations} ({len(plan.eval_steps)} times)",
+        f"memory   about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank: {memory.parameters / 1e6:.2f} M "
+        f"parameters {memory.fixed / GIB:.2f} GiB + {plan.images_per_forward} images x {memory.per_image / 2**20:.1f} MiB",
+    ]
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"

@@ -1,0 +1,57 @@
+"""`paceline train RECIPE ...`, `paceline train ./file.py:recipe ...`, `paceline train RUN/run.json ...`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.cli.flags import parse_recipe
+from paceline.cli.saved import saved_request
+from paceline.config.errors import RecipeError
+from paceline.config.run import Controls, check_controls
+
+USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
+       paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
+       paceline train ./my_file.py:my_recipe        a recipe of your own
+
+Recipes:"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train, and return the exit code of the run's ending."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        from paceline.recipes import RECIPES
+
+        for name, make in RECIPES.items():
+            print(f"  {name:<26} {(make.__doc__ or '').strip().splitlines()[0]}")
+        print("\n`paceline train RECIPE --help` lists its flags.")
+        return 0 if arguments else 2
+    base, controls, system_given = None, Controls(), False
+    if arguments[0].endswith(".json"):
+        base, controls = saved_request(Path(arguments[0]))
+        asked = parse_recipe(arguments[1:], controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
+    else:
+        if Path(arguments[0]).is_dir():
+            raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+        asked = parse_recipe(arguments, controls, verb="train")
+    check_controls(asked.controls)
+    system_given = any(name.startswith("system") for name in asked.given) or "--system" in arguments
+
+    from paceline.setup import Request
+    from paceline.train import run_training
+
+    request = Request(
+        name=asked.name,
+        recipe=asked.recipe,
+        system_name=asked.system_name,
+        system=asked.system,
+        controls=asked.controls,
+        given=asked.given | ({"system"} if system_given else set()),
+        command=shlex.join(["paceline", "train", *arguments]),
+        repeats=base is not None,
+    )
+    return run_training(request).exit_code
+
+

@@ -1,0 +1,20 @@
+"""Errors a user can mend. The command line prints their text alone and exits with 2; anything else is a bug or a failed run.
+
+A message names what is wrong (file or flag), why, and the next step, in that order.
+"""
+
+
+class UserError(Exception):
+    """Bad input: one clear message, no traceback, exit code 2."""
+
+
+class RecipeError(UserError):
+    """A recipe, system or flag that cannot be carried out as asked."""
+
+
+class DataError(UserError):
+    """A data set, image or annotation that cannot be used."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint or weight file that is damaged, or belongs to something else."""

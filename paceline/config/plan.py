@@ -1,0 +1,191 @@
+"""Plan = Recipe + System + number of ranks. All arithmetic on batches, steps and epochs lives here and is done once.
+
+Letters: B global batch   W ranks   f images per forward   A forwards per step   S bn_span   N training images
+A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
+is split into f/S groups (ghost BN), or S/f neighbouring ranks are joined (group BN). Either way group number g of a step
+holds the same S images, so the trajectory does not depend on how the batch was cut.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from paceline.config.errors import RecipeError
+from paceline.config.recipe import Recipe, check_recipe
+from paceline.config.schedule import learning_rate
+from paceline.config.system import System, check_system
+
+# Epoch arithmetic is done in floats; a step that lies within this of an integer is that integer.
+STEP_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop carries out. Steps are counted from 0; "after step n" means n steps are done."""
+
+    world: int  # ranks
+    nodes: int  # machines
+    global_batch: int  # images per optimiser step
+    images_per_rank: int  # images of one step on one rank
+    images_per_forward: int  # images of one forward on one rank
+    forwards: int  # forwards (accumulations) per step
+    bn_span: int  # images that share BatchNorm statistics, after capping at the global batch
+    bn_groups: int  # groups that one forward is split into
+    bn_join: int  # ranks whose forwards share statistics
+    train_images: int  # N
+    val_images: int  # images of one evaluation
+    steps_per_epoch: float  # N / B, or rounded as the recipe says
+    total_steps: int  # the recipe's length
+    stop_after: int  # steps this run is asked to take: total_steps, or fewer with --steps
+    warmup_steps: float  # end of the warm-up
+    schedule_steps: float  # end of the decay
+    boundaries: tuple[float, ...]  # steps at which kind "steps" decays
+    eval_steps: tuple[int, ...]  # evaluations fall after these steps
+
+
+def split_batch(global_batch: int, world: int, most: int, bn_span: int) -> tuple[int, int, int, int]:
+    """Cut a global batch: -> (images per forward, forwards, BatchNorm groups per forward, ranks joined for BatchNorm).
+
+    most   images that one forward may hold
+    The largest forward that fits and reaches exactly `bn_span` is taken.
+    Raises RecipeError when the batch does not divide over the ranks or the span cannot be reached.
+    """
+    if global_batch % world:
+        low = global_batch // world * world
+        nearest = f"{low} or {low + world}" if low else f"{world}"
+        raise RecipeError(
+            f"--global-batch {global_batch} does not divide over {world} ranks: nearest that does: {nearest}.\n"
+            f"Use another number of ranks, or change the batch and state --optim.lr for it."
+        )
+    share = global_batch // world
+    for forwards in range(1, share + 1):
+        if share % forwards:
+            continue
+        images = share // forwards
+        if images > most:
+            continue
+        if images % bn_span == 0:
+            return images, forwards, images // bn_span, 1
+        if bn_span % images == 0 and world % (bn_span // images) == 0:
+            return images, forwards, 1, bn_span // images
+    raise RecipeError(_span_refusal(share, world, most, bn_span))
+
+
+def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
+    reachable = sorted(
+        {
+            span
+            for images in range(1, min(share, most) + 1)
+            if share % images == 0
+            for span in (
+                *(images // groups for groups in range(1, images + 1) if images % groups == 0),
+                *(images * ranks for ranks in range(2, world + 1) if world % ranks == 0),
+            )
+        },
+        key=lambda span: abs(math.log(span / bn_span)),
+    )
+    return (
+        f"--bn-span {bn_span} cannot be reached with {share} images a rank on {world} ranks, {most} images at most in one "
+        f"forward: a forward must hold a multiple of the span, or an exact fraction of it on neighbouring ranks.\n"
+        f"Nearest spans that can: {', '.join(map(str, sorted(reachable[:3]))) or 'none'}. Or give each forward more room "
+        f"(--system.images-per-forward), or use another number of ranks."
+    )
+
+
+def steps_in_epoch(train_images: int, global_batch: int, rounding: Literal["exact", "up", "down"]) -> float:
+    """Optimiser steps of one pass over the training images; "up" and "down" repeat the original systems' arithmetic."""
+    exact = train_images / global_batch
+    if rounding == "exact":
+        return exact
+    return float(max(1, math.ceil(exact) if rounding == "up" else math.floor(exact)))
+
+
+def whole_steps(steps: float) -> int:
+    """The first whole step at or past a point of the run."""
+    return math.ceil(steps - STEP_TOLERANCE)
+
+
+def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_images: int, val_images: int) -> Plan:
+    """Work out how `recipe` runs on `world` ranks of `system`.
+
+    most   images that one forward may hold: --system.images-per-forward, or from the memory estimate
+    Raises RecipeError for anything that cannot be carried out exactly.
+    """
+    check_recipe(recipe)
+    check_system(system)
+    batch = recipe.global_batch
+    # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.
+    bn_span = min(recipe.bn_span, batch)
+    images, forwards, groups, join = split_batch(batch, world, most, bn_span)
+    per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_steps)
+    length = recipe.epochs * per_epoch if recipe.epochs else recipe.images_seen / batch
+    total = max(1, whole_steps(length))
+    schedule, quality = recipe.schedule, recipe.quality
+    unit = per_epoch if schedule.unit == "epochs" else float(total)
+    return Plan(
+        world=world,
+        nodes=max(1, math.ceil(world / system.per_node)),
+        global_batch=batch,
+        images_per_rank=batch // world,
+        images_per_forward=images,
+        forwards=forwards,
+        bn_span=bn_span,
+        bn_groups=groups,
+        bn_join=join,
+        train_images=train_images,
+        val_images=val_images,
+        steps_per_epoch=per_epoch,
+        total_steps=total,
+        stop_after=total,
+        warmup_steps=schedule.warmup * unit,
+        schedule_steps=schedule.horizon * unit if schedule.horizon else float(total),
+        boundaries=tuple(boundary * unit for boundary in schedule.boundaries),
+        eval_steps=_eval_steps(quality.first, quality.every, quality.at, quality.unit, per_epoch, total),
+    )
+
+
+def shorten(plan: Plan, *, steps: int = 0, eval_every: int = 0) -> Plan:
+    """The plan with --steps and --eval-every applied; schedule and data order stay the recipe's.
+
+    steps       stop after this many; 0 = at the recipe's end
+    eval_every  steps between evaluations; 0 = as the recipe says
+    """
+    stop = min(plan.total_steps, steps) if steps else plan.total_steps
+    due = range(eval_every, stop + 1, eval_every) if eval_every else plan.eval_steps
+    return replace(plan, stop_after=stop, eval_steps=tuple(sorted({step for step in due if step <= stop} | {stop})))
+
+
+def _eval_steps(
+    first: float, every: float, at: tuple[float, ...], unit: str, per_epoch: float, total: int
+) -> tuple[int, ...]:
+    scale = per_epoch if unit == "epochs" else float(total)
+    if at:
+        points = {whole_steps(point * scale) for point in at}
+    else:
+        count = max(0, math.floor((total / scale - first) / every + STEP_TOLERANCE)) + 1
+        points = {whole_steps((first + number * every) * scale) for number in range(count)}
+    # The end of the run is always evaluated: a trained model without its number is worth little.
+    return tuple(sorted({step for step in points if 1 <= step <= total} | {total}))
+
+
+def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
+    """Learning rate of 0-based step `step`; a pure function, so nothing of it is ever checkpointed."""
+    schedule = recipe.schedule
+    return learning_rate(
+        step,
+        kind=schedule.kind,
+        peak=recipe.optim.lr,
+        warmup_steps=plan.warmup_steps,
+        warmup_from=schedule.warmup_from,
+        total_steps=plan.schedule_steps,
+        end_lr=schedule.end_lr,
+        boundaries=plan.boundaries,
+        factor=schedule.factor,
+    )
+
+
+def epoch_of(plan: Plan, step: int) -> float:
+    """Epochs done after `step` steps, in the recipe's own counting."""
+    return step / plan.steps_per_epoch

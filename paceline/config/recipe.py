@@ -1,0 +1,146 @@
+"""Recipe: what is learned. Global quantities only; where it runs is the System's business (`system.py`).
+
+Every field's comment stands on the field's own line: it is that field's help text on the command line.
+Nothing derived is stored here: steps, per-rank batches and decay points come out of `plan.py`, once, after overrides.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Generic, Literal, TypeVar
+
+from paceline.config.errors import RecipeError
+
+ModelT = TypeVar("ModelT")
+InputT = TypeVar("InputT")
+
+# Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
+# ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in prepare/shapes.py.
+DATA_IMAGES = {"imagenet": (1_281_167, 50_000), "shapes": (2_000, 400)}
+
+
+@dataclass(frozen=True)
+class Optim:
+    """The optimiser. Formulas: paceline/optim/sgd.py and lars.py."""
+
+    kind: Literal["sgd", "lars"] = "sgd"  # optimiser
+    lr: float = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
+    momentum: float = 0.9  # momentum coefficient
+    momentum_form: Literal["torch", "lr_inside", "lr_inside_corrected"] = "torch"  # where lr enters: outside the velocity (torch), inside, or inside with MXNet's correction
+    nesterov: bool = False  # look-ahead gradient; momentum_form torch only
+    weight_decay: float = 1e-4  # L2 coefficient, added to the gradient
+    decay_on: Literal["all", "no_norm", "no_norm_no_bias"] = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
+    lars_eta: float = 0.001  # LARS trust coefficient
+    lars_eps: float = 0.0  # LARS epsilon in the trust ratio's denominator
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
+
+    kind: Literal["cosine", "poly2", "steps", "constant"] = "cosine"  # shape of the decay after the warm-up
+    unit: Literal["epochs", "run"] = "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
+    warmup: float = 0.0  # length of the linear warm-up, in `unit`
+    warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
+    horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
+    boundaries: tuple[float, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
+    factor: float = 0.1  # kind steps: the multiplier at each boundary
+    end_lr: float = 0.0  # lr that cosine and poly2 end at
+
+
+@dataclass(frozen=True)
+class Quality:
+    """When to evaluate, and what ends the run. A target is met by >=; all must be met in one evaluation."""
+
+    targets: tuple[tuple[str, float], ...] = ()  # e.g. top1 0.759; empty = train to the end
+    unit: Literal["epochs", "run"] = "epochs"  # what first, every and at count in: epochs, or fractions of the run
+    first: float = 1.0  # first evaluation, in `unit`
+    every: float = 1.0  # distance between evaluations, in `unit`
+    at: tuple[float, ...] = ()  # exact evaluation points, in `unit`; replaces first and every
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[ModelT, InputT]):
+    """What is learned: model, data treatment, optimiser, schedule, quality target."""
+
+    task: str  # classification, or a task of your own: ./file.py:name
+    model: ModelT  # the network and its loss; a typed dataclass of the task
+    input: InputT  # how images become network input; a typed dataclass of the task
+    target_data: str = "imagenet"  # data set the target was set for: with another one the run goes to its end
+    global_batch: int = 256  # images per optimiser step, over all ranks and accumulations
+    epochs: float = 0.0  # length in passes over the training images; or give images_seen
+    images_seen: int = 0  # length in images; or give epochs
+    epoch_steps: Literal["exact", "up", "down"] = "exact"  # an epoch's steps: a fraction, or rounded as the original did
+    bn_span: int = 64  # images that share one set of BatchNorm statistics
+    optim: Optim = field(default_factory=Optim)  # the optimiser
+    schedule: Schedule = field(default_factory=Schedule)  # the learning rate over time
+    quality: Quality = field(default_factory=Quality)  # evaluations and target
+    ema: float = 0.0  # decay per step of an average of the weights that is evaluated instead of them; 0 = none
+    seed: int = 1  # of initial weights, sample order and augmentation
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse a recipe that contradicts itself.
+
+    Raises RecipeError naming the field.
+    """
+    if recipe.global_batch < 1:
+        raise RecipeError(f"--global-batch {recipe.global_batch}: a step needs at least one image.")
+    if (recipe.epochs > 0) == (recipe.images_seen > 0):
+        raise RecipeError(
+            f"--epochs {recipe.epochs:g} and --images-seen {recipe.images_seen}: give the length once. "
+            "Set one of them above 0 and the other to 0."
+        )
+    if recipe.bn_span < 1:
+        raise RecipeError(f"--bn-span {recipe.bn_span}: BatchNorm statistics need at least one image.")
+    if recipe.optim.lr <= 0:
+        raise RecipeError(f"--optim.lr {recipe.optim.lr:g}: the learning rate must be above 0.")
+    if not 0 <= recipe.ema < 1:
+        raise RecipeError(f"--ema {recipe.ema:g}: the decay per step lies in [0, 1).")
+    if recipe.optim.nesterov and (recipe.optim.momentum_form != "torch" or recipe.optim.kind != "sgd"):
+        raise RecipeError("--optim.nesterov: only kind sgd with momentum_form torch has a look-ahead gradient.")
+    if not recipe.quality.at and recipe.quality.every <= 0:
+        raise RecipeError(f"--quality.every {recipe.quality.every:g}: the distance between evaluations must be above 0.")
+
+
+def check_batch_and_lr(before: Recipe, after: Recipe, given: set[str]) -> None:
+    """Refuse a changed global batch whose learning rate was not stated again (no hidden scaling).
+
+    given   dotted names of the fields that were set by hand
+    Raises RecipeError that prints both ways out.
+    """
+    if after.global_batch == before.global_batch or "optim.lr" in given:
+        return
+    scaled = before.optim.lr * after.global_batch / before.global_batch
+    raise RecipeError(
+        f"--global-batch changed from {before.global_batch} to {after.global_batch}, but --optim.lr was left at "
+        f"{before.optim.lr:g}, which was tuned for {before.global_batch}.\n"
+        f"  keep the linear-scaling rule:  --optim.lr {scaled:.6g}\n"
+        f"  keep the learning rate:        --optim.lr {before.optim.lr:g}"
+    )
+
+
+def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with dotted fields replaced, e.g. {"optim.lr": 0.1, "global_batch": 64}; the batch rule is applied.
+
+    Raises RecipeError for an unknown field, naming its nearest neighbour.
+    """
+    changed = recipe
+    for dotted, value in changes.items():
+        changed = _replace_at(changed, dotted.split("."), value, dotted)
+    check_batch_and_lr(recipe, changed, set(changes))
+    check_recipe(changed)
+    return changed
+
+
+def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:
+    names = [entry.name for entry in fields(node)] if is_dataclass(node) else []
+    if path[0] not in names:
+        near = difflib.get_close_matches(path[0], names, n=1)
+        hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(names)}."
+        raise RecipeError(f"{dotted}: a recipe has no such field.{hint}")
+    if len(path) > 1:
+        value = _replace_at(getattr(node, path[0]), path[1:], value, dotted)
+    return replace(node, **{path[0]: value})

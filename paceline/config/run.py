@@ -1,0 +1,148 @@
+"""Run = Recipe + System + Plan + run controls + provenance: everything that decides a result, as `run.json` keeps it.
+
+`paceline train RUN/run.json` repeats it. Only standard library here: reading a run must not need torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline.config.errors import RecipeError, UserError
+from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
+from paceline.config.system import System
+
+FORMAT = 1
+Node = TypeVar("Node")
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
+
+    data: str = ""  # data set: a folder with train/ and val/, or one that holds a manifest.json; empty = the built-in shapes
+    out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
+    weights: str = ""  # start from these weights: .pth, .safetensors, or a checkpoint folder
+    steps: int = 0  # stop after this many steps; 0 = the recipe's length
+    limit_train: int = 0  # use only the first N training images; 0 = all
+    limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
+    time_budget: str = ""  # stop in good order after this long, e.g. 90s, 30m, 2h
+    patience: int = 0  # stop after this many evaluations without a better result; 0 = never
+    log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
+    save_every: int = 0  # steps between checkpoints; 0 = one an epoch
+    eval_every: int = 0  # steps between evaluations; 0 = as the recipe says
+    keep: int = 2  # newest checkpoints that stay on disk, beside the best
+    keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
+    overfit_one_batch: bool = False  # train on the first batch again and again: a network that cannot is broken
+    exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
+    profile: str = ""  # write a profiler trace of these steps, e.g. 50:53
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    name: str  # recipe's name on the command line
+    recipe: Recipe
+    system_name: str  # system's name on the command line
+    system: System
+    plan: Plan
+    controls: Controls
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, command, host, git commit, data, weights
+
+    def to_json(self) -> str:
+        """The text of run.json; keys world, recipe, system, plan, versions, command and more."""
+        facts = {
+            "format": FORMAT,
+            "name": self.name,
+            "world": self.plan.world,
+            "recipe": asdict(self.recipe),
+            "system_name": self.system_name,
+            "system": asdict(self.system),
+            "plan": asdict(self.plan),
+            "controls": asdict(self.controls),
+            **self.provenance,
+        }
+        return json.dumps(facts, indent=2) + "\n"
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The facts in a run.json (or in the run folder that holds one).
+
+    Raises UserError when it is not there or is not one.
+    """
+    file = path / "run.json" if path.is_dir() else path
+    try:
+        facts = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it.") from None
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{file}: cannot be read as a run ({problem}). Start a new run with another --out.") from None
+    if not isinstance(facts, dict) or not {"name", "recipe", "system", "controls"} <= facts.keys():
+        raise UserError(f"{file}: this JSON file does not describe a run (keys name, recipe, system, controls are missing).")
+    return facts
+
+
+def fill(template: Node, facts: Mapping[str, Any], where: str) -> Node:
+    """`template` (a frozen dataclass) with its fields taken from parsed JSON; lists become tuples, unknown keys are refused.
+
+    Raises RecipeError naming the key.
+    """
+    known = {entry.name: getattr(template, entry.name) for entry in fields(template)}  # type: ignore[arg-type]
+    unknown = sorted(set(facts) - set(known))
+    if unknown:
+        raise RecipeError(f"{where}: unknown key {unknown[0]!r}; it was written by another version of paceline.")
+    changes = {
+        name: fill(known[name], value, f"{where}.{name}") if is_dataclass(known[name]) else _frozen(value)
+        for name, value in facts.items()
+    }
+    return replace(template, **changes)  # type: ignore[type-var]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
+
+
+def seconds_in(text: str) -> float:
+    """Seconds in a duration such as 90s, 30m or 1.5h; a bare number is seconds; empty is 0.
+
+    Raises RecipeError for anything else.
+    """
+    if not text:
+        return 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise RecipeError(f"--time-budget {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def profile_range(text: str) -> range:
+    """Steps of --profile FIRST:END (END excluded); empty text is an empty range.
+
+    Raises RecipeError for anything else.
+    """
+    if not text:
+        return range(0)
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise RecipeError(f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 50, 51 and 52.")
+    return range(int(match[1]), int(match[2]))
+
+
+def check_controls(controls: Controls) -> None:
+    """Refuse run controls that cannot be meant.
+
+    Raises RecipeError naming the flag.
+    """
+    for name in ("steps", "limit_train", "limit_val", "patience", "log_every", "save_every", "eval_every", "keep_every"):
+        if getattr(controls, name) < 0:
+            raise RecipeError(f"--{name.replace('_', '-')} {getattr(controls, name)}: must be 0 (off) or more.")
+    if controls.keep < 1:
+        raise RecipeError(f"--keep {controls.keep}: at least the newest checkpoint stays.")
+    seconds_in(controls.time_budget)
+    profile_range(controls.profile)

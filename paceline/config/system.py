@@ -1,0 +1,40 @@
+"""System: where a recipe runs. Nothing in it changes a result beyond the order of floating-point sums and their precision.
+
+Every field's comment stands on the field's own line: it is that field's help text on the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.config.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class System:
+    """One kind of machine, as the Plan and the loop need to know it."""
+
+    accelerator: Literal["cpu", "cuda"] = "cpu"  # what computes
+    per_node: int = 1  # ranks on one node (accelerators; on a CPU, processes)
+    memory_gib: float = 8.0  # memory of one rank, in GiB
+    images_per_forward: int = 0  # most images in one forward; 0 = what the memory estimate allows
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # type of the matrix products; weights, losses and norms stay fp32
+    loss_scale: float = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
+    channels_last: bool = True  # NHWC memory for images and activations
+    compile: bool = False  # torch.compile the model
+    loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
+    intra_op_threads: int = 0  # threads a rank that compute on a CPU; 0 = cores of the node / ranks on it
+    prefetch: int = 3  # batches that the loader keeps ready
+
+
+def check_system(system: System) -> None:
+    """Refuse numbers that cannot describe a machine.
+
+    Raises RecipeError naming the flag.
+    """
+    for name in ("images_per_forward", "loader_threads", "intra_op_threads", "loss_scale"):
+        if getattr(system, name) < 0:
+            raise RecipeError(f"--system.{name.replace('_', '-')} {getattr(system, name)}: must be 0 (automatic) or more.")
+    if system.per_node < 1 or system.prefetch < 1 or system.memory_gib <= 0:
+        raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")

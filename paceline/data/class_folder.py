@@ -1,0 +1,63 @@
+"""What one class folder holds, told by names alone: image files, other files, folders.
+
+Names are bytes, as the file system keeps them, so that no encoding can lose one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.errors import DataError
+
+# What torchvision's ImageFolder takes for an image, so both find the same files in the same order.
+IMAGE_SUFFIXES = frozenset({b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff", b".webp"})
+
+
+@dataclass(frozen=True)
+class FolderNames:
+    """Names in one folder, each list in byte order (= ImageFolder's order); hidden entries count as ignored.
+
+    images   files with an image suffix (.jpg, .JPEG, ...); a broken link is among them, to be named when it is read
+    folders  folders
+    ignored  number of other entries: other suffixes, and all whose name starts with a dot (._x.jpg, .ipynb_checkpoints)
+    """
+
+    images: list[bytes]
+    folders: list[bytes]
+    ignored: int
+
+
+def is_image_name(name: bytes) -> bool:
+    """True for a visible name with an image suffix, in either case."""
+    return not name.startswith(b".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def list_folder(folder: Path) -> FolderNames:
+    """The entries of `folder`, links followed. Raises DataError where it cannot be listed."""
+    images, folders, ignored = [], [], 0
+    try:
+        with os.scandir(os.fsencode(folder)) as entries:
+            for entry in entries:
+                if entry.name.startswith(b"."):
+                    ignored += 1
+                elif entry.is_dir():
+                    folders.append(entry.name)
+                elif is_image_name(entry.name):
+                    images.append(entry.name)
+                else:
+                    ignored += 1
+    except FileNotFoundError:
+        raise DataError(f"{folder}: no such folder. Check the path (--data).") from None
+    except NotADirectoryError:
+        raise DataError(f"{folder}: this is a file, a folder is needed. Check the path (--data).") from None
+    except PermissionError:
+        raise DataError(
+            f"{folder}: permission denied. Let this user read it:  chmod -R u+rX {folder}  or ask its owner."
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be listed ({error.strerror}). Check the disk or mount, then try again."
+        ) from None
+    return FolderNames(sorted(images), sorted(folders), ignored)

@@ -1,0 +1,199 @@
+"""From an encoded image to the pixels of one window of it, in RGB, written into a batch.
+
+JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no
+row below the region is decoded. What comes out is what torchvision's ImageFolder sees, `Image.open(f).convert("RGB")`:
+grey becomes RGB, CMYK and palettes are converted by Pillow, EXIF orientation is ignored.
+
+The decoder is data treatment: a recipe names it, it is recorded, and it never changes with what is installed.
+  simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
+  nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the
+              same pixels again; Linux, `pip install "paceline[fast]"`
+  pillow      the reference; Pillow also resizes, which differs from torch's resize by one level at most
+Other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which libjpeg-turbo complains go
+through Pillow with each decoder; what Pillow refuses, a truncated file for one, is a DataError. Damage below the region
+may go unseen in training; preparing a data set decodes every file in full.
+
+All of it releases the GIL while it works, and none of it starts threads.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from paceline.config.errors import RecipeError
+from paceline.data.crop import Window
+from paceline.data.header import Header, undecodable
+from paceline.data.resample import resample_pillow, resample_torch
+
+Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
+ResizeLaw = Literal["bilinear-antialias"]
+
+_END_OF_IMAGE = b"\xff\xd9"
+# libjpeg's word for entropy-coded rows that nobody asked for, up to the end or the next restart marker.
+_ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]$")
+# nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).
+_NO_DEVICE = -99999
+
+_of_thread = threading.local()
+_importing = threading.Lock()
+
+
+def decode_crop(
+    data: bytes,
+    header: Header,
+    window: Window,
+    out: np.ndarray,
+    *,
+    flip: bool,
+    decoder: Decoder,
+    name: str,
+) -> None:
+    """Decode what the window needs, resize its region by "bilinear-antialias", write its part into `out`.
+
+    data    the encoded file
+    header  `read_header(data, name)`; the window was made for its size
+    out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
+    flip    mirror left to right, after the resize
+    name    the file, for the message
+    Raises DataError for a broken image; RecipeError where the decoder is not installed.
+    """
+    if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
+        scale = dct_scale(window)
+        if scale == 1 and decoder == "nvimgcodec":
+            region = _region_nvimgcodec(data, window)
+            if region is not None:
+                resample_torch(region, window, out, flip)
+                return
+        elif (pixels := _rows_simplejpeg(data, header, window, scale)) is not None:
+            if scale == 1:
+                bottom, right = window.top + window.height, window.left + window.width
+                region = _scratch("region", window.height, window.width)
+                np.copyto(region, pixels[window.top : bottom, window.left : right])
+                resample_torch(region, window, out, flip)
+            else:
+                resample_pillow(Image.fromarray(pixels), scale, window, out, flip)
+            return
+    _decode_pillow(data, window, out, flip, name)
+
+
+def dct_scale(window: Window) -> int:
+    """-> 1, 2, 4 or 8: the largest divisor that leaves the region at least as large as it is resized to."""
+    scale = min(window.height // window.resized_height, window.width // window.resized_width)
+    return 8 if scale >= 8 else 4 if scale >= 4 else 2 if scale >= 2 else 1
+
+
+def require_decoder(decoder: Decoder) -> None:
+    """Raise RecipeError, with the command that mends it, where this decoder cannot run."""
+    if decoder == "nvimgcodec":
+        _nvimgcodec()
+
+
+def _scratch(purpose: str, height: int, width: int) -> np.ndarray:
+    """(height, width, 3) uint8 of this thread, valid until the thread asks again for the same purpose."""
+    size = height * width * 3
+    memory = getattr(_of_thread, purpose, None)
+    if memory is None or memory.size < size:
+        memory = np.empty(size, np.uint8)
+        setattr(_of_thread, purpose, memory)
+    return memory[:size].reshape(height, width, 3)
+
+
+def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) -> np.ndarray | None:
+    """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
+
+    libjpeg decodes as many rows as the frame header names. Naming fewer makes it stop there, which saves their Huffman
+    decoding, the dearest part; the rows above come out unchanged but for the last, whose colour is interpolated with a
+    row that is missing, so two more than needed are named.
+    """
+    encoded: bytes | bytearray = data
+    rows = window.top + window.height + 2 * scale
+    if header.height_at and rows < header.height:
+        encoded = bytearray(data)
+        encoded[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
+    else:
+        rows = header.height
+    height, width = -(-rows // scale), -(-header.width // scale)
+    pixels = _scratch("pixels", height, width)
+    least = (0, 0) if scale == 1 else (height, width)
+    try:
+        simplejpeg.decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
+    except ValueError as complaint:
+        # It complains after decoding, and names the first warning only: rows left over mean that all before was sound.
+        if not _ROWS_LEFT_OVER.match(str(complaint)):
+            return None
+    return pixels
+
+
+def _region_nvimgcodec(data: bytes, window: Window) -> np.ndarray | None:
+    """(height, width, 3) of the window's region at full scale; None where nvImageCodec could not decode it."""
+    codec, decoder, parameters = _nvimgcodec_of_thread()
+    region = codec.Region(window.top, window.left, window.top + window.height, window.left + window.width)
+    image = decoder.decode(codec.CodeStream(data).get_sub_code_stream(0, region), params=parameters)
+    return None if image is None else np.asarray(image)
+
+
+def _nvimgcodec_of_thread() -> tuple[Any, Any, Any]:
+    """(module, decoder, parameters): each thread has a decoder of its own, which works in the calling thread."""
+    tools = getattr(_of_thread, "nvimgcodec", None)
+    if tools is None:
+        codec = _nvimgcodec()
+        with _importing, _silence():
+            decoder = codec.Decoder(
+                device_id=_NO_DEVICE,
+                max_num_cpu_threads=1,
+                backends=[codec.Backend(codec.BackendKind.CPU_ONLY)],
+                options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
+            )
+        parameters = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.ColorSpec.SRGB)
+        tools = _of_thread.nvimgcodec = (codec, decoder, parameters)
+    return tools
+
+
+def _nvimgcodec() -> Any:
+    try:
+        with _importing, _silence():
+            from nvidia import nvimgcodec
+    except ImportError as reason:
+        raise RecipeError(
+            f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
+            'Install it:  pip install "paceline[fast]"   (Linux)   or train with  decoder=simplejpeg'
+        ) from None
+    return nvimgcodec
+
+
+@contextmanager
+def _silence():
+    """Without a GPU's libraries nvImageCodec prints an error for each, from C, though only its CPU part is wanted."""
+    kept = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
+def _decode_pillow(data: bytes, window: Window, out: np.ndarray, flip: bool, name: str) -> None:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            scale = 1
+            if image.format in ("JPEG", "MPO"):
+                scale = dct_scale(window)
+                image.draft(None, (image.width // scale, image.height // scale))
+            # Pillow warns about a palette's transparency, which plays no part in RGB.
+            image.info.pop("transparency", None)
+            rgb = image.convert("RGB")
+    except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
+        raise undecodable(name, reason) from reason
+    resample_pillow(rgb, scale, window, out, flip)

@@ -1,0 +1,102 @@
+"""Does a manifest still speak of the files that are on disk?
+
+Names are compared always, sizes of every file or of a sample. A file that was overwritten by another of the same size
+is not noticed here (its bytes' digest is in the index); reading it works, and decoding it may not.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.data.class_folder import list_folder
+from paceline.data.index import Index, open_split
+from paceline.data.manifest import Manifest, Split
+
+# Up to so many images every file is looked at: 0.2 s on a local disk.
+CHECK_EVERY_FILE_UP_TO = 50_000
+# Beyond, so many evenly spaced files, and each class folder that was touched since.
+SAMPLED_FILES = 1_000
+
+
+def check_fresh(manifest: Manifest) -> str | None:
+    """None where the manifest matches its files, else one line: which file or folder differs, and how.
+
+    Up to 50,000 images: every path and size. Beyond: the modification time of every class folder, the names in those
+    that were touched (so a copy with new times still matches), and the sizes of 1,000 evenly spaced files.
+    """
+    everything = sum(split.images for split in manifest.splits.values()) <= CHECK_EVERY_FILE_UP_TO
+    try:
+        for name in manifest.splits:
+            reason = _check_split(manifest, name, everything)
+            if reason is not None:
+                return reason
+    except (DataError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
+    split = manifest.splits[name]
+    folder = manifest.root_path / split.folder
+    found = [os.fsdecode(entry) for entry in list_folder(folder).folders]
+    if sorted(found) != list(manifest.classes):
+        other = sorted(set(found) ^ set(manifest.classes))
+        return (
+            f"{folder}: {len(found)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
+        )
+    index = open_split(manifest, name)
+    starts = np.concatenate([[0], np.cumsum(split.per_class)])
+    skipped = _skipped_names(split)
+    for number, label in enumerate(manifest.classes):
+        class_folder = folder / label
+        if everything or os.stat(class_folder).st_mtime_ns != split.directory_mtimes[number]:
+            reason = _check_names(
+                index, class_folder, range(starts[number], starts[number + 1]), skipped.get(label, set())
+            )
+            if reason is not None:
+                return reason
+    looked_at = len(index) if everything else min(len(index), SAMPLED_FILES)
+    for i in np.linspace(0, len(index) - 1, num=looked_at, dtype=np.int64):
+        size = _size(index.name(i))
+        if size != index.lengths[i]:
+            return f"{index.name(i)}: {size:,} bytes, {index.lengths[i]:,} when it was prepared"
+    return _check_skipped(manifest.root_path, split)
+
+
+def _check_names(index: Index, folder: Path, records: range, skipped: set[bytes]) -> str | None:
+    expected = {os.path.basename(index.relative_name(i)) for i in records} | skipped
+    found = set(list_folder(folder).images)
+    for names, what in ((expected - found, "is gone"), (found - expected, "is new")):
+        if names:
+            others = f", with {len(names) - 1:,} others" if len(names) > 1 else ""
+            return f"{folder / os.fsdecode(min(names))} {what}{others}"
+    return None
+
+
+def _skipped_names(split: Split) -> dict[str, set[bytes]]:
+    """Class folder -> names of its files that prepare left out."""
+    names: dict[str, set[bytes]] = {}
+    for entry in split.unreadable:
+        path = Path(entry.path)
+        names.setdefault(path.parent.name, set()).add(os.fsencode(path.name))
+    return names
+
+
+def _check_skipped(root: Path, split: Split) -> str | None:
+    """A file that was left out and has another size now may have been mended."""
+    for entry in split.unreadable:
+        if _size(root / entry.path) != entry.size:
+            return f"{root / entry.path}: it was unreadable when the set was prepared, and has changed"
+    return None
+
+
+def _size(path: str | Path) -> int:
+    """Bytes, or -1 for a file that cannot be looked at (as prepare records it)."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1

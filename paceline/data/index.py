@@ -1,0 +1,240 @@
+"""The index: memory-mapped arrays over bytes that lie where the user has them.
+
+Letters: N records of one split, F files that hold them (F = N where each image is a file of its own).
+    files    (N,) int32   which file            labels   (N,) int32  class, 0..K-1
+    offsets  (N,) int64   first byte in it      heights  (N,) int32  pixels as stored, EXIF orientation ignored
+    lengths  (N,) int64   bytes                 widths   (N,) int32
+    name_bytes   (total,) uint8  all F file names (relative to the root, or absolute), without separators
+    name_starts  (F+1,) int64    file f is name_bytes[name_starts[f]:name_starts[f+1]]
+Any further array of the split is listed in the manifest too and comes back in `Index.extra` (class folders: flags,
+digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a plain .npy file,
+FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the same files.
+
+A process holds no Python object for each image: lists of them are what makes a loader's memory grow (pytorch#13246).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.data.manifest import Manifest, prepare_command
+from paceline.data.open_files import OpenFiles
+
+RECORD_ARRAYS = {
+    "files": np.int32,
+    "offsets": np.int64,
+    "lengths": np.int64,
+    "labels": np.int32,
+    "heights": np.int32,
+    "widths": np.int32,
+}
+NAME_ARRAYS = {"name_bytes": np.uint8, "name_starts": np.int64}
+INDEX_FOLDER = "index"
+
+# An index that no manifest names any more is deleted after this long: a run may just be opening it.
+KEEP_OLD_INDEX_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Index:
+    """One split, opened. Arrays as in the module's docstring; all methods may be called from any number of threads."""
+
+    root: Path
+    split: str
+    files: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    heights: np.ndarray
+    widths: np.ndarray
+    name_bytes: np.ndarray
+    name_starts: np.ndarray
+    extra: dict[str, np.ndarray]
+    remedy: str  # what an error tells the user to do
+    containers: OpenFiles | None = field(default=None, repr=False, compare=False)  # None: each record is a whole file
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> Index:
+        """Map the arrays of one split of the data set whose manifest.json lies in `folder`.
+
+        Raises DataError where the manifest has no such split, or an array is missing, torn or of another shape.
+        """
+        return open_split(Manifest.load(folder), split)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, i: int) -> str:
+        """Path of the file that holds record i, for messages; with the offset where the file holds several records."""
+        path = os.fsdecode(self._path(i))
+        return path if self.containers is None else f"{path} (bytes {self.offsets[i]:,} on)"
+
+    def relative_name(self, i: int) -> bytes:
+        """File name of record i as the index stores it: relative to the root, or absolute."""
+        file = self.files[i]
+        return self.name_bytes[self.name_starts[file] : self.name_starts[file + 1]].tobytes()
+
+    def read(self, i: int) -> bytes:
+        """The bytes of record i, by one positioned read.
+
+        Raises DataError naming the file where it is gone, unreadable, or no longer as long as the index says.
+        """
+        path, length = self._path(i), int(self.lengths[i])
+        try:
+            if self.containers is not None:
+                with self.containers.descriptor(path) as descriptor:
+                    data = _pread(descriptor, length, int(self.offsets[i]))
+            else:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    # One byte more than it should hold, so that a file that grew is noticed too, and not read in part.
+                    data = _pread(descriptor, length + 1, 0)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            raise DataError(f"{self.name(i)}: cannot be read ({error.strerror}). {self.remedy}") from None
+        if len(data) != length:
+            found = f"{len(data):,}" if len(data) < length else f"more than {length:,}"
+            raise DataError(
+                f"{self.name(i)}: {found} bytes where the index says {length:,}: changed since it was prepared. "
+                f"{self.remedy}"
+            )
+        return data
+
+    def _path(self, i: int) -> bytes:
+        return os.path.join(os.fsencode(self.root), self.relative_name(i))
+
+
+def open_split(manifest: Manifest, split: str) -> Index:
+    """`Index.open` for a manifest that is loaded already."""
+    remedy = f"Prepare the data again:  {prepare_command(manifest.root_path, manifest.expect)}"
+    if split not in manifest.splits:
+        known = ", ".join(manifest.splits)
+        raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")
+    described = manifest.splits[split].arrays
+    arrays = {name: _map(manifest, split, name, shape, remedy) for name, shape in described.items()}
+    extra = {name: array for name, array in arrays.items() if name not in RECORD_ARRAYS and name not in NAME_ARRAYS}
+    try:
+        required = {name: arrays[name] for name in (*RECORD_ARRAYS, *NAME_ARRAYS)}
+    except KeyError as error:
+        raise DataError(f"{manifest.folder}: its index lacks the array {error} of {split}. {remedy}") from None
+    whole_files = len(required["name_starts"]) - 1 == len(required["files"])
+    return Index(
+        root=manifest.root_path,
+        split=split,
+        extra=extra,
+        remedy=remedy,
+        containers=None if whole_files else OpenFiles(),
+        **required,
+    )
+
+
+def whole_files(
+    names: Sequence[bytes],
+    *,
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    heights: np.ndarray,
+    widths: np.ndarray,
+    extra: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The arrays of a split whose every record is a file of its own: record i is `names[i]`, offset 0. N may be 0."""
+    number = len(names)
+    return {
+        "files": np.arange(number, dtype=np.int32),
+        "offsets": np.zeros(number, dtype=np.int64),
+        "lengths": lengths.astype(np.int64),
+        "labels": labels.astype(np.int32),
+        "heights": heights.astype(np.int32),
+        "widths": widths.astype(np.int32),
+        **name_arrays(names),
+        **extra,
+    }
+
+
+def name_arrays(names: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """File names in one blob: `name_bytes` and `name_starts`."""
+    starts = np.zeros(len(names) + 1, dtype=np.int64)
+    np.cumsum([len(name) for name in names], out=starts[1:])
+    return {"name_bytes": np.frombuffer(b"".join(names), dtype=np.uint8), "name_starts": starts}
+
+
+def describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
+    """What the manifest says of a split's arrays: name -> [dtype, *shape]."""
+    return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
+
+
+def write_index(folder: Path, splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """Write every split's arrays under `folder`/index; they appear whole or not at all. Returns their folder, relative.
+
+    Nothing refers to them until a manifest with this folder (and `describe` of each split) is saved. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    for split, arrays in sorted(splits.items()):
+        for name, array in sorted(arrays.items()):
+            digest.update(f"{split}.{name} {array.dtype} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    final = folder / INDEX_FOLDER / digest.hexdigest()[:16]
+    part = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
+    part.mkdir(parents=True)
+    try:
+        for split, arrays in splits.items():
+            for name, array in arrays.items():
+                with open(part / f"{split}.{name}.npy", "wb") as file:
+                    np.save(file, array, allow_pickle=False)
+                    file.flush()
+                    os.fsync(file.fileno())
+        try:
+            os.rename(part, final)
+        except OSError:
+            if not final.is_dir():
+                raise
+            # The same content is there already (a second writer, or a damaged copy): put each file over its twin.
+            for file in part.iterdir():
+                os.replace(file, final / file.name)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    os.utime(final)
+    return f"{INDEX_FOLDER}/{final.name}"
+
+
+def delete_old_indexes(folder: Path, keep: Collection[str]) -> None:
+    """Delete what prepare left under `folder`/index a day or more ago, except `keep` (as write_index returns them)."""
+    for entry in (folder / INDEX_FOLDER).iterdir():
+        old = time.time() - entry.stat().st_mtime > KEEP_OLD_INDEX_SECONDS
+        if old and f"{INDEX_FOLDER}/{entry.name}" not in keep:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _pread(descriptor: int, length: int, offset: int) -> bytes:
+    """Up to `length` bytes from `offset`: fewer only at the file's end (one system call reads at most 2 GiB)."""
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _map(manifest: Manifest, split: str, name: str, expected: list[Any], remedy: str) -> np.ndarray:
+    path = manifest.folder / manifest.index / f"{split}.{name}.npy"
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: missing or damaged ({error}). {remedy}") from None
+    if describe({name: array})[name] != expected:
+        raise DataError(f"{path}: holds {array.dtype} {array.shape}, the manifest says {expected}. {remedy}")
+    # A plain view of the map: indexing one element of np.memmap itself is several times slower.
+    return array.view(np.ndarray)

@@ -1,0 +1,203 @@
+"""manifest.json: what a prepared data set is, and where its index lies.
+
+    FOLDER/manifest.json     this file, a few kB per thousand classes; the last thing that prepare writes
+    FOLDER/index/<hash>/     memory-mapped arrays, named by their content (paceline/data/index.py)
+    FOLDER is the data set's root, a folder in the cache, or where `--out` said.
+
+Hashes. A split's `content_hash` is SHA-256 over one line a record, in record order: path relative to the root, NUL,
+size in bytes, NUL, the first 8 bytes of the SHA-256 of the file's bytes, in hex. It speaks of names, order, sizes and
+bytes, not of times or places. `Manifest.content_hash` is SHA-256 over the class order and the splits' hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.config.cache import cache_folder
+from paceline.config.errors import DataError
+
+FILE_NAME = "manifest.json"
+FORMAT = 1
+
+Expect = Literal["any", "imagenet"]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file with an image's name that could not be decoded, and was left out because the user said so."""
+
+    path: str  # relative to the root
+    size: int  # bytes; -1 where even that could not be read
+    reason: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split (train or val) in numbers. `arrays` lists the index's arrays: name -> [dtype, *shape]."""
+
+    folder: str  # relative to the root: "train", "val", "validation", ...
+    images: int
+    bytes: int
+    per_class: tuple[int, ...]  # images of each class, in class order
+    content_hash: str
+    unreadable: tuple[Unreadable, ...]
+    rotated: int  # EXIF asks for a rotation or mirroring; decoding ignores it, as the benchmarks do
+    greyscale: int
+    cmyk: int
+    not_jpeg: int
+    misnamed: int  # content is another format than the suffix says; decoded by content
+    ignored: int  # entries that are no images, or hidden
+    directory_mtimes: tuple[int, ...]  # nanoseconds, of each class folder: an untouched one need not be listed again
+    arrays: dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A prepared data set. `folder` is where manifest.json lies and is not part of the file."""
+
+    kind: Literal["class-folder"]
+    expect: Expect  # what prepare checked it against
+    root: str  # absolute, or "." where the manifest lies in the root itself (so the whole can be moved)
+    classes: tuple[str, ...]  # folder names in sort order: the position is the label
+    class_names: tuple[str, ...] | None  # readable names, where the data set brings them
+    index: str  # folder of the arrays, relative to the manifest's
+    splits: dict[str, Split]
+    made_by: str  # versions that decoded every file
+    folder: Path = field(compare=False)
+
+    @property
+    def root_path(self) -> Path:
+        """The folder that holds train/ and val/."""
+        return Path(os.path.normpath(self.folder / self.root))
+
+    @property
+    def class_order_hash(self) -> str:
+        return class_order_hash(self.classes)
+
+    @property
+    def content_hash(self) -> str:
+        """64 hex digits: equal exactly where classes, their order, file names, sizes and bytes are equal."""
+        parts = [
+            self.class_order_hash,
+            *(f"{name} {split.content_hash}" for name, split in sorted(self.splits.items())),
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def save(self) -> Path:
+        """Write `folder`/manifest.json, whole or not at all. Raises OSError."""
+        record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
+        del record["folder"]
+        path = self.folder / FILE_NAME
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with open(part, "w", encoding="ascii") as file:
+                json.dump(record, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest:
+        """Read a manifest.json, or the one in the folder `path`. Raises DataError where it is missing or damaged."""
+        if path.is_dir():
+            path = path / FILE_NAME
+        record = _read(path)
+        if record.get("paceline_manifest") != FORMAT:
+            raise DataError(
+                f"{path}: format {record.get('paceline_manifest')}, this paceline reads format {FORMAT}. "
+                "Run `paceline prepare` again with this version, or install the one that wrote it."
+            )
+        try:
+            manifest = _from_record(record, path.parent)
+            intact = record["class_order_hash"] == manifest.class_order_hash
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: damaged ({error!r}). Delete it and run `paceline prepare` again.") from None
+        if not intact:
+            raise DataError(f"{path}: its classes were changed by hand. Delete it and run `paceline prepare` again.")
+        return manifest
+
+
+def class_order_hash(classes: Sequence[str]) -> str:
+    """SHA-256 over the class folder names, one a line, in label order: 64 hex digits."""
+    return hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def cache_place(root: Path) -> Path:
+    """Where the manifest of a root goes that must stay untouched: one folder in the cache for each real path."""
+    real = os.path.realpath(root)
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(real)) or "root"
+    return cache_folder() / "index" / f"{name}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:12]}"
+
+
+def manifest_places(root: Path) -> list[Path]:
+    """Every manifest.json of ours that speaks of `root`, in the order of search: in `root` itself, in the cache.
+
+    A manifest.json that another tool wrote is passed over.
+    """
+    return [folder / FILE_NAME for folder in (root, cache_place(root)) if is_ours(folder / FILE_NAME)]
+
+
+def find_manifest(root: Path) -> Path | None:
+    """The manifest.json of `root` (a data set's root, or the folder that prepare wrote to), or None."""
+    return next(iter(manifest_places(root)), None)
+
+
+def is_ours(path: Path) -> bool:
+    """True where `path` is a file that says it is a paceline manifest, of whatever format, damaged or not."""
+    try:
+        with open(path, "rb") as file:
+            return b'"paceline_manifest"' in file.read(200)
+    except OSError:
+        return False
+
+
+def prepare_command(root: Path, expect: Expect = "any") -> str:
+    """The command that prepares `root`, to be pasted."""
+    verb = "imagenet" if expect == "imagenet" else "folder"
+    return f"paceline prepare {verb} --data {shlex.quote(str(root))}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file. Make it with  {prepare_command(path.parent)}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
+    except ValueError as error:
+        raise DataError(f"{path}: damaged ({error}). Delete it and run `paceline prepare` again.") from None
+    return record if isinstance(record, dict) else {}
+
+
+def _from_record(record: dict[str, Any], folder: Path) -> Manifest:
+    names = record["class_names"]
+    return Manifest(
+        kind=record["kind"],
+        expect=record["expect"],
+        root=record["root"],
+        classes=tuple(record["classes"]),
+        class_names=None if names is None else tuple(names),
+        index=record["index"],
+        splits={name: _split(split) for name, split in record["splits"].items()},
+        made_by=record["made_by"],
+        folder=folder.absolute(),
+    )
+
+
+def _split(record: dict[str, Any]) -> Split:
+    unreadable = tuple(Unreadable(**entry) for entry in record["unreadable"])
+    lists = {key: tuple(record[key]) for key in ("per_class", "directory_mtimes")}
+    return Split(**{**record, **lists, "unreadable": unreadable})

@@ -1,0 +1,97 @@
+"""Random numbers of one sample, as a pure function of (seed, epoch, index, stream).
+
+No generator object travels between samples, threads, ranks or resumed runs: whoever holds the key holds the numbers.
+The arithmetic is 64-bit integers written out here, so it cannot change with a library's version.
+
+Source: SplitMix64. Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014; its output mix is
+variant 13 of David Stafford's "Better Bit Mixing" (2011). Golden values of the reference code are in the tests.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+# 2^64 divided by the golden ratio, made odd: SplitMix64's step between two outputs.
+_STEP = 0x9E37_79B9_7F4A_7C15
+_MIX1 = 0xBF58_476D_1CE4_E5B9
+_MIX2 = 0x94D0_49BB_1331_11EB
+# Random keys of the permutations come from a stream of their own, so that no sample's first number tells its place.
+PERMUTATION_STREAM = 1 << 32
+
+
+def _mix(word: int) -> int:
+    """SplitMix64's output function: a bijection of 64-bit words in which each input bit reaches each output bit."""
+    word = ((word ^ (word >> 30)) * _MIX1) & _MASK
+    word = ((word ^ (word >> 27)) * _MIX2) & _MASK
+    return word ^ (word >> 31)
+
+
+def _key(seed: int, epoch: int, stream: int, index: int) -> int:
+    """The words absorbed one after the other; different tuples with the same (seed, epoch, stream) never collide."""
+    key = _mix((seed + _STEP) & _MASK)
+    key = _mix((key + epoch + _STEP) & _MASK)
+    key = _mix((key + stream + _STEP) & _MASK)
+    return _mix((key + index + _STEP) & _MASK)
+
+
+class SampleRandom:
+    """The random numbers of one sample in one epoch, drawn in order.
+
+    seed, epoch, index   which sample, and when; integers of at most 64 bits, negative ones are taken modulo 2^64
+    stream               numbers for another purpose from the same key (a batch-wide size, say)
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int, epoch: int, index: int, stream: int = 0) -> None:
+        self._state = _key(seed, epoch, stream, index)
+
+    def bits(self) -> int:
+        """64 random bits as an integer."""
+        self._state = (self._state + _STEP) & _MASK
+        return _mix(self._state)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """A number from [low, high), with 53 random bits."""
+        return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from low .. high - 1. The bias is below (high - low) / 2^64.
+
+        Raises ValueError when the range is empty.
+        """
+        if high <= low:
+            raise ValueError(f"no integer lies in {low} .. {high - 1}")
+        return low + ((self.bits() * (high - low)) >> 64)
+
+    def coin(self, p: float = 0.5) -> bool:
+        """True with probability p."""
+        return self.uniform() < p
+
+    def normal(self) -> float:
+        """A standard normal number (Box and Muller 1958); its last bit may differ between C libraries."""
+        radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
+        return radius * math.cos(2.0 * math.pi * self.uniform())
+
+
+def _mix_array(words: np.ndarray) -> np.ndarray:
+    """`_mix` of each element; uint64 arrays wrap around by themselves."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX1)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX2)
+    return words ^ (words >> np.uint64(31))
+
+
+def hash_keys(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """A 64-bit random key of each sample in this epoch: sorting by it gives the epoch's permutation.
+
+    indices  (N,) integers >= 0
+    return   (N,) uint64, all different for different indices
+    """
+    key = _mix((seed + _STEP) & _MASK)
+    key = _mix((key + epoch + _STEP) & _MASK)
+    key = _mix((key + PERMUTATION_STREAM + _STEP) & _MASK)
+    offset = (key + _STEP) & _MASK
+    return _mix_array(indices.astype(np.uint64) + np.uint64(offset))

@@ -1,0 +1,216 @@
+"""One rank's failure ends all, within seconds and by name.
+
+Each rank has a thread that talks to the store: it beats, and looks for the key `failed`. A rank that raises prints its
+traceback first and then sets that key; the others print one line and leave. A rank that was killed stops beating, which
+rank 0 notices; rank 0's own silence is noticed by all. A collective that breaks because its peer has gone is no cause
+but an echo: such a rank waits for the cause to be found instead of printing a traceback of its own.
+A second thread watches the first, because a request to a host that lost its power is never answered.
+Silence is counted in looks, not on a clock, so a suspended machine wakes up without a false alarm.
+"""
+
+# torch documents TCPStore, PrefixStore and Store as public, but does not re-export them in a way checkers accept.
+# pyright: reportPrivateImportUsage=false
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from paceline.config.errors import UserError
+from paceline.dist.rendezvous import name_ranks
+
+FAILED_EXIT, USER_EXIT = 3, 2
+# These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.
+CLEAN_EXITS = (None, 0, 1, 75)
+# After a broken collective somebody is very likely dead, so a much shorter silence is enough to say who.
+SUSPECT_SECONDS = 3.0
+# How long the rank that serves the store lingers for the others to read why they end.
+LINGER_SECONDS = 5.0
+BYE = b"bye"
+
+
+class Watch:
+    """The two threads of one rank. `store` must be a connection that nobody else uses.
+
+    rank, world, local_rank  this process's place
+    serves                   whether this process serves the store, so that its end ends all talk
+    stale_seconds            silence after which a rank counts as lost
+    """
+
+    def __init__(
+        self,
+        store: dist.Store,
+        *,
+        rank: int,
+        world: int,
+        local_rank: int,
+        serves: bool,
+        address: str,
+        stale_seconds: float = 20.0,
+        poll_seconds: float = 0.5,
+    ):
+        self.before_exit: list[Callable[[str], None]] = []
+        self._store, self._serves, self._address = store, serves, address
+        self._rank, self._world, self._local_rank = rank, world, local_rank
+        self._stale_looks, self._poll = max(2, round(stale_seconds / poll_seconds)), poll_seconds
+        self._suspect_looks = max(2, round(min(SUSPECT_SECONDS, stale_seconds) / poll_seconds))
+        self._watched = range(1, world) if rank == 0 else range(1)
+        self._seen = {peer: (b"", 0) for peer in self._watched}  # peer -> (last beat, looks without a new one)
+        self._beats = self._looks_without_answer = 0
+        self._suspicious = self._reporting = False
+        self._stop = threading.Event()
+        self._leaving = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to beat and to look; the roll call has left a first beat of every rank."""
+        self._talker = threading.Thread(target=self._talk, name="paceline-watch", daemon=True)
+        self._judge = threading.Thread(target=self._judge_talker, name="paceline-watch-watch", daemon=True)
+        self._talker.start()
+        self._judge.start()
+
+    def finish(self) -> None:
+        """Leave without alarm. The rank that serves the store waits until all others have left."""
+        if not self._serves:
+            self._stop.set()
+            self._talker.join()
+            self._store.set(f"beat/{self._rank}", BYE.decode())
+            return
+        # Keeps watching meanwhile: a rank that dies on its last metres still ends this wait, by name.
+        while any(beat != BYE for beat, _ in self._seen.values()):
+            time.sleep(self._poll / 5)
+        self._stop.set()
+        self._talker.join()
+
+    def report(self, error: BaseException) -> int:
+        """Tell all ranks that this one failed with `error`; -> the exit code to leave with.
+
+        Prints the traceback (of a UserError: the message alone), unless another rank failed first.
+        Does not return where `error` is the echo of another rank's end: this process then ends with that rank's name.
+        """
+        if is_echo(error):
+            self._suspicious = True
+            # The talker ends this process as soon as the cause is known; past that time nobody is missing.
+            time.sleep((self._stale_looks + self._suspect_looks + 4) * self._poll)
+        try:
+            first = self._store.add("failed/count", 1) == 1
+        except RuntimeError:  # the store's host went first; the talker is about to say so
+            time.sleep(self._stale_looks * self._poll)
+            first = True
+        if not first:
+            time.sleep(LINGER_SECONDS)  # the talker ends this process when it reads who was first
+        self._reporting = True
+        code = USER_EXIT if isinstance(error, UserError) else FAILED_EXIT
+        if code == USER_EXIT:
+            text = f"{error}"
+        else:
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+        print(f"rank {self._rank} (of {self._world}) failed:\n{text}", file=sys.stderr, flush=True)
+        self._publish(self._rank, traceback.format_exception_only(type(error), error)[-1].strip(), code)
+        self._wait_for_readers(self._rank)
+        self._stop.set()
+        # Threads that never end (a loader's, a communicator's) must not keep a failed process.
+        threading.Thread(target=_exit_after, args=(LINGER_SECONDS, code), daemon=True).start()
+        return code
+
+    def _talk(self) -> None:
+        while not self._stop.wait(self._poll):
+            try:
+                self._beats += 1
+                self._store.set(f"beat/{self._rank}", str(self._beats))
+                if not self._reporting and self._store.check(["failed"]):
+                    self._leave(**json.loads(self._store.get("failed")))
+                if self._suspicious:
+                    self._store.set("suspicious", "1")
+                self._look(self._suspicious or self._store.check(["suspicious"]))
+            except RuntimeError as error:  # torch's DistError
+                if self._stop.is_set():
+                    return
+                self._leave(0, f"its store at {self._address} is gone ({str(error).splitlines()[0]})", FAILED_EXIT)
+            self._looks_without_answer = 0
+
+    def _look(self, suspicious: bool) -> None:
+        limit = self._suspect_looks if suspicious else self._stale_looks
+        beats = self._store.multi_get([f"beat/{peer}" for peer in self._watched])
+        for peer, beat in zip(self._watched, beats):
+            last, looks = self._seen[peer]
+            self._seen[peer] = (beat, 0 if beat != last or beat == BYE else looks + 1)
+        lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
+        if lost:
+            text = (
+                f"no sign of life for {limit * self._poll:g} s ({name_ranks(lost)} lost: killed, or its host is gone)"
+            )
+            self._publish(lost[0], text, FAILED_EXIT)
+            self._leave(lost[0], text, FAILED_EXIT)
+
+    def _judge_talker(self) -> None:
+        while not self._stop.wait(self._poll):
+            self._looks_without_answer += 1
+            # One more than the talker's own limit, which can say more.
+            if self._looks_without_answer > self._stale_looks + 2:
+                self._leave(0, f"its store at {self._address} does not answer", FAILED_EXIT)
+
+    def _publish(self, rank: int, text: str, code: int) -> None:
+        try:
+            self._store.compare_set("failed", "", json.dumps({"rank": rank, "text": text, "code": code}))
+        except RuntimeError as error:
+            print(f"rank {self._rank} could not tell the others: {error}", file=sys.stderr, flush=True)
+
+    def _wait_for_readers(self, failed: int) -> None:
+        """The store ends with this process: let all but the `failed` rank read why."""
+        if not self._serves:
+            return
+        deadline = time.monotonic() + LINGER_SECONDS
+        while time.monotonic() < deadline:
+            readers = [
+                peer
+                for peer, (beat, looks) in self._seen.items()
+                if peer != failed and beat != BYE and looks < self._suspect_looks
+            ]
+            if self._store.add("failed/read", 0) >= len(readers):
+                return
+            time.sleep(self._poll / 5)
+
+    def _leave(self, rank: int, text: str, code: int) -> None:
+        """End this process because of `rank`; never returns."""
+        if not self._leaving.acquire(blocking=False):
+            threading.Event().wait()  # the other thread is ending this process
+        reason = f"rank {rank} (of {self._world}) failed: {text}"
+        # One voice a host: its first rank, or the second where the first is the one that failed.
+        first_here = self._rank - self._local_rank
+        if self._rank == first_here or (rank == first_here and self._local_rank == 1):
+            print(f"rank {self._rank}: ending, because {reason}", file=sys.stderr, flush=True)
+        for callback in self.before_exit:
+            helper = threading.Thread(target=callback, args=(reason,), daemon=True)
+            helper.start()
+            helper.join(LINGER_SECONDS)
+        with contextlib.suppress(RuntimeError):  # the store may be what was lost
+            if not self._serves:
+                self._store.add("failed/read", 1)
+            self._wait_for_readers(rank)
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def is_echo(error: BaseException) -> bool:
+    """Whether `error`, or what caused it, is a broken connection between ranks: the echo of another rank's end."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (dist.DistNetworkError, dist.DistStoreError, dist.DistBackendError)):
+            return True
+        text = str(seen).lower()
+        if isinstance(seen, RuntimeError) and any(sign in text for sign in ("gloo", "nccl", "closed by peer")):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def _exit_after(seconds: float, code: int) -> None:
+    time.sleep(seconds)
+    os._exit(code)

@@ -1,0 +1,260 @@
+"""The ranks of one run, and everything they say to each other.
+
+A World of one rank has the same interface and does nothing, so no caller asks how many there are.
+Gradients and sums travel over gloo on CPU and NCCL on CUDA; control messages (barrier, bytes, the stop vote) travel
+over a gloo group of their own, so they never wait behind, or break, what the accelerator does.
+"""
+
+# torch documents TCPStore, PrefixStore and Store as public, but does not re-export them in a way checkers accept.
+# pyright: reportPrivateImportUsage=false
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.dist.failure import CLEAN_EXITS, Watch
+from paceline.dist.interfaces import interface_towards
+from paceline.dist.launcher import Launch
+from paceline.dist.rendezvous import Meeting, meet
+
+# Above this, gloo connects two ranks when they first talk; all pairs at the start would be millions of connections.
+MOST_RANKS_FULLY_CONNECTED = 64
+# An address reserved for documentation (RFC 5737): asking for the route there sends nothing, and finds the default one.
+ANYWHERE = "198.51.100.1"
+
+
+@dataclass
+class World:
+    """This process among the others.
+
+    rank, world, local_rank, local_world  as in Launch
+    device    where this rank computes
+    store     key-value store shared by all ranks (in-process for one rank); never block on it: see wait_for
+    control   gloo group of all ranks for small CPU messages; None for one rank
+    hosts     on rank 0: every rank's host name by rank; empty on the others
+    watch     ends this process when another rank fails; None for one rank
+    unfinished  messages whose end nobody waits for, with the tensors they fill; close() takes them
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    device: torch.device
+    store: dist.Store
+    control: dist.ProcessGroup | None = None
+    hosts: tuple[str, ...] = ()
+    watch: Watch | None = None
+    unfinished: list[tuple[Tensor, dist.Work]] = field(default_factory=list)
+    _groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0: the one that writes files and speaks."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Sum over all ranks, in place; returns `tensor`. Any shape, on the CPU or on this rank's device."""
+        if self.control is not None:
+            group = self.control if tensor.device.type == "cpu" else None
+            with torch.no_grad():
+                dense = tensor.contiguous()
+                dist.all_reduce(dense, group=group)
+                if dense is not tensor:
+                    tensor.copy_(dense)
+        return tensor
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Give every rank rank 0's values, in place. Shapes must agree; memory formats may be any and are kept."""
+        if self.control is None:
+            return
+        with torch.no_grad():
+            moved = [(tensor, tensor.contiguous()) for tensor in tensors]
+            works = [
+                dist.broadcast(dense, 0, group=self.control if dense.device.type == "cpu" else None, async_op=True)
+                for _, dense in moved
+            ]
+            for work, (tensor, dense) in zip(works, moved):
+                if work is not None:
+                    work.wait()
+                if dense is not tensor:
+                    tensor.copy_(dense)
+
+    def gather_bytes(self, data: bytes) -> list[bytes] | None:
+        """Every rank's `data` on rank 0, by rank; None on the others. Lengths may differ and may be 0."""
+        if self.control is None:
+            return [data]
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        dist.all_gather(lengths, torch.tensor([len(data)]), group=self.control)
+        if self.rank != 0:
+            if data:
+                dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, group=self.control)
+            return None
+        gathered = [data]
+        for rank in range(1, self.world):
+            received = torch.empty(int(lengths[rank]), dtype=torch.uint8)
+            if received.numel():
+                dist.recv(received, rank, group=self.control)
+            gathered.append(received.numpy().tobytes())
+        return gathered
+
+    def post(self, key: str, value: str) -> None:
+        """Leave `value` for the other ranks under `key`, for good."""
+        self.store.set(f"post/{key}", value)
+
+    def wait_for(self, key: str, *, poll_seconds: float = 0.2) -> str:
+        """What some rank posts under `key`, however long that takes: no collective, so no collective's timeout.
+
+        A rank that dies meanwhile ends this process through `watch`.
+        """
+        name = f"post/{key}"
+        while not self.store.check([name]):
+            if self.control is None:
+                raise KeyError(key)  # alone, nobody else will ever post it
+            time.sleep(poll_seconds)
+        return self.store.get(name).decode()
+
+    def new_groups(self, size: int) -> dist.ProcessGroup | None:
+        """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
+
+        Every rank must call it, with the same sizes in the same order.
+        raise ValueError   `size` does not divide the world
+        """
+        if size < 1 or self.world % size:
+            raise ValueError(f"{self.world} ranks cannot be cut into groups of {size}")
+        if size == 1:
+            return None
+        if size not in self._groups:
+            first = self.rank // size * size
+            # Only the members meet: with thousands of ranks, everybody founding every group would take minutes.
+            ranks = list(range(first, first + size))
+            group = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"consecutive-{size}")
+            assert isinstance(group, dist.ProcessGroup)
+            self._groups[size] = group
+        return self._groups[size]
+
+    def close(self) -> None:
+        """Leave in good order; all ranks call it."""
+        if self.control is None:
+            return
+        for _, work in self.unfinished:
+            work.wait()
+        self.unfinished.clear()
+        self.barrier()
+        dist.destroy_process_group()
+        self.control = None
+        self._groups.clear()
+        if self.watch is not None:
+            self.watch.finish()
+
+
+@contextmanager
+def open_world(
+    launch: Launch,
+    *,
+    device: torch.device,
+    timeout_seconds: float = 60,
+    collective_seconds: float = 600,
+    stale_seconds: float = 20,
+) -> Iterator[World]:
+    """Join the other ranks for the length of a `with` block.
+
+    timeout_seconds     for all ranks to arrive
+    collective_seconds  for one collective, after which a rank that is alive but stuck ends the run
+    stale_seconds       silence after which a rank counts as lost
+
+    With several ranks an exception that leaves the block is told to all, printed here (a UserError without traceback)
+    and becomes SystemExit(3), or SystemExit(2) for a UserError; the other ranks end within seconds. With one rank it
+    passes through unchanged.
+    raise UserError   ranks that never arrived; the address that was tried; a port that is taken
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # before anything else creates a context on device 0
+    if launch.world == 1:
+        yield World(0, 1, 0, 1, device, dist.HashStore())
+        return
+    meeting = meet(launch, timeout_seconds=timeout_seconds)
+    watch = Watch(
+        meeting.second_connection(launch.job),
+        rank=launch.rank,
+        world=launch.world,
+        local_rank=launch.local_rank,
+        serves=launch.rank == 0 and not launch.agent_store,
+        address=meeting.address,
+        stale_seconds=stale_seconds,
+    )
+    watch.start()
+    try:
+        world = _connect_groups(launch, meeting, device, watch, collective_seconds)
+        try:
+            yield world
+        except SystemExit as leaving:
+            if leaving.code not in CLEAN_EXITS:
+                raise
+            world.close()
+            raise
+        else:
+            world.close()
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in CLEAN_EXITS:
+            raise
+        raise SystemExit(watch.report(error)) from None
+
+
+def _connect_groups(
+    launch: Launch, meeting: Meeting, device: torch.device, watch: Watch, collective_seconds: float
+) -> World:
+    """The process groups over the store that the roll call was held in."""
+    _choose_gloo_interface(launch)
+    if launch.world > MOST_RANKS_FULLY_CONNECTED:
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+    timeout = timedelta(seconds=collective_seconds)
+    on_cuda = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if on_cuda else "gloo",
+        store=dist.PrefixStore("groups", meeting.store),
+        rank=launch.rank,
+        world_size=launch.world,
+        timeout=timeout,
+        device_id=device if on_cuda else None,
+    )
+    control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
+    assert isinstance(control, dist.ProcessGroup)
+    return World(
+        launch.rank,
+        launch.world,
+        launch.local_rank,
+        launch.local_world,
+        device,
+        dist.PrefixStore("world", meeting.store),
+        control,
+        meeting.hosts,
+        watch,
+    )
+
+
+def _choose_gloo_interface(launch: Launch) -> None:
+    """Across hosts, gloo must use the interface that leads to rank 0.
+
+    Left alone it takes the one that this host's name resolves to, which is the loopback on many a Debian machine.
+    """
+    if launch.nodes == 1 or os.environ.get("GLOO_SOCKET_IFNAME"):
+        return
+    name = interface_towards(launch.address)
+    if name is None or name.startswith("lo"):
+        name = interface_towards(ANYWHERE)
+    if name is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = name

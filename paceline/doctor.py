@@ -1,0 +1,146 @@
+"""What this machine has for training, and what is missing: one finding a line, each with the next step where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.config.cache import cache_folder
+from paceline.config.errors import RecipeError
+from paceline.provenance import cpu_name, versions
+from paceline.systems.detect import auto, cpu_cores
+
+GIB = 2**30
+# A run of a full-size recipe keeps three checkpoints of about 0.3 GB and its logs.
+LOW_DISK_GIB = 5
+Level = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at."""
+
+    level: Level
+    about: str
+    text: str
+
+
+def examine() -> list[Finding]:
+    """Look at everything; nothing is changed and nothing is written but a probe file in the cache."""
+    checks: tuple[Callable[[], list[Finding]], ...] = (
+        _software, _accelerators, _processor, _decoders, _shared_memory, _disk, _cache, _network,
+    )  # fmt: skip
+    return [finding for check in checks for finding in check()]
+
+
+def _software() -> list[Finding]:
+    found = versions()
+    text = "  ".join(f"{name} {version}" for name, version in found.items())
+    findings = [Finding("ok", "software", text)]
+    if "mlperf-logging" not in found:
+        findings.append(
+            Finding("note", "software", 'mllog.txt is written by our own writer; the checker needs: pip install "paceline[mlperf]"')
+        )
+    return findings
+
+
+def _accelerators() -> list[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = f"this torch is built for CUDA {built}, but the driver offers no device" if built else "this torch is built without CUDA"
+        return [Finding("note", "accelerator", f"none: {why}; recipes run on the CPU")]
+    findings = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        kind = "bf16" if facts.major >= 8 else "fp16 (no bf16 in hardware)"
+        text = f"cuda:{index} {facts.name}, {facts.total_memory / GIB:.0f} GiB, {kind}"
+        supported = f"sm_{facts.major}{facts.minor}" in torch.cuda.get_arch_list()
+        findings.append(Finding("ok", "accelerator", text))
+        if not supported:
+            newest = ", ".join(torch.cuda.get_arch_list())
+            findings.append(
+                Finding("problem", "accelerator", f"cuda:{index} is sm_{facts.major}{facts.minor}, this torch has code for {newest}: "
+                "install a torch built for it (V100: the cu126 build of torch 2.9)")
+            )  # fmt: skip
+    return findings
+
+
+def _processor() -> list[Finding]:
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    system = auto()
+    text = f"{cpu_name()}, {cpu_cores()} cores for this process, {capability}, {torch.get_num_threads()} torch threads"
+    findings = [Finding("ok", "processor", text)]
+    if system.accelerator == "cpu" and system.precision == "fp32":
+        findings.append(Finding("ok", "processor", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"))
+    return findings
+
+
+def _decoders() -> list[Finding]:
+    findings = [Finding("ok", "decoder", "simplejpeg (the default of every recipe)")]
+    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec"):
+        from paceline.data.decode import require_decoder
+
+        try:
+            require_decoder("nvimgcodec")
+            findings.append(Finding("ok", "decoder", "nvimgcodec is there too: --input.decoder nvimgcodec"))
+        except RecipeError as problem:
+            findings.append(Finding("note", "decoder", str(problem)))
+    else:
+        findings.append(Finding("note", "decoder", 'nvimgcodec is not installed: pip install "paceline[fast]" (Linux)'))
+    return findings
+
+
+def _shared_memory() -> list[Finding]:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return [Finding("ok", "shared memory", "no /dev/shm here, and none is needed: images are decoded by threads")]
+    free = shutil.disk_usage(folder).free / GIB
+    text = f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
+    enough = free > 0.25
+    return [Finding("ok" if enough else "note", "shared memory", text + ("" if enough else ": docker run --shm-size=1g"))]
+
+
+def _disk() -> list[Finding]:
+    free = shutil.disk_usage(".").free / GIB
+    level: Level = "ok" if free > LOW_DISK_GIB else "note"
+    return [Finding(level, "disk", f"{free:.0f} GiB free where runs/ would go ({Path.cwd()})")]
+
+
+def _cache() -> list[Finding]:
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"probe")
+    except OSError as problem:
+        text = f"{folder} cannot be written ({problem.strerror}): set PACELINE_CACHE to a folder that can"
+        return [Finding("problem", "cache", text)]
+    size = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / GIB
+    return [Finding("ok", "cache", f"{folder} ({size:.2f} GiB)")]
+
+
+def _network() -> list[Finding]:
+    from paceline.dist.interfaces import interfaces
+    from paceline.dist.launcher import read_launch
+
+    launch = read_launch(os.environ)
+    here = ", ".join(interfaces())
+    text = f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
+    return [Finding("ok", "processes", text)]
+
+
+def problems(findings: list[Finding]) -> int:
+    """How many findings stop a run."""
+    return sum(finding.level == "problem" for finding in findings)
+
+

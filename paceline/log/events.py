@@ -1,0 +1,159 @@
+"""events.jsonl: everything that happened in a run, one JSON object a line. Console, TensorBoard and report read these.
+
+Every event has
+    event    its kind, one of the five below
+    step     optimiser steps done so far
+    epoch    passes over the training set done so far (may be fractional)
+    seconds  wall-clock time since the run began; a resumed run goes on counting
+
+train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
+            data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far
+eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
+            (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1
+checkpoint  name: the folder's name under checkpoints/
+resume      checkpoint: the name it went on from; world: number of ranks from here on
+end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
+            interrupted (may be resumed) or failed; best: the best value of every metric; reason, where there is one
+
+More facts may stand beside these. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written
+as the string "nan", "inf" or "-inf"; `read_events` gives numbers back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.log.lines import LineFile
+
+# What each kind must hold: field -> kind of value. "number" includes the non-finite ones.
+SCHEMA: dict[str, dict[str, str]] = {
+    "train": {"loss": "number", "lr": "number", "images_per_second": "number", "data_wait": "number", "samples": "int"},
+    "eval": {"images": "int", "eval_seconds": "number"},
+    "checkpoint": {"name": "str"},
+    "resume": {"checkpoint": "str", "world": "int"},
+    "end": {"status": "str", "best": "dict"},
+}
+COMMON = {"event": "str", "step": "int", "epoch": "number", "seconds": "number"}
+STATUSES = ("success", "ran_out", "interrupted", "failed")
+# Losing one of these to a power cut would change what a resumed run or a launcher believes.
+DURABLE = ("eval", "checkpoint", "resume", "end")
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class EventLog:
+    """Appends events to a file such as RUN/events.jsonl. One process writes it: rank 0."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineFile(path)
+
+    def write(self, event: str, *, step: int, epoch: float, seconds: float, **facts: Any) -> dict[str, Any]:
+        """Append one event and return it as written. Facts are numbers, strings, lists or dicts of these, or None.
+
+        Raises ValueError where it does not follow SCHEMA, UserError where the file cannot be written.
+        """
+        record = plain({"event": event, "step": step, "epoch": epoch, "seconds": seconds, **facts})
+        if problems := schema_problems(record):
+            raise ValueError(f"event {record!r}: {'; '.join(problems)}")
+        self._lines.append(json.dumps(record, allow_nan=False), durable=event in DURABLE)
+        return record
+
+    def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
+        """Cut what a run resumed after `step` will do again, and every `end`. Returns how many events were cut.
+
+        evaluated  whether the checkpoint was saved after the evaluation of its step; otherwise that one comes again
+
+        A damaged line (a torn one was already cut on opening) goes too. The rewrite is atomic.
+        """
+
+        def keep(line: str) -> bool:
+            record = _parsed(line)
+            if record is None or record["event"] == "end":
+                return False
+            again = record["event"] == "eval" and not evaluated
+            return record["step"] < step or (record["step"] == step and not again)
+
+        return self._lines.rewrite(keep)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Every whole event of the file, in order; [] where there is no file. Lines torn by a kill are left out."""
+    if not path.exists():
+        return []
+    records = (_parsed(line) for line in path.read_text(encoding="utf-8", errors="replace").split("\n"))
+    return [_numbers_back(record) for record in records if record is not None]
+
+
+def metrics_of(event: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of an `eval` event: its numbers, less those that every evaluation has."""
+    known = {*COMMON, *SCHEMA["eval"]}
+    return {name: _numbers_back(value) for name, value in event.items() if name not in known and _is("number", value)}
+
+
+def schema_problems(record: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an event, in words; [] when it follows SCHEMA."""
+    kind = record.get("event")
+    if kind not in SCHEMA:
+        return [f"unknown event {kind!r}: one of {', '.join(SCHEMA)}"]
+    wanted = {**COMMON, **SCHEMA[kind]}
+    problems = [f"{name} is missing" for name in wanted if name not in record]
+    problems += [
+        f"{name} is {record[name]!r}, not a {type_name}"
+        for name, type_name in wanted.items()
+        if name in record and not _is(type_name, record[name])
+    ]
+    if kind == "end" and record.get("status") not in STATUSES:
+        problems.append(f"status is {record.get('status')!r}: one of {', '.join(STATUSES)}")
+    if kind == "eval" and not metrics_of(record):
+        problems.append("an evaluation without a metric")
+    return problems
+
+
+def plain(value: Any) -> Any:
+    """The same value in what JSON has: numpy and torch scalars as numbers, non-finite ones and paths as strings."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if not isinstance(value, numbers.Real) and hasattr(value, "item"):  # a tensor or array of one element
+        return plain(value.item())
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        return number if math.isfinite(number) else str(number)
+    raise ValueError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")
+
+
+def _is(type_name: str, value: Any) -> bool:
+    if type_name == "number":
+        return (isinstance(value, int | float) and not isinstance(value, bool)) or value in tuple(_NON_FINITE)
+    if type_name == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, {"str": str, "dict": dict}[type_name])
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    is_event = isinstance(record, dict) and isinstance(record.get("event"), str) and _is("int", record.get("step"))
+    return record if is_event else None
+
+
+def _numbers_back(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers_back(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers_back(item) for item in value]
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value

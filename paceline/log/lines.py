@@ -1,0 +1,78 @@
+"""A text file that grows by whole lines and survives a kill: what events.jsonl and mllog.txt are written through.
+
+A process killed in the middle of a write leaves a torn last line. It is cut when the file is taken up again, so every
+line that a reader finds is whole; a rewrite (for resuming) appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.config.errors import UserError
+
+_BLOCK = 1 << 16
+
+
+class LineFile:
+    """Appends lines to `path`; each has left the process when `append` returns, and is on the disk if `durable`.
+
+    It is opened for each line: a line an interval is rare, and there is nothing to close, whatever way a run ends.
+    Raises UserError where the file cannot be written (full disk, read-only folder).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.touch()
+            _cut_torn_tail(path)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    def append(self, line: str, *, durable: bool = False) -> None:
+        """Write one line (without its newline). `durable` waits until the disk has it."""
+        try:
+            with open(self.path, "ab") as file:
+                file.write(line.encode() + b"\n")
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def rewrite(self, keep: Callable[[str], bool]) -> int:
+        """Drop every line for which `keep` is false, and return how many were dropped."""
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        try:
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if keep(line.decode(errors="replace").rstrip("\r\n"))]
+            with open(part, "wb") as file:
+                file.writelines(kept)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self.path)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        return len(lines) - len(kept)
+
+
+def _cut_torn_tail(path: Path) -> None:
+    with open(path, "r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        whole = 0
+        while end > 0 and whole == 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            whole = 0 if newline < 0 else start + newline + 1
+            end = start
+        if whole < size:
+            file.truncate(whole)
+
+
+def _cannot_write(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: cannot write: {error.strerror or error}.\n"
+        "Free some space or make the folder writable, then give the same command again: an unfinished run resumes."
+    )

@@ -1,0 +1,250 @@
+"""mllog.txt: a run as MLPerf's :::MLLOG lines, as the official compliance checker reads them.
+
+The order of calls is the order of the lines (closed division, ResNet, ruleset 4.0.0):
+
+    submission, cache_clear, init_start, run_facts, weights_initialization, init_stop, run_start,
+    then for every block of epochs up to an evaluation:
+        block_start, (epoch_start, epoch_stop, tracked_stats) for each epoch,
+        eval_start, eval_stop, eval_accuracy, block_stop
+    run_stop
+
+Epochs count from 1, steps are optimiser steps done. The lines are made by the mlperf-logging package where it is
+installed (extra `mlperf`) and by the ten lines of `_encoded` where it is not: the same bytes either way.
+Source: MLPerf training rules; mlperf_logging/compliance_checker/training_4.0.0; keys as in the v3.0 ResNet submissions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.log.events import plain
+from paceline.log.lines import LineFile
+
+Kind = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
+PREFIX = ":::MLLOG "
+_BEGUN_AGAIN = ("block_start", "epoch_start")
+_EVALUATION = ("eval_start", "eval_stop", "eval_accuracy", "block_stop")
+# File names in the log start at the package, so that they say the same on every machine.
+_ROOT = str(Path(__file__).parents[2])
+
+
+class MLLog:
+    """Appends to a file such as RUN/mllog.txt. One process writes it: rank 0.
+
+    clock  seconds since 1970
+
+    An existing file is continued: what comes up to run_start and its sample counts is not written a second time, so a
+    log has exactly one of each, however often the run was resumed. A file that did not get that far is begun anew.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lines = LineFile(path)
+        self._make_line = _package_lines(self._lines) or _own_lines(self._lines)
+        # eval_samples is the last line of run_start()
+        self.started = any(_key(line) == "eval_samples" for line in path.read_text(encoding="utf-8").splitlines())
+        if not self.started:
+            self._lines.rewrite(lambda line: False)
+
+    def submission(self, benchmark: str, *, org: str, division: str, status: str, platform: str) -> None:
+        """Who submits what.
+
+        benchmark: resnet, ssd, maskrcnn; division: closed, open; status: onprem, cloud, preview, research.
+        """
+        facts = {"benchmark": benchmark, "org": org, "division": division, "status": status, "platform": platform}
+        for name, value in facts.items():
+            self._before_run("POINT_IN_TIME", f"submission_{name}", value)
+
+    def cache_clear(self, cleared: bool) -> None:
+        """Whether the system's caches were cleared before this run (a submission must)."""
+        self._before_run("POINT_IN_TIME", "cache_clear", cleared)
+
+    def init_start(self) -> None:
+        """Building the model and everything else that touches no training data begins."""
+        self._before_run("INTERVAL_START", "init_start", None)
+
+    def run_facts(self, facts: Mapping[str, Any]) -> None:
+        """One line a fact, in the order given: seed, global_batch_size, opt_name, ..."""
+        for key, value in facts.items():
+            self._before_run("POINT_IN_TIME", key, value)
+
+    def weights_initialization(self, tensor_names: Iterable[str]) -> None:
+        """One line for every parameter and buffer that was initialised."""
+        for name in tensor_names:
+            self._before_run("POINT_IN_TIME", "weights_initialization", None, {"tensor": name})
+
+    def init_stop(self) -> None:
+        """Everything is built; the clock of the benchmark has not started."""
+        self._before_run("INTERVAL_END", "init_stop", None)
+
+    def run_start(self, *, train_samples: int, eval_samples: int) -> None:
+        """The benchmark's clock starts; training data is first touched after this. The counts are measured."""
+        self._before_run("INTERVAL_START", "run_start", None)
+        self._before_run("POINT_IN_TIME", "train_samples", train_samples)
+        self._before_run("POINT_IN_TIME", "eval_samples", eval_samples)
+        self.started = True
+
+    def block_start(self, *, first_epoch_num: float, epoch_count: float, step: int) -> None:
+        """The epochs up to the next evaluation begin."""
+        metadata = {"first_epoch_num": first_epoch_num, "epoch_count": epoch_count, "step_num": step}
+        self._write("INTERVAL_START", "block_start", None, metadata)
+
+    def block_stop(self, *, first_epoch_num: float, step: int) -> None:
+        """The block that began with `first_epoch_num` is trained and evaluated."""
+        self._write("INTERVAL_END", "block_stop", None, {"first_epoch_num": first_epoch_num, "step_num": step})
+
+    def epoch_start(self, *, epoch_num: float, step: int) -> None:
+        """Epoch `epoch_num` (from 1) begins."""
+        self._write("INTERVAL_START", "epoch_start", None, {"epoch_num": epoch_num, "step_num": step})
+
+    def epoch_stop(self, *, epoch_num: float, step: int) -> None:
+        """Epoch `epoch_num` ends."""
+        self._write("INTERVAL_END", "epoch_stop", None, {"epoch_num": epoch_num, "step_num": step})
+
+    def tracked_stats(self, stats: Mapping[str, float], *, step: int) -> None:
+        """Numbers worth following, such as {"throughput": images per second of all ranks}."""
+        self._write("POINT_IN_TIME", "tracked_stats", dict(stats), {"step": step, "step_num": step})
+
+    def eval_start(self, *, epoch_num: float, step: int) -> None:
+        """An evaluation after `epoch_num` epochs begins."""
+        self._write("INTERVAL_START", "eval_start", None, {"epoch_num": epoch_num, "step_num": step})
+
+    def eval_stop(self, *, epoch_num: float, step: int) -> None:
+        """The evaluation ends."""
+        self._write("INTERVAL_END", "eval_stop", None, {"epoch_num": epoch_num, "step_num": step})
+
+    def eval_accuracy(self, value: float, *, epoch_num: float, step: int) -> None:
+        """The benchmark's metric after `epoch_num` epochs, as a fraction."""
+        self._write("POINT_IN_TIME", "eval_accuracy", value, {"epoch_num": epoch_num, "step_num": step})
+
+    def run_stop(self, status: Literal["success", "aborted"], *, step: int) -> None:
+        """The clock stops. success: the target is met; aborted: anything else, an interruption that may resume too."""
+        self._write("INTERVAL_END", "run_stop", None, {"status": status, "step_num": step})
+
+    def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
+        """Cut what a run resumed after `step` will do again, and run_stop. Returns how many lines were cut.
+
+        Blocks and epochs that begin at `step` are begun again. evaluated: as for EventLog.truncate_after.
+        """
+        at_step = _BEGUN_AGAIN if evaluated else (*_BEGUN_AGAIN, *_EVALUATION)
+
+        def keep(line: str) -> bool:
+            record = _parsed(line)
+            if record is None or record.get("key") == "run_stop":
+                return False
+            line_step = record.get("metadata", {}).get("step_num", -1)
+            return line_step < step or (line_step == step and record.get("key") not in at_step)
+
+        return self._lines.rewrite(keep)
+
+    def _before_run(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any] | None = None) -> None:
+        if not self.started:
+            self._make_line(kind, key, plain(value), dict(metadata or {}), round(self._clock() * 1000))
+
+    def _write(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any]) -> None:
+        self._make_line(kind, key, plain(value), dict(metadata), round(self._clock() * 1000))
+
+
+def optimiser_facts(
+    kind: Literal["sgd", "lars"],
+    *,
+    base_lr: float,
+    end_lr: float,
+    poly_power: float | None,
+    decay_steps: int,
+    warmup_epochs: float,
+    momentum: float,
+    weight_decay: float,
+    lars_epsilon: float = 0.0,
+    boundary_epochs: Sequence[float] = (),
+) -> dict[str, Any]:
+    """An optimiser and its schedule under MLPerf's keys.
+
+    base_lr          peak, for the whole global batch
+    poly_power       None where the decay is no polynomial: no such line is written, and the closed rules want one
+    decay_steps      length of the decay in optimiser steps
+    lars_epsilon     only LARS has it
+    boundary_epochs  where a step schedule drops
+    """
+    prefix = f"{kind}_opt"
+    facts: dict[str, Any] = {}
+    if poly_power is not None:
+        facts[f"{prefix}_learning_rate_decay_poly_power"] = poly_power
+    facts[f"{prefix}_end_learning_rate"] = end_lr
+    facts["opt_name"] = kind
+    if kind == "lars":
+        facts["lars_epsilon"] = lars_epsilon
+    facts[f"{prefix}_weight_decay"] = weight_decay
+    facts[f"{prefix}_momentum"] = momentum
+    facts[f"{prefix}_base_learning_rate"] = base_lr
+    # The rules name the warm-up of plain SGD without its optimiser.
+    warmup_prefix = "lars_opt" if kind == "lars" else "opt"
+    facts[f"{warmup_prefix}_learning_rate_warmup_epochs"] = warmup_epochs
+    facts[f"{prefix}_learning_rate_decay_steps"] = decay_steps
+    if boundary_epochs:
+        facts["opt_learning_rate_decay_boundary_epochs"] = list(boundary_epochs)
+    return facts
+
+
+LineMaker = Callable[[Kind, str, Any, dict[str, Any], int], None]
+# From the maker of a line out to the caller of MLLog's public method: maker, _write or _before_run, method, caller.
+_FRAMES_TO_CALLER = 3
+
+
+def _own_lines(lines: LineFile) -> LineMaker:
+    def make(kind: Kind, key: str, value: Any, metadata: dict[str, Any], time_ms: int) -> None:
+        frame = sys._getframe(_FRAMES_TO_CALLER)
+        where = {"file": frame.f_code.co_filename.removeprefix(f"{_ROOT}/"), "lineno": frame.f_lineno}
+        record = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
+        lines.append(PREFIX + json.dumps({**record, "metadata": {**where, **metadata}}), durable=_is_durable(key))
+
+    return make
+
+
+def _package_lines(lines: LineFile) -> LineMaker | None:
+    try:
+        from mlperf_logging.mllog.mllog import MLLogger  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+
+    class ToFile(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            line = record.getMessage()
+            lines.append(line, durable=_is_durable(_key(line)))
+
+    # A logger of our own, outside logging's tree: nothing else can write into it, or print its lines twice.
+    logger = logging.Logger("paceline.mllog", logging.INFO)
+    logger.addHandler(ToFile())
+    package = MLLogger(logger, root_dir=re.escape(_ROOT))
+    write = {"POINT_IN_TIME": package.event, "INTERVAL_START": package.start, "INTERVAL_END": package.end}
+
+    def make(kind: Kind, key: str, value: Any, metadata: dict[str, Any], time_ms: int) -> None:
+        write[kind](key, value, metadata, time_ms=time_ms, stack_offset=_FRAMES_TO_CALLER + 1)
+
+    return make
+
+
+def _is_durable(key: str | None) -> bool:
+    return key in ("run_start", "eval_accuracy", "run_stop")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    if not line.startswith(PREFIX):
+        return None
+    try:
+        record = json.loads(line.removeprefix(PREFIX))
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _key(line: str) -> str | None:
+    record = _parsed(line)
+    return None if record is None else record.get("key")

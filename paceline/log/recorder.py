@@ -1,0 +1,186 @@
+"""One place that a run tells what happens; it reaches events.jsonl, the console, TensorBoard and mllog.txt.
+
+Only rank 0 speaks and writes. Every other rank has a Recorder too, whose methods do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.log.console import Console
+from paceline.log.events import EventLog
+from paceline.log.mllog import MLLog
+from paceline.log.tensorboard import TensorBoard
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the logs say of a run before it starts."""
+
+    target: str  # in words, for the console
+    total_steps: int
+    steps_per_epoch: float
+    eval_steps: Sequence[int]
+    train_images: int
+    val_images: int
+    benchmark: str  # MLPerf's name of the workload
+    platform: str  # the machine, for MLPerf's submission lines
+    mllog: Mapping[str, Any]  # MLPerf keys and values, in order
+    weights: Iterable[str]  # names of the tensors that were initialised
+
+
+class Recorder:
+    """Tells a run's story to every log.
+
+    folder       the run's folder; None on ranks that keep quiet
+    resumed_at   the checkpoint's step where the run goes on; None for a fresh run
+    evaluated    whether the evaluation of that step had been done when the checkpoint was saved
+    """
+
+    def __init__(self, folder: Path | None, facts: Facts, *, resumed_at: int | None, evaluated: bool = True) -> None:
+        self._facts = facts
+        self._quiet = folder is None
+        self._evaluated = evaluated
+        self._epoch_begun = 0.0
+        if folder is None:
+            return
+        self.console = Console(facts.total_steps, target=facts.target)
+        self._events = EventLog(folder / "events.jsonl")
+        self._mllog = MLLog(folder / "mllog.txt")
+        if resumed_at is not None:
+            self._events.truncate_after(resumed_at, evaluated=evaluated)
+            self._mllog.truncate_after(resumed_at, evaluated=evaluated)
+        self._board = TensorBoard(folder / "tensorboard", purge_step=resumed_at)
+        self._mllog.submission(
+            facts.benchmark, org="reference_implementation", division="closed", status="onprem", platform=facts.platform
+        )
+        self._mllog.cache_clear(False)
+        self._mllog.init_start()
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        if not self._quiet:
+            self.console.say(text)
+
+    def start(self, step: int, seconds: float) -> None:
+        """Everything is built; training goes on from `step`."""
+        if self._quiet:
+            return
+        self._mllog.run_facts(self._facts.mllog)
+        self._mllog.weights_initialization(self._facts.weights)
+        self._mllog.init_stop()
+        self._mllog.run_start(train_samples=self._facts.train_images, eval_samples=self._facts.val_images)
+        # A run that goes on inside a block or an epoch is still in it: only what begins at `step` was cut.
+        if step == 0 or (step in self._facts.eval_steps and self._evaluated):
+            self._open_block(step)
+        if step == 0 or self._epochs_done(step) > self._epochs_done(step - 1):
+            self._open_epoch(step, seconds)
+
+    def resume(self, step: int, seconds: float, *, checkpoint: str, world: int) -> None:
+        """The run goes on from a checkpoint."""
+        if not self._quiet:
+            self._write("resume", step, seconds, checkpoint=checkpoint, world=world)
+            self.console.say(f"resumed from {checkpoint} on {world} rank{'s' if world > 1 else ''}")
+
+    def passed(self, step: int, seconds: float) -> None:
+        """After every step: closes an epoch of MLPerf's log where one ends."""
+        if self._quiet or self._epochs_done(step) == self._epochs_done(step - 1):
+            return
+        epoch = self._epochs_done(step)
+        self._mllog.epoch_stop(epoch_num=epoch, step=step)
+        elapsed = seconds - self._epoch_begun
+        if elapsed > 0:
+            self._mllog.tracked_stats({"throughput": self._facts.train_images / elapsed}, step=step)
+        if step < self._facts.total_steps:
+            self._open_epoch(step, seconds)
+
+    def train(self, step: int, seconds: float, *, eta_seconds: float, **facts: Any) -> None:
+        """An interval of training: loss and its parts, lr, images_per_second, data_wait, samples."""
+        if self._quiet:
+            return
+        self._write("train", step, seconds, **facts)
+        self.console.train(
+            step,
+            step / self._facts.steps_per_epoch,
+            facts["loss"],
+            facts["lr"],
+            facts["images_per_second"],
+            facts["data_wait"],
+            eta_seconds,
+        )
+
+    def evaluation_begins(self, step: int) -> None:
+        """An evaluation after `step` steps starts."""
+        if not self._quiet:
+            self._mllog.eval_start(epoch_num=self._mlperf_epoch(step), step=step)
+
+    def evaluation(
+        self,
+        step: int,
+        seconds: float,
+        *,
+        metrics: Mapping[str, float],
+        headline: str,
+        images: int,
+        eval_seconds: float,
+        ends: bool,
+    ) -> None:
+        """An evaluation's result; `ends` when no training follows it."""
+        if self._quiet:
+            return
+        self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics)
+        self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds)
+        epoch = self._mlperf_epoch(step)
+        self._mllog.eval_stop(epoch_num=epoch, step=step)
+        self._mllog.eval_accuracy(metrics[headline], epoch_num=epoch, step=step)
+        self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
+        if not ends:
+            self._open_block(step)
+
+    def checkpoint(self, step: int, seconds: float, *, name: str, best: bool) -> None:
+        """A checkpoint of `step` is being written."""
+        if not self._quiet:
+            self._write("checkpoint", step, seconds, name=name)
+            self.console.note_checkpoint(step, name, best)
+
+    def end(self, step: int, seconds: float, *, status: str, best: Mapping[str, float], reason: str) -> None:
+        """The run ends, one way or another."""
+        if self._quiet:
+            return
+        self._write("end", step, seconds, status=status, best=dict(best), reason=reason)
+        self._mllog.run_stop("success" if status == "success" else "aborted", step=step)
+        self.console.say(f"{status.replace('_', ' ')}: {reason}")
+
+    def close(self) -> None:
+        """Flush and close every log."""
+        if not self._quiet:
+            self.console.close()
+            self._board.close()
+
+    def _write(self, kind: str, step: int, seconds: float, **facts: Any) -> None:
+        record = self._events.write(kind, step=step, epoch=step / self._facts.steps_per_epoch, seconds=seconds, **facts)
+        self._board.write(record)
+
+    def _open_epoch(self, step: int, seconds: float) -> None:
+        self._epoch_begun = seconds
+        self._mllog.epoch_start(epoch_num=self._epochs_done(step) + 1, step=step)
+
+    def _epochs_done(self, step: int) -> int:
+        return int(step / self._facts.steps_per_epoch + 1e-9)
+
+    def _open_block(self, step: int) -> None:
+        until = next((due for due in self._facts.eval_steps if due > step), self._facts.total_steps)
+        count = self._mlperf_epoch(until) - self._mlperf_epoch(step)
+        self._mllog.block_start(first_epoch_num=self._mlperf_epoch(step) + 1, epoch_count=count, step=step)
+
+    def _block_first(self, step: int) -> float:
+        before = max((due for due in self._facts.eval_steps if due < step), default=0)
+        return self._mlperf_epoch(before) + 1
+
+    def _mlperf_epoch(self, step: int) -> float:
+        """Epochs done, a whole number where the recipe counts in whole epochs."""
+        epoch = round(step / self._facts.steps_per_epoch, 3)
+        return int(epoch) if epoch == int(epoch) else epoch

@@ -1,0 +1,50 @@
+"""TensorBoard as one more reader of the events: the same numbers as events.jsonl, written live.
+
+train/loss, train/lr, ... and eval/top1, eval/box_ap, ... over the optimiser step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.log.events import COMMON, metrics_of
+
+
+class TensorBoard:
+    """Writes the numbers of events into `folder`, such as RUN/tensorboard/. One process writes it: rank 0.
+
+    purge_step  the step that a resumed run goes on from: what an earlier process wrote past it is hidden. None for a
+                fresh run.
+    """
+
+    def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
+        # Imported here: it takes half a second, which `paceline --help` does not have, and some of its own imports
+        # warn about things that no user of ours can mend.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            # TensorBoard hides steps >= purge_step; the checkpoint's own step stays.
+            purge = None if purge_step is None else purge_step + 1
+            self._writer = SummaryWriter(str(folder), purge_step=purge)
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Add one event as written to events.jsonl; kinds other than train and eval have nothing to draw."""
+        if event["event"] == "train":
+            values = {name: value for name, value in event.items() if name not in COMMON and name != "samples"}
+        elif event["event"] == "eval":
+            values = metrics_of(event)
+        else:
+            return
+        for name, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._writer.add_scalar(f"{event['event']}/{name}", value, event["step"])
+        if event["event"] == "eval":
+            self._writer.flush()  # TensorBoard's own two minutes are longer than a small run
+
+    def close(self) -> None:
+        """Write what is pending and close the file; a second call does nothing."""
+        self._writer.close()

@@ -1,0 +1,162 @@
+"""Read a pickled dict of numpy arrays as data: nothing in the file is executed.
+
+A pickle is a program. The reader here runs one that can only build arrays, dicts, lists, tuples, strings, bytes and
+numbers: every other global is refused by name, arrays are made from plain bytes of the right length, stand-ins take the
+place of numpy's own classes, and the file's size is bounded.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.config.errors import CheckpointError
+
+# Ten times the largest backbone here; a larger pickle is not one of these files.
+MAX_BYTES = 2**30
+
+# numpy's names of the number types that weights come in.
+PLAIN_TYPES = ("f2", "f4", "f8", "i1", "i4", "i8", "u1")
+
+
+def read_pickled_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The name -> array dict pickled in `path`.
+
+    Raises CheckpointError for a file that is too large or damaged, that needs any global but numpy's arrays, or that
+    holds something else than a dict of arrays.
+    """
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise CheckpointError(f"{path}: {size / 2**20:,.0f} MiB is more than a pickled backbone may have (1024 MiB)")
+    data = path.read_bytes()
+    try:
+        _check_memo(data, path)
+        loaded = _ArrayUnpickler(io.BytesIO(data), path).load()
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever a stranger's bytes make the unpickler raise
+        raise CheckpointError(f"{path}: not a readable pickle of arrays: {type(error).__name__}: {error}") from None
+    if not isinstance(loaded, dict) or not loaded:
+        raise CheckpointError(f"{path}: expected a pickled dict of arrays, found {type(loaded).__name__}")
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not isinstance(value, _Array) or value.array is None:
+            raise CheckpointError(f"{path}: {name!r} is not the name of an array")
+        arrays[name] = value.array
+    return arrays
+
+
+def _check_memo(data: bytes, path: Path) -> None:
+    """A memo index far beyond the file's length makes the unpickler allocate that much: refuse it beforehand."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise CheckpointError(f"{path}: not a readable pickle of arrays: memo index {argument}")
+
+
+class _Array:
+    """Stands for numpy.ndarray while unpickling."""
+
+    __slots__ = ("array",)
+
+    def __init__(self) -> None:
+        self.array: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        self.array = _array(content, kind, shape, "F" if fortran else "C")
+
+
+class _Type:
+    """Stands for numpy.dtype while unpickling: a plain number type and its byte order."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        if text.lstrip("<>|=") not in PLAIN_TYPES:
+            raise pickle.UnpicklingError(f"arrays of type {text!r} are not taken")
+        self.text = text
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1]
+        if order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"byte order {order!r}")
+        self.text = order + self.text.lstrip("<>|=")
+
+
+def _array(content: Any, kind: _Type, shape: Any, order: Any) -> np.ndarray:
+    if isinstance(content, str):  # bytes of a pickle written by Python 2
+        content = content.encode("latin1")
+    if not isinstance(content, (bytes, bytearray)) or not isinstance(kind, _Type) or order not in ("C", "F"):
+        raise pickle.UnpicklingError("an array's content is not bytes")
+    dtype = np.dtype(kind.text)
+    if not all(isinstance(side, int) and side >= 0 for side in shape):
+        raise pickle.UnpicklingError(f"an array of shape {shape}")
+    if math.prod(shape) * dtype.itemsize != len(content):
+        raise pickle.UnpicklingError(f"an array of shape {shape} with {len(content)} bytes")
+    return np.frombuffer(content, dtype).reshape(shape, order=order)
+
+
+class _Call:
+    """A function that a pickle may call, and that it cannot change."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        object.__setattr__(self, "function", function)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise pickle.UnpicklingError(f"setting {name}")
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def _from_buffer(content: Any, kind: Any, shape: Any, order: Any, *_: Any) -> _Array:
+    made = _Array()
+    made.array = _array(content, kind, shape, order)
+    return made
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    if encoding != "latin1" or not isinstance(text, str):
+        raise pickle.UnpicklingError(f"encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("_codecs", "encode"): _Call(_encode),
+    ("__builtin__", "bytes"): _Call(lambda: b""),  # how old protocols spell the content of an empty array
+    ("numpy", "dtype"): _Call(lambda text, *_: _Type(text)),
+    ("numpy", "ndarray"): _Call(lambda *_: _Array()),
+}
+for _numpy in ("numpy.core", "numpy._core"):  # numpy 1 and 2
+    ALLOWED[f"{_numpy}.multiarray", "_reconstruct"] = _Call(lambda *_: _Array())
+    ALLOWED[f"{_numpy}.numeric", "_frombuffer"] = _Call(_from_buffer)
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """An unpickler that knows the names of ALLOWED and no other."""
+
+    def __init__(self, stream: io.BytesIO, path: Path) -> None:
+        super().__init__(stream, encoding="latin1")
+        self.path = path
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) not in ALLOWED:
+            raise CheckpointError(
+                f"{self.path}: refused, because loading it would run {module_name}.{global_name}; "
+                "a weight pickle may hold numpy arrays and nothing else. Convert it to safetensors where you trust it."
+            )
+        return ALLOWED[module_name, global_name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise CheckpointError(f"{self.path}: refused, it refers to objects outside the file")

@@ -1,0 +1,236 @@
+"""BatchNorm whose statistics span as many images as the recipe says, however the batch is cut into ranks and forwards.
+
+Letters: B images of one forward on one rank   C channels   H, W pixels   G groups   R ranks that share statistics
+`bn_span` images share one set of statistics. A forward of more images is split into G groups of consecutive images
+(ghost BatchNorm, Hoffer et al. 2017); a forward of fewer is joined over R ranks (group BatchNorm, as MLPerf
+submissions call it). Parameter and buffer names are torch's, so any ResNet's weights fit.
+
+Running statistics move once an optimiser step. The mean over all groups of all the step's forwards is collected in
+`pending`, and `commit_running_statistics` folds it in with one exponential-moving-average update. That update is
+linear, so ranks may commit on their own and be averaged later (`average_running_statistics`): 1 x 64, 4 x 16 and
+2 ranks x 32 with a span of 16 end with the same running statistics, provided that they cut the global batch into the
+same groups.
+Data parallel wrappers must not broadcast buffers: set `broadcast_buffers=False`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.config.errors import RecipeError
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """torch's BatchNorm2d plus the span of its statistics; with the default span its results are torch's, bit for bit.
+
+    `num_batches_tracked` counts commits (optimiser steps), not forwards.
+    """
+
+    pending: Tensor
+    momentum: float  # pyright: ignore[reportIncompatibleVariableOverride] (torch's None, a plain average, is not offered)
+
+    def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(channels, eps=eps, momentum=momentum)
+        # (2, C): sum over the step's groups of (mean, unbiased variance), each weighted by 1 / number of groups.
+        self.register_buffer("pending", torch.zeros(2, channels), persistent=False)
+        self.groups = 1
+        self.forwards = 1
+        self.join = 1
+        self.join_group: dist.ProcessGroup | None = None
+
+    @property
+    def collects(self) -> bool:
+        """Whether a forward's statistics wait in `pending`; if not, a forward updates the running buffers itself."""
+        return self.groups * self.forwards * self.join > 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, H, W) of the same type and memory format. In training, G must divide B."""
+        if not self.training:
+            return F.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+            )
+        if not self.collects:
+            return F.batch_norm(
+                input,
+                self.running_mean,
+                self.running_var,
+                self.weight,
+                self.bias,
+                training=True,
+                momentum=self.momentum,
+                eps=self.eps,
+            )
+        if self.join > 1:
+            output, statistics = _GroupBatchNorm.apply(
+                input, self.weight, self.bias, self.eps, self.join, self.join_group
+            )
+            self.pending.add_(statistics, alpha=1 / self.forwards)
+            return output
+        return self._ghost(input)
+
+    def _ghost(self, input: Tensor) -> Tensor:
+        if input.shape[0] % self.groups:
+            raise RecipeError(
+                f"a forward of {input.shape[0]} images cannot be split into {self.groups} BatchNorm groups"
+            )
+        # Momentum 1 makes the kernel write the group's own mean and variance here: no second pass over the images.
+        # Zeros, not empty: the kernel computes 1 * new + 0 * old, and 0 * NaN is NaN.
+        statistics = self.pending.new_zeros((self.groups, *self.pending.shape))
+        outputs = [
+            F.batch_norm(
+                part,
+                statistics[index, 0],
+                statistics[index, 1],
+                self.weight,
+                self.bias,
+                training=True,
+                momentum=1.0,
+                eps=self.eps,
+            )
+            for index, part in enumerate(input.split(input.shape[0] // self.groups))
+        ]
+        self.pending.add_(statistics.sum(0), alpha=1 / (self.groups * self.forwards))
+        return torch.cat(outputs) if self.groups > 1 else outputs[0]
+
+
+class _GroupBatchNorm(torch.autograd.Function):
+    """BatchNorm over the joined images of R ranks that hold B images each.
+
+    Forward exchanges each rank's (mean, variance), backward the two sums that the input's gradient needs; the
+    gradients of weight and bias stay this rank's share, to be summed with all other gradients.
+    Everything is computed in fp32, whatever the input's type.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx, input: Tensor, weight: Tensor, bias: Tensor, eps: float, join: int, group: dist.ProcessGroup
+    ) -> tuple[Tensor, Tensor]:
+        count = input.numel() // input.shape[1] * join
+        variance, mean = torch.var_mean(input.float(), dim=(0, 2, 3), correction=0)
+        mine = torch.cat((mean, variance))
+        every = torch.empty((join * mine.numel(),), dtype=mine.dtype, device=mine.device)
+        dist.all_gather_into_tensor(every, mine, group=group)
+        means, variances = every.view(join, 2, -1).unbind(1)
+        # Chan et al. 1983 for equal counts: squares of sums never appear, so nothing cancels.
+        mean = means.mean(0)
+        variance = (variances + (means - mean).square()).mean(0)
+        scale = torch.rsqrt(variance + eps)
+        output = (input.float() - _over_channels(mean)) * _over_channels(scale * weight) + _over_channels(bias)
+        ctx.save_for_backward(input, weight, mean, scale)
+        ctx.count, ctx.group = count, group
+        statistics = torch.stack((mean, variance * (count / max(1, count - 1))))
+        ctx.mark_non_differentiable(statistics)
+        return output.to(input.dtype), statistics
+
+    @staticmethod
+    def backward(ctx, grad_output: Tensor, _: Tensor):  # type: ignore[override]
+        input, weight, mean, scale = ctx.saved_tensors
+        grad = grad_output.float()
+        normalised = (input.float() - _over_channels(mean)) * _over_channels(scale)
+        sums = torch.cat((grad.sum((0, 2, 3)), (grad * normalised).sum((0, 2, 3))))
+        grad_bias, grad_weight = sums.clone().chunk(2)
+        dist.all_reduce(sums, group=ctx.group)
+        mean_grad, mean_product = (sums / ctx.count).chunk(2)
+        grad_input = grad - _over_channels(mean_grad) - normalised * _over_channels(mean_product)
+        grad_input = (grad_input * _over_channels(scale * weight)).to(input.dtype)
+        return grad_input, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None, None
+
+
+def _over_channels(values: Tensor) -> Tensor:
+    """(C,) -> (1, C, 1, 1)."""
+    return values.view(1, -1, 1, 1)
+
+
+def batch_norms(model: nn.Module) -> Iterator[BatchNorm]:
+    """Every BatchNorm of a model, in module order."""
+    return (module for module in model.modules() if isinstance(module, BatchNorm))
+
+
+def _running(module: BatchNorm) -> tuple[Tensor, Tensor]:
+    return module.get_buffer("running_mean"), module.get_buffer("running_var")
+
+
+def configure_batch_norm(
+    model: nn.Module, *, groups: int, join_group: dist.ProcessGroup | None, join: int, forwards: int
+) -> None:
+    """Set how the statistics of every BatchNorm in `model` are shared; anything pending is dropped.
+
+    groups      parts of consecutive images into which a forward is split
+    join_group  the process group of the `join` ranks that share statistics, each with equally many images; None for 1
+    join        ranks that share one set of statistics
+    forwards    forwards per optimiser step on one rank
+    Raises RecipeError for a forward that would be both split and joined.
+    """
+    if min(groups, join, forwards) < 1:
+        raise RecipeError(f"BatchNorm groups={groups}, join={join}, forwards={forwards}: each must be at least 1")
+    if groups > 1 and join > 1:
+        raise RecipeError(f"BatchNorm can split a forward ({groups} groups) or join {join} ranks, not both")
+    if (join > 1) != (join_group is not None):
+        raise RecipeError(f"joining BatchNorm statistics over {join} ranks needs their process group, and only then")
+    for module in batch_norms(model):
+        module.groups, module.join, module.forwards = groups, join, forwards
+        module.join_group = join_group
+    discard_pending(model)
+
+
+@torch.no_grad()
+def commit_running_statistics(model: nn.Module) -> None:
+    """End of an optimiser step: fold what its forwards collected into the running statistics. No host sync."""
+    modules = list(batch_norms(model))
+    if not modules:
+        return
+    torch._foreach_add_([module.get_buffer("num_batches_tracked") for module in modules], 1)  # pyright: ignore[reportPrivateImportUsage]
+    collecting = [module for module in modules if module.collects]
+    for momentum, same in groupby(collecting, key=lambda module: module.momentum):
+        part = list(same)
+        running = [buffer for module in part for buffer in _running(module)]
+        pending = [row for module in part for row in module.pending.unbind(0)]
+        torch._foreach_lerp_(running, pending, momentum)  # pyright: ignore[reportPrivateImportUsage]
+    if collecting:
+        torch._foreach_zero_([module.pending for module in collecting])  # pyright: ignore[reportPrivateImportUsage]
+
+
+@torch.no_grad()
+def discard_pending(model: nn.Module) -> None:
+    """Forget the statistics collected since the last commit, as if those forwards had not been."""
+    for module in batch_norms(model):
+        module.pending.zero_()
+
+
+@torch.no_grad()
+def snapshot_running_statistics(model: nn.Module) -> list[Tensor]:
+    """Copies of every BatchNorm buffer, to undo a discarded warm-up step with `restore_running_statistics`."""
+    return [buffer.clone() for module in batch_norms(model) for buffer in module.buffers(recurse=False)]
+
+
+@torch.no_grad()
+def restore_running_statistics(model: nn.Module, snapshot: list[Tensor]) -> None:
+    """Put the buffers of `snapshot_running_statistics` back, in place."""
+    buffers = [buffer for module in batch_norms(model) for buffer in module.buffers(recurse=False)]
+    assert len(buffers) == len(snapshot), "the snapshot belongs to another model"
+    for buffer, saved in zip(buffers, snapshot):
+        buffer.copy_(saved)
+
+
+@torch.no_grad()
+def average_running_statistics(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """Make the running statistics the mean over all ranks of `group` (default: all), in one all-reduce.
+
+    Exact, not an approximation: every commit is linear. Call it before an evaluation and before saving.
+    One process without a process group has nothing to average.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
+        return
+    buffers = [buffer for module in batch_norms(model) for buffer in _running(module)]
+    if not buffers:
+        return
+    flat = torch.cat(buffers)
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    torch._foreach_copy_(buffers, list(flat.split([buffer.numel() for buffer in buffers])))  # pyright: ignore[reportPrivateImportUsage]

@@ -1,0 +1,43 @@
+"""The one module that training wraps for classification: pixels in, losses out; and pixels in, logits out.
+
+Letters: B images   H, W pixels   K classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from paceline.batch.batch import Batch
+from paceline.models.losses import Smoothing, smoothed_cross_entropy
+from paceline.models.normalise import Normalise
+
+
+class Classifier(nn.Module):
+    """Normalisation, network and loss in one, so that data parallel and the compiler see a whole step's forward."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        channels,
+        smoothing: float,
+        convention: Smoothing,
+    ) -> None:
+        super().__init__()
+        self.normalise = Normalise(mean, std, channels=channels)
+        self.network = network
+        self.smoothing = smoothing
+        self.convention: Smoothing = convention
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """-> {"loss": cross-entropy with label smoothing, summed over the B images, float32 scalar}."""
+        losses = smoothed_cross_entropy(self.predict(batch), batch.labels, self.smoothing, self.convention)
+        return {"loss": losses.sum()}
+
+    def predict(self, batch: Batch) -> Tensor:
+        """-> (B, K) float32 logits."""
+        return self.network(self.normalise(batch.images))

@@ -1,0 +1,54 @@
+"""An exponential moving average of the weights, to evaluate and keep instead of the weights themselves.
+
+average <- decay * average + (1 - decay) * weight, after every optimiser step, over parameters and BatchNorm's running
+statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from paceline.optim.tensor_state import copy_into
+
+
+class WeightAverage:
+    """The average of one model's floating-point state."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """decay: share of the old average kept in a step, in [0, 1)."""
+        self.decay = decay
+        self.sources = _floating_state(model)
+        self.averages = {name: tensor.detach().clone() for name, tensor in self.sources.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the model's state; call it after the optimiser step and BatchNorm's commit."""
+        torch._foreach_lerp_(list(self.averages.values()), list(self.sources.values()), 1 - self.decay)  # pyright: ignore[reportPrivateImportUsage]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model holds the average inside the block and its own state again after it, also after an exception."""
+        own = {name: tensor.detach().clone() for name, tensor in self.sources.items()}
+        copy_into(self.sources, self.averages, "weight average")
+        try:
+            yield
+        finally:
+            copy_into(self.sources, own, "weights")
+
+    def state(self) -> dict[str, Tensor]:
+        """The averages themselves, keyed by the model's names."""
+        return self.averages
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a saved state in. Raises CheckpointError for another set of names or shapes."""
+        copy_into(self.averages, state, "weight average")
+
+
+def _floating_state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved floating-point buffers by name: what `state_dict` has, without counters."""
+    state = model.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}

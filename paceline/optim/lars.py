@@ -1,0 +1,67 @@
+"""LARS: a step whose length follows each tensor's own norm (You et al. 2017), as MLPerf's MXNet ResNet computes it.
+
+Letters: N tensors   g gradient of the global batch's mean loss, before decay   w weight   d weight decay
+trust = eta ||w|| / (||g|| + d ||w|| + eps) where both norms are above 0, else 1. It multiplies (g + d w) and with
+it the learning rate. Norms are float32 and, like the ratio, never leave the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.optim.parameter_groups import NamedParameter
+from paceline.optim.sgd import SGD, MomentumForm
+
+
+class LARS(SGD):
+    """Momentum SGD whose convolution and linear weights move in proportion to their trust ratio; the rest is SGD."""
+
+    def __init__(
+        self,
+        parameters: Sequence[NamedParameter],
+        *,
+        momentum: float,
+        weight_decay: float,
+        eta: float = 0.001,
+        eps: float = 0.0,
+        form: MomentumForm = "lr_inside_corrected",
+    ) -> None:
+        """
+        parameters  what to train, what of it decays and what adapts (`named_parameters`)
+        eta         trust coefficient
+        eps         added to the trust ratio's denominator
+        """
+        super().__init__(parameters, momentum=momentum, weight_decay=weight_decay, form=form)
+        # One decay serves all ratios: every DecayOn decays weights, and only weights adapt.
+        assert all(parameter.decays for parameter in parameters if parameter.adapts)
+        self.eta = eta
+        self.eps = eps
+
+    def _ratios(
+        self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]
+    ) -> Mapping[int, Tensor]:
+        adapting = [index for index, parameter in enumerate(parameters) if parameter.adapts]
+        if not adapting:
+            return {}
+        ratios = trust_ratios(
+            [weights[index] for index in adapting],
+            [gradients[index] for index in adapting],
+            weight_decay=self.weight_decay,
+            eta=self.eta,
+            eps=self.eps,
+        )
+        return dict(zip(adapting, ratios.unbind()))
+
+
+def trust_ratios(
+    weights: list[Tensor], gradients: list[Tensor], *, weight_decay: float, eta: float, eps: float
+) -> Tensor:
+    """N > 0 weights and their N gradients -> (N,) float32 trust ratios."""
+    weight_norms = torch.stack(torch._foreach_norm(weights)).float()  # pyright: ignore[reportPrivateImportUsage]
+    gradient_norms = torch.stack(torch._foreach_norm(gradients)).float()  # pyright: ignore[reportPrivateImportUsage]
+    ratios = eta * weight_norms / (gradient_norms + weight_decay * weight_norms + eps)
+    # 0 / 0 is NaN in the ratio but never chosen here.
+    return torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, 1.0)

@@ -1,0 +1,141 @@
+"""The eight shape classes as polygons, and how much of each pixel a polygon covers.
+
+Letters: P points of one loop, h and w pixels of a patch.
+An outline is a tuple of loops, each (P, 2) float64 xy in pixels, y down; the pixel in column 0 spans x from 0 to 1.
+No loop has a hole, as in COCO: the ring is two half rings that share their cut.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+CLASSES = ("circle", "square", "triangle", "star", "cross", "ring", "crescent", "heart")
+
+Outline = tuple[np.ndarray, ...]
+
+# Edges of a polygon fall on a grid this many times finer than pixels; finer still where a pixel is much of the shape.
+FINE, FINE_SMALL, SMALL_PX = 4, 8, 40
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A patch to be laid on a picture: its top left pixel (perhaps outside the picture) and (h, w) uint8 coverage."""
+
+    left: int
+    top: int
+    coverage: np.ndarray
+
+
+def _arc(radius: float, start: float, stop: float, points: int) -> np.ndarray:
+    angles = np.linspace(start, stop, points)
+    # Rounded, so that the ring's halves meet in the very same points (the sine of a full turn is not quite 0).
+    return np.round(radius * np.stack([np.cos(angles), np.sin(angles)], axis=1), 12)
+
+
+def _loops(name: str) -> list[np.ndarray]:
+    turn = 2 * math.pi
+    match name:
+        case "circle":
+            return [_arc(1.0, 0.0, turn, 49)[:-1]]
+        case "square":
+            return [np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])]
+        case "triangle":
+            return [_arc(1.0, 0.0, turn, 4)[:-1]]
+        case "star":
+            return [_arc(1.0, 0.0, turn, 11)[:-1] * np.tile([1.0, 0.45], 5)[:, None]]
+        case "cross":
+            arm = 0.34
+            quarter = np.array([[arm, arm], [arm, 1.0], [-arm, 1.0]])
+            return [np.concatenate([quarter @ _turned(-turn / 4 * k) for k in range(4)])]
+        case "ring":
+            halves = ((0.0, turn / 2), (turn / 2, turn))
+            return [np.concatenate([_arc(1.0, a, b, 25), _arc(0.55, b, a, 25)]) for a, b in halves]
+        case "crescent":
+            # A disc less a smaller disc whose centre is moved by `shift`; the two circles meet at x = `meet`.
+            bite, shift = 0.85, 0.5
+            meet = (1 - bite**2 + shift**2) / (2 * shift)
+            outer, inner = math.acos(meet), math.acos((meet - shift) / bite)
+            back = _arc(bite, turn - inner, inner, 22)[1:-1] + np.array([shift, 0.0])
+            return [np.concatenate([_arc(1.0, outer, turn - outer, 32), back])]
+        case "heart":
+            t = np.linspace(0.0, turn, 45)[:-1]
+            down = 5 * np.cos(2 * t) + 2 * np.cos(3 * t) + np.cos(4 * t) - 13 * np.cos(t)
+            return [np.stack([16 * np.sin(t) ** 3, down], axis=1)]
+    raise AssertionError(name)
+
+
+def _turned(angle: float) -> np.ndarray:
+    return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+
+@cache
+def _unit_outline(name: str) -> Outline:
+    """The class's outline with area 1 and the middle of its box at the origin."""
+    loops = _loops(name)
+    points = np.concatenate(loops)
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2
+    return tuple((loop - middle) / math.sqrt(outline_area(loops)) for loop in loops)
+
+
+def outline_area(loops: Outline | list[np.ndarray]) -> float:
+    """Area of an outline, px^2: the shoelace formula, whichever way a loop runs."""
+    total = 0.0
+    for x, y in (loop.T for loop in loops):
+        total += abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+    return total
+
+
+def make_outline(label: int, *, area: float, angle: float, stretch: float) -> Outline:
+    """The outline of class `label` (0..7) with `area` px^2, its box's middle at the origin; stretched there (width by
+    `stretch`, height by 1 / `stretch`), then rotated by `angle` radians.
+    """
+    matrix = np.diag([stretch, 1 / stretch]) @ _turned(angle) * math.sqrt(area)
+    return tuple(loop @ matrix for loop in _unit_outline(CLASSES[label]))
+
+
+def moved(loops: Outline, x: float, y: float) -> Outline:
+    """The outline `x` pixels to the right and `y` down."""
+    return tuple(loop + np.array([x, y]) for loop in loops)
+
+
+def outline_box(loops: Outline | list[np.ndarray]) -> tuple[float, float, float, float]:
+    """(x1, y1, x2, y2) around an outline."""
+    points = np.concatenate(loops)
+    (x1, y1), (x2, y2) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    return x1, y1, x2, y2
+
+
+def cover(loops: Outline, *, edge: float = 0.0) -> Stamp:
+    """How much of each pixel the outline covers, 0..255; with `edge` > 0 only its border, that many pixels inwards."""
+    x1, y1, x2, y2 = outline_box(loops)
+    left, top = math.floor(x1) - 1, math.floor(y1) - 1
+    width, height = math.ceil(x2) + 1 - left, math.ceil(y2) + 1 - top
+    fine = FINE_SMALL if max(width, height) < SMALL_PX else FINE
+    canvas = Image.new("L", (width * fine, height * fine))
+    draw = ImageDraw.Draw(canvas)
+    # Pillow names fine pixels by their middle, hence the half.
+    paths = [np.rint((loop - [left, top]) * fine - 0.5).astype(int).tolist() for loop in loops]
+    for path in paths:
+        draw.polygon([tuple(point) for point in path], fill=255)
+    if edge > 0:
+        border = _draw_border(paths, canvas.size, edge * fine)
+        canvas = Image.composite(border, Image.new("L", canvas.size), canvas)
+    return Stamp(left, top, np.asarray(canvas.reduce(fine)))
+
+
+def _draw_border(paths: list[list[list[int]]], size: tuple[int, int], reach: float) -> Image.Image:
+    """Everything within `reach` of the paths, less the cuts, which two loops walk in opposite directions."""
+    canvas = Image.new("L", size)
+    draw = ImageDraw.Draw(canvas)
+    sides = [(x0, y0, x1, y1) for path in paths for (x0, y0), (x1, y1) in zip(path, path[1:] + path[:1])]
+    known = set(sides)
+    for x0, y0, x1, y1 in sides:
+        if (x1, y1, x0, y0) not in known:
+            draw.line((x0, y0, x1, y1), fill=255, width=max(1, round(2 * reach)))
+            draw.ellipse((x0 - reach, y0 - reach, x0 + reach, y0 + reach), fill=255)
+    return canvas

@@ -1,0 +1,22 @@
+"""The menu: every recipe by its name on the command line. A recipe of your own needs no entry: `./my_file.py:my_recipe`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.config.recipe import Recipe
+from paceline.recipes import resnet50
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "resnet50": resnet50.sgd,
+    "resnet50-mlperf-3200": resnet50.mlperf_3200,
+    "resnet50-mlperf-3200-4x8": resnet50.mlperf_3200_4x8,
+    "resnet50-mlperf-3200-8x8": resnet50.mlperf_3200_8x8,
+    "resnet50-mlperf-20480": resnet50.mlperf_20480,
+    "resnet50-mlperf-32256": resnet50.mlperf_32256,
+    "resnet50-mlperf-57344": resnet50.mlperf_57344,
+    "resnet50-a100-3264": resnet50.a100_3264,
+    "resnet50-a100-3264-8x8": resnet50.a100_3264_8x8,
+    "resnet50-gaudi2-2048": resnet50.gaudi2_2048,
+    "resnet50-tiny": resnet50.tiny,
+}

@@ -1,0 +1,278 @@
+"""report.html: one self-contained page that tells what a run did, from the files in its folder alone.
+
+It is made for finished, interrupted, failed and still running runs alike. It needs no network, and shows the photos
+that still lie where they lay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from paceline.config.errors import UserError
+from paceline.config.run import read_run
+from paceline.log.console import SLOW_INPUT
+from paceline.log.events import metrics_of, read_events
+from paceline.log.prose import duration, metric_label, metric_text, quantity, target_text
+from paceline.report.classified import (
+    class_accuracies,
+    confidently_wrong,
+    confusions,
+    read_answers,
+    right_of_each_class,
+    with_photos,
+)
+from paceline.report.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
+
+Event = Mapping[str, Any]
+MOST_PHOTOS = 12  # of each kind, right and wrong
+MOST_ROWS = 15  # of the tables of classes and of confusions
+# A loss curve is smoothed over about one part in so many of the run.
+SMOOTH_PARTS = 40
+
+STATUS = {  # end event's status -> (colour, words)
+    "success": ("good", "Target reached"),
+    "ran_out": ("fair", "Ended below target"),
+    "interrupted": ("fair", "Interrupted, can be resumed"),
+    "failed": ("bad", "Failed"),
+    None: ("fair", "No end recorded: still running, or killed"),
+}
+
+
+def write_report(run: Path) -> Path:
+    """Write RUN/report.html from run.json, events.jsonl and the newest predictions, and return its path.
+
+    Raises UserError where `run` is no run folder, or the page cannot be written.
+    """
+    facts = read_run(run)
+    events = read_events(run / "events.jsonl")
+    notes: list[str] = []
+    page = (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            name=facts["name"],
+            folder=run.resolve().name,
+            **_headline(facts, events),
+            charts=_charts(events, targets_of(facts)),
+            evaluations=_evaluation_table(events),
+            pictures=_pictures(run, Path(facts.get("data", {}).get("root", "")), notes),
+            sections=_provenance(facts),
+            notes=notes,
+        )
+    )
+    path = run / "report.html"
+    part = run / f".report.html.{os.getpid()}.part"
+    try:
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
+    return path
+
+
+def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
+    """The quality targets of a run.json, metric -> value; {} where there is none."""
+    return {name: float(value) for name, value in facts["recipe"].get("quality", {}).get("targets", ())}
+
+
+def _environment() -> Environment:
+    # Everything is escaped: class names and paths come from other people's folders.
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )  # fmt: skip
+
+
+def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+    """Status, reason and the row of numbers at the top."""
+    targets = targets_of(facts)
+    trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
+    end = events[-1] if events and events[-1]["event"] == "end" else {}
+    colour, words = STATUS.get(end.get("status"), STATUS[None])
+    last = events[-1] if events else {"step": 0, "epoch": 0.0, "seconds": 0.0}
+    reached = next((event for event in evaluated if _meets(event, targets)), None) if targets else None
+    if end.get("status") == "success" and reached is None:  # no target was set, or a shorter run was asked for
+        words = "Finished"
+    cards = []
+    for name in [*targets, *(name for name in _metric_names(evaluated) if name not in targets)][:2]:
+        best = _best(evaluated, name)
+        if best is not None:
+            wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
+            cards.append(
+                (f"best {metric_label(name)}", metric_text(name, best[name]), f"{wanted}epoch {best['epoch']:.4g}")
+            )
+    if reached is not None:
+        cards.append(("time to target", duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))
+    else:
+        cards.append(("time", duration(last["seconds"]), "in all"))
+    cards.append(("trained", f"{last['epoch']:.3g} epochs", f"{last['step']:,} steps"))
+    if trained:
+        rate = statistics.median(event["images_per_second"] for event in trained)
+        wait = statistics.median(event["data_wait"] for event in trained)
+        ranks = facts.get("world", 1)
+        on = f"{ranks} ranks" if ranks != 1 else "1 rank"
+        cards.append(("images per second", quantity(rate), f"median, {on}"))
+        cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
+    resumes = [f"step {event['step']:,} on {event['world']} rank(s)" for event in _of_kind(events, "resume")]
+    return {
+        "status": words,
+        "status_colour": colour,
+        "reason": end.get("reason", ""),
+        "cards": cards,
+        "resumes": resumes,
+        "started": facts.get("started", ""),
+    }
+
+
+def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart]:
+    trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
+    by_epoch = bool(events) and max(event["epoch"] for event in events) >= 1
+    x_label = "epoch" if by_epoch else "step"
+    x_end = max((event[x_label] for event in events), default=0)
+
+    def line(name: str, source: Sequence[Event], colour: int, style: Any = "solid", smooth: bool = False) -> Line:
+        values = [float(event.get(name, "nan")) for event in source]
+        if smooth:
+            values = smoothed(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
+        at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}, {duration(event['seconds'])}" for event in source]
+        return Line(metric_label(name), [event[x_label] for event in source], values, at, colour, style)
+
+    losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
+    metrics = sorted(_metric_names(evaluated), key=lambda name: name not in targets)
+    rates = [name for name in metrics if "loss" not in name][:4]
+    scored_losses = [name for name in metrics if "loss" in name][:2]
+    level = next(
+        ((f"target {target_text(name, targets[name])}", targets[name]) for name in rates if name in targets), None
+    )
+    charts = [
+        draw_chart(
+            "Loss",
+            [
+                *(line(name, trained, place, "faint") for place, name in enumerate(losses[:1])),
+                *(line(name, trained, place, smooth=True) for place, name in enumerate(losses)),
+                *(line(name, evaluated, len(losses) + place, "dots") for place, name in enumerate(scored_losses)),
+            ],
+            x_label=x_label, x_end=x_end, width=WIDE if rates else FULL,
+            value_text=lambda _, value: f"{value:.4g}",
+        ),
+        draw_chart(
+            "Quality",
+            [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
+            x_label=x_label, x_end=x_end,
+            value_text=lambda label, value: metric_text(_full_name(label, rates), value),
+            scale="percent",
+            level=level,
+        ),
+        draw_chart(
+            "Learning rate", [line("lr", trained, 3)],
+            x_label=x_label, x_end=x_end, from_zero_to=0.0, width=NARROW,
+            value_text=lambda _, value: f"{value:.4g}",
+        ),
+        draw_chart(
+            "Throughput, images/s", [line("images_per_second", trained, 2)],
+            x_label=x_label, x_end=x_end, from_zero_to=0.0, width=NARROW,
+            value_text=lambda _, value: f"{quantity(value)} images/s",
+        ),
+        draw_chart(
+            "Time waiting for data", [line("data_wait", trained, 1)],
+            x_label=x_label, x_end=x_end, from_zero_to=SLOW_INPUT, width=NARROW, scale="percent",
+            value_text=lambda _, value: f"{100 * value:.1f} %",
+        ),
+    ]  # fmt: skip
+    return [chart for chart in charts if chart is not None]
+
+
+def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
+    evaluated = _of_kind(events, "eval")
+    names = _metric_names(evaluated)
+    rows = [
+        [f"{event['epoch']:.4g}", f"{event['step']:,}"]
+        + [metric_text(name, event[name]) if name in event else "" for name in names]
+        + [duration(event["seconds"]), duration(event.get("eval_seconds"))]
+        for event in evaluated
+    ]
+    return {"head": ["epoch", "step", *map(metric_label, names), "at", "took"], "rows": rows}
+
+
+def _pictures(run: Path, data: Path, notes: list[str]) -> dict[str, Any] | None:
+    """Photos and tables of the newest predictions; None where there are none of a kind that can be shown.
+
+    data  the data set's root
+    """
+    files = sorted((run / "predictions").glob("step-*.json"))
+    if not files:
+        return None
+    try:
+        predictions = json.loads(files[-1].read_text(encoding="utf-8"))
+        if predictions["kind"] != "classification":
+            return None
+        answers = read_answers(predictions, data)
+        step = int(predictions["step"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        notes.append(
+            f"predictions/{files[-1].name} cannot be read ({type(error).__name__}: {error}): no photos are shown."
+        )
+        return None
+    accuracies = class_accuracies(answers)
+    return {
+        "step": step,
+        "images": len(answers),
+        "groups": [
+            ("Confidently wrong", with_photos(confidently_wrong(answers, MOST_PHOTOS))),
+            ("Right", with_photos(right_of_each_class(answers, MOST_PHOTOS))),
+        ],
+        "num_classes": len(accuracies),
+        "classes": accuracies[:MOST_ROWS],
+        "confusions": confusions(answers, MOST_ROWS),
+    }
+
+
+def _provenance(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """run.json as tables: what stands at its top level first, then one table a part."""
+    top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
+    parts = [(key, _flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
+    last = ("recipe", "system", "plan", "controls")
+    parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
+    return [("run", top), *parts]
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for key, value in node.items():
+        inner = isinstance(value, Mapping) and value
+        rows += _flat(value, f"{prefix}{key}.") if inner else [(f"{prefix}{key}", _text(value))]
+    return rows
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_kind(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event["event"] == kind]
+
+
+def _metric_names(evaluated: Sequence[Event]) -> list[str]:
+    return list(dict.fromkeys(name for event in evaluated for name in metrics_of(event)))
+
+
+def _full_name(label: str, names: Sequence[str]) -> str:
+    return next(name for name in names if metric_label(name) == label)
+
+
+def _meets(event: Event, targets: Mapping[str, float]) -> bool:
+    return all(event.get(name, float("-inf")) >= value for name, value in targets.items())
+
+
+def _best(evaluated: Sequence[Event], name: str) -> Event | None:
+    """The evaluation with the best value: the lowest of a loss, the highest of everything else."""
+    having = [event for event in evaluated if name in event and event[name] == event[name]]
+    sign = -1 if "loss" in name else 1
+    return max(having, key=lambda event: sign * event[name], default=None)

@@ -1,0 +1,175 @@
+"""The folder of one run: made, resumed or refused here.
+
+A folder that a failed start made is taken away again; one that holds a finished run is never written to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from paceline.checkpoint.read import check_same_recipe, newest_valid
+from paceline.checkpoint.snapshot import Snapshot, bytes_of
+from paceline.checkpoint.writer import CheckpointWriter, check_space
+from paceline.config.errors import UserError
+from paceline.config.run import Controls, Run, fill, read_run
+from paceline.config.system import System
+from paceline.dist.exchange import from_main
+from paceline.dist.world import World
+from paceline.log.events import read_events
+from paceline.state import State
+
+# Numbered folders under runs/ are tried up to here.
+MOST_RUNS = 9999
+
+
+@dataclass
+class RunFolder:
+    """One run's folder, on every rank."""
+
+    path: Path
+    saved: Mapping[str, Any] | None  # run.json of the run that is resumed; None for a fresh one
+    is_main: bool
+
+    def system(self, wanted: System, *, given: bool, world: int) -> System:
+        """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same."""
+        if self.saved is None or given or self.saved["world"] != world:
+            return wanted
+        return fill(System(), self.saved["system"], "system")
+
+    def load(self, run: Run, say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
+        """The newest checkpoint that is whole, with its name; None for a fresh run.
+
+        Raises CheckpointError when it belongs to another recipe.
+        """
+        if self.saved is None:
+            return None
+        found = newest_valid(self.path / "checkpoints", say)
+        if found is None:
+            say(f"{self.path} has no checkpoint yet: starting over")
+            return None
+        folder, snapshot = found
+        check_same_recipe(snapshot.facts["recipe"], fingerprint(run)["recipe"])
+        return snapshot, folder.name
+
+    def check_space(self, state: State, keep: int) -> None:
+        """Refuse to start where the checkpoints that will be kept do not fit.
+
+        Raises UserError naming the folder.
+        """
+        if self.is_main:
+            tensors = [*state.model.state_dict().values(), *state.optimiser.state().values()]
+            # Kept ones, the best, and the one being written.
+            check_space(self.path, bytes_of(tensors) * (keep + 2))
+
+    def write(self, run: Run) -> None:
+        """run.json, whole or not at all; a resumed run's says how it goes on, and keeps the first one beside it."""
+        if not self.is_main:
+            return
+        file = self.path / "run.json"
+        if self.saved is not None and not (self.path / "run-first.json").exists():
+            shutil.copyfile(file, self.path / "run-first.json")
+        part = self.path / ".run.json.part"
+        part.write_text(run.to_json())
+        os.replace(part, file)
+
+    @contextmanager
+    def writer(self, controls: Controls) -> Iterator[CheckpointWriter | None]:
+        """The background writer of checkpoints, on rank 0."""
+        if not self.is_main:
+            yield None
+            return
+        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=controls.keep_every or None)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+def fingerprint(run: Run) -> dict[str, Any]:
+    """What a checkpoint says of its run: the recipe decides whether another run may go on from it."""
+    return json.loads(json.dumps({"recipe": asdict(run.recipe), "data_hash": run.provenance["data"]["hash"]}))
+
+
+@contextmanager
+def open_run_folder(name: str, out: str, world: World) -> Iterator[RunFolder]:
+    """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
+
+    Raises UserError for a folder that is finished, in use, not ours, or not writable.
+    """
+    answer, lock, made = None, None, False
+    if world.is_main:
+        path, made = _choose(name, out)
+        lock = _lock(path)
+        saved = read_run(path) if (path / "run.json").exists() else None
+        answer = json.dumps({"path": str(path), "saved": saved})
+    facts = json.loads(from_main(world, answer, "run-folder"))
+    folder = RunFolder(Path(facts["path"]), facts["saved"], world.is_main)
+    try:
+        yield folder
+    except BaseException:
+        if made and not (folder.path / "run.json").exists():
+            shutil.rmtree(folder.path, ignore_errors=True)  # nothing half-made stays behind
+        raise
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _choose(name: str, out: str) -> tuple[Path, bool]:
+    """(folder, whether it was made just now)."""
+    if not out:
+        return _numbered(name), True
+    path = Path(out).expanduser().absolute()
+    if (path / "run.json").exists():
+        ends = [event for event in read_events(path / "events.jsonl") if event["event"] == "end"]
+        if ends and ends[-1]["status"] in ("success", "ran_out"):
+            raise UserError(f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away.")
+        return path, False
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+    made = not path.exists()
+    _make(path, f"--out {out}")
+    return path, made
+
+
+def _numbered(name: str) -> Path:
+    stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(name).name)
+    for number in range(1, MOST_RUNS + 1):
+        path = Path("runs").absolute() / f"{stem}-{number:03d}"
+        if not path.exists():
+            _make(path, str(path))
+            return path
+    raise UserError(f"runs/{stem}-001 to {MOST_RUNS} are all there: remove some, or name a folder with --out.")
+
+
+def _make(path: Path, what: str) -> None:
+    """Make a folder and prove that files can be written into it (mode bits say too little about that)."""
+    probe = path / ".probe"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"paceline")
+        probe.unlink()
+    except OSError as problem:
+        raise UserError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+
+
+def _lock(path: Path) -> IO[str]:
+    """Hold the folder for as long as this process lives."""
+    try:
+        file = (path / ".lock").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"{path}: another process is training in this folder. Wait for it, or choose another --out.") from None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return file
+
+

@@ -1,0 +1,213 @@
+"""State: everything that a checkpoint saves, one object. Learning rate, data order and augmentation are functions of the step,
+so they are not in it.
+
+BatchNorm's running statistics differ from rank to rank between evaluations (they are averaged when read; the update is linear,
+so nothing is lost). A checkpoint holds the average, for whoever loads the model, and every rank's own beside it, so that a run
+resumed on as many ranks goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.config.errors import CheckpointError
+from paceline.dist.exchange import smallest
+from paceline.dist.world import World
+from paceline.models.batch_norm import average_running_statistics, batch_norms
+from paceline.optim.average import WeightAverage
+from paceline.optim.lars import LARS
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.sgd import SGD
+
+NEVER = torch.iinfo(torch.int64).max
+
+
+class Meters:
+    """Sums of the losses since the last train event, on the device; read once an interval.
+
+    Kept in float64, where a few hundred float32 values add up exactly whatever the order: an interval cut by a checkpoint
+    logs the same number as one that was not.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.sums: dict[str, Tensor] = {}
+        self.steps = 0
+        self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
+
+    def add(self, losses: Mapping[str, Tensor], step: int) -> None:
+        """Losses of 0-based step `step`; no host synchronisation."""
+        for name, value in losses.items():
+            value = value.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        bad = ~torch.isfinite(losses["loss"].detach())
+        self.first_bad = torch.where(bad & (self.first_bad == NEVER), torch.full_like(self.first_bad, step), self.first_bad)
+        self.steps += 1
+
+    def read(self, world: World) -> tuple[dict[str, float], int | None]:
+        """-> (mean of each loss over the interval and all ranks, first step of any rank whose loss was not finite or None)."""
+        names = sorted(self.sums)
+        totals = torch.stack([self.sums[name] for name in names])
+        world.sum_(totals)
+        means = {name: value / max(1, self.steps) for name, value in zip(names, totals.tolist())}
+        first = smallest(world, int(self.first_bad))
+        return means, None if first == NEVER else first
+
+    def clear(self) -> None:
+        """Begin a new interval."""
+        self.sums, self.steps = {}, 0
+        self.first_bad.fill_(NEVER)
+
+    def facts(self, world: World) -> dict[str, Any]:
+        """JSON of the interval so far, summed over ranks."""
+        means, _ = self.read(world) if self.sums else ({}, None)
+        return {"steps": self.steps, "sums": {name: value * self.steps for name, value in means.items()}}
+
+    def restore(self, facts: Mapping[str, Any], world: World) -> None:
+        """The whole sum goes to rank 0, the others go on from zero."""
+        self.clear()
+        self.steps = int(facts["steps"])
+        for name, value in facts["sums"].items():
+            mine = value if world.rank == 0 else 0.0
+            self.sums[name] = torch.tensor(mine, dtype=torch.float64, device=self.device)
+
+
+@dataclass
+class State:
+    """The training state of one rank."""
+
+    model: nn.Module
+    optimiser: SGD | LARS
+    average: WeightAverage | None
+    scaler: LossScaler | None
+    meters: Meters
+    step: int = 0  # optimiser steps done
+    seconds: float = 0.0  # wall-clock of the run before this process began
+    best: dict[str, float] = field(default_factory=dict)  # best value of each metric so far
+    best_step: int = -1  # where the headline metric was best
+    last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
+    evaluations_since_best: int = 0
+    evaluation_pending: bool = False  # saved at an evaluation's step before it was done
+
+    def snapshot(self, world: World, seconds: float, facts: Mapping[str, Any]) -> Snapshot:
+        """What a checkpoint holds. Every rank must call it; the tensors are rank 0's own, not copies."""
+        own = self._running()
+        tensors: dict[str, dict[str, Tensor]] = {}
+        if world.world > 1:
+            flat = torch.cat([buffer.reshape(-1).float() for buffer in own]) if own else torch.zeros(0)
+            packed = world.gather_bytes(flat.cpu().numpy().tobytes()) or []
+            tensors["ranks"] = {
+                f"{rank:04d}": torch.from_numpy(np.frombuffer(data, np.float32).copy()) for rank, data in enumerate(packed)
+            }
+        with self.averaged(world):
+            tensors["model"] = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            if self.average is not None:
+                tensors["average"] = {name: tensor.clone() for name, tensor in self.average.state().items()}
+        tensors["optimiser"] = dict(self.optimiser.state())
+        if self.scaler is not None:
+            tensors["scaler"] = dict(self.scaler.state())
+        own_facts = {
+            "step": self.step,
+            "seconds": seconds,
+            "best": self.best,
+            "best_step": self.best_step,
+            "last_metrics": self.last_metrics,
+            "evaluations_since_best": self.evaluations_since_best,
+            "evaluation_pending": self.evaluation_pending,
+            "meters": self.meters.facts(world),
+            "world": world.world,
+        }
+        return Snapshot(tensors, {**own_facts, **facts})
+
+    def restore(self, snapshot: Snapshot, world: World) -> None:
+        """Take a checkpoint's state over, in place.
+
+        Raises CheckpointError when it belongs to another model.
+        """
+        tensors, facts = snapshot.tensors, snapshot.facts
+        load_model(self.model, tensors["model"])
+        self.optimiser.load_state(tensors["optimiser"])
+        if self.average is not None:
+            self.average.load_state(tensors["average"])
+        if self.scaler is not None:
+            self.scaler.load_state(tensors["scaler"])
+        if world.world > 1 and facts["world"] == world.world:
+            flat = tensors["ranks"][f"{world.rank:04d}"]
+            buffers = self._running()
+            with torch.no_grad():
+                for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers])):
+                    buffer.copy_(part.view_as(buffer))
+        self.step = int(facts["step"])
+        self.seconds = float(facts["seconds"])
+        self.best, self.best_step = dict(facts["best"]), int(facts["best_step"])
+        self.last_metrics = dict(facts["last_metrics"])
+        self.evaluations_since_best = int(facts["evaluations_since_best"])
+        self.evaluation_pending = bool(facts["evaluation_pending"])
+        self.meters.restore(facts["meters"], world)
+
+    def remember(self, metrics: Mapping[str, float], is_best: bool) -> None:
+        """An evaluation's result, for `best`, patience and the end event."""
+        self.last_metrics = dict(metrics)
+        for name, value in metrics.items():
+            self.best[name] = max(value, self.best.get(name, value))
+        self.best_step = self.step if is_best else self.best_step
+        self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
+
+    @contextmanager
+    def averaged(self, world: World) -> Iterator[None]:
+        """Running statistics are the ranks' average inside, and this rank's own again afterwards."""
+        if world.world == 1:
+            yield
+            return
+        own = self._running()
+        saved = [buffer.clone() for buffer in own]
+        average_running_statistics(self.model)
+        if self.average is not None:
+            for buffer in self._averaged_running():
+                world.sum_(buffer)
+                buffer /= world.world
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in zip(own, saved):
+                    buffer.copy_(value)
+
+    def _running(self) -> list[Tensor]:
+        """Every tensor that differs from rank to rank: running statistics, and their moving averages."""
+        buffers = [
+            buffer
+            for module in batch_norms(self.model)
+            for buffer in (module.running_mean, module.running_var)
+            if buffer is not None
+        ]
+        return buffers + (self._averaged_running() if self.average is not None else [])
+
+    def _averaged_running(self) -> list[Tensor]:
+        assert self.average is not None
+        return [tensor for name, tensor in sorted(self.average.state().items()) if name.endswith(("running_mean", "running_var"))]
+
+
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a checkpoint's tensors into `model`, keeping each one's memory format.
+
+    Raises CheckpointError naming the first tensor that does not fit.
+    """
+    own = model.state_dict()
+    odd = sorted(set(own) ^ set(tensors)) or sorted(name for name in own if own[name].shape != tensors[name].shape)
+    if odd:
+        raise CheckpointError(
+            f"the checkpoint's tensors are not this model's: {odd[0]} and {len(odd) - 1} more differ. "
+            "It was written by another recipe; start from its weights alone with --weights."
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])

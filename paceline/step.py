@@ -1,0 +1,103 @@
+"""One training step: forwards, losses, backward, gradient exchange, update. Nothing here waits for the device.
+
+Letters: B global batch   W ranks   A forwards of a step on this rank
+The model returns losses summed over a forward's images. Each is scaled by W/B: gradients add up over the A forwards, data
+parallel averages them over the W ranks, and what the optimiser sees is the gradient of the mean over the global batch,
+whatever the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.batch.batch import Batch
+from paceline.config.plan import Plan
+from paceline.config.system import System
+from paceline.models.batch_norm import (
+    commit_running_statistics,
+    discard_pending,
+    restore_running_statistics,
+    snapshot_running_statistics,
+)
+from paceline.state import State
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TrainStep:
+    """Callable: one optimiser step of `state` on one rank's batches."""
+
+    def __init__(self, state: State, plan: Plan, system: System, device: torch.device) -> None:
+        self.state = state
+        self.plan = plan
+        self.device = device
+        self.type = TYPES.get(system.precision)
+        self.share = plan.world / plan.global_batch
+        network: nn.Module = state.model
+        if system.compile:
+            network.compile(dynamic=False)
+        if plan.world > 1:
+            # Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
+            network = DistributedDataParallel(
+                network,
+                device_ids=None,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                static_graph=False,
+            )
+        self.network = network
+
+    def __call__(self, batches: Sequence[Batch], *, lr: float, previous_lr: float) -> dict[str, Tensor]:
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device."""
+        state = self.state
+        losses = self._gradients(batches)
+        state.optimiser.step(lr, previous_lr=previous_lr, scaler=state.scaler)
+        state.optimiser.zero_grad()
+        commit_running_statistics(state.model)
+        if state.average is not None:
+            state.average.update()
+        return losses
+
+    def discard(self, batches: Sequence[Batch]) -> None:
+        """A whole step without its update: compiles, allocates, and lets data parallel settle its gradient buckets.
+
+        Data parallel rebuilds its buckets after the first backward, and the order of a sum over three or more ranks
+        follows the buckets; without this step a resumed run would add in another order than an unbroken one.
+        """
+        saved = snapshot_running_statistics(self.state.model)
+        self._gradients(batches)
+        self.state.optimiser.zero_grad()
+        discard_pending(self.state.model)
+        restore_running_statistics(self.state.model, saved)
+
+    def _gradients(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        totals: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
+            last = number == len(batches) - 1
+            with self._exchange(last):
+                with self.autocast():
+                    losses = self.network(batch)
+                scaler = self.state.scaler
+                loss = losses["loss"] * self.share
+                (loss if scaler is None else scaler.scale(loss)).backward()
+            for name, value in losses.items():
+                part = value.detach() / self.plan.global_batch
+                totals[name] = totals[name] + part if name in totals else part
+        return totals
+
+    def autocast(self) -> AbstractContextManager:
+        """The System's number format for matrix products; weights, norms and losses stay float32."""
+        if self.type is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.type)
+
+    def _exchange(self, last: bool) -> AbstractContextManager:
+        """Gradients travel once a step, with the last backward."""
+        if isinstance(self.network, DistributedDataParallel) and not last:
+            return self.network.no_sync()
+        return nullcontext()

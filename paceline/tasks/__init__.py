@@ -1,0 +1,80 @@
+"""The tasks, and how a recipe and a data set become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.config.errors import RecipeError, UserError
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.data.manifest import Manifest
+from paceline.dist.world import World
+from paceline.prepare.folder import ensure_prepared
+from paceline.tasks.classification import Classification, classifier_memory
+from paceline.tasks.memory import MemoryEstimate
+
+Say = Callable[[str], None]
+
+
+def open_classification(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Classification:
+    """Class-folder data, prepared once on each node by its first rank.
+
+    Raises DataError for data that cannot be used.
+    """
+
+    def prepared() -> Path:
+        return ensure_prepared(data_root(controls.data, "classes", say), say=say)
+
+    if world.local_rank == 0:
+        prepared()
+    world.barrier()
+    manifest = Manifest.load(prepared())
+    return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+TASKS: dict[str, Callable[..., Any]] = {"classification": open_classification}
+MEMORY: dict[str, Callable[[Recipe, System], MemoryEstimate]] = {"classification": classifier_memory}
+
+
+def open_task(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Any:
+    """The recipe's task on the asked data.
+
+    Raises RecipeError for an unknown task, DataError for data that cannot be used.
+    """
+    if recipe.task not in TASKS:
+        raise RecipeError(f"--task {recipe.task}: there is no such task. Known: {', '.join(TASKS)}.")
+    return TASKS[recipe.task](recipe, controls, world, say=say)
+
+
+def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:
+    """The memory estimate of a recipe without its data (ImageNet's 1000 classes where the class count matters)."""
+    if recipe.task not in MEMORY:
+        raise RecipeError(f"--task {recipe.task}: there is no such task. Known: {', '.join(MEMORY)}.")
+    return MEMORY[recipe.task](recipe, system)
+
+
+def data_root(data: str, kind: str, say: Say) -> Path:
+    """The asked data set's folder; without one, the built-in shapes, rendered into the cache on first use.
+
+    Raises UserError when the folder is not there.
+    """
+    if data:
+        root = Path(data).expanduser()
+        if not root.is_dir():
+            raise UserError(f"--data {data}: there is no such folder. Name one that holds train/ and val/.")
+        return root
+    from paceline.prepare.shapes import shapes_folder
+
+    started: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        if not started:
+            say(f"rendering the built-in shapes ({total:,} pictures, once) into the cache")
+            started.append(done)
+
+    return shapes_folder("classes" if kind == "classes" else "boxes", progress=tell)
+
+

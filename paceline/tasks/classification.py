@@ -1,0 +1,239 @@
+"""Image classification: class-folder photos in, top-1 and top-5 out. Binds the recipe to one data set.
+
+Letters: B images of a forward   S side of the network's input, pixels   K classes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paceline.batch.batch import Batch
+from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.plan import Plan
+from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.system import System
+from paceline.data.crop import random_resized_crop, resize_and_centre_crop
+from paceline.data.decode import decode_crop, require_decoder
+from paceline.data.header import read_header
+from paceline.data.index import open_split
+from paceline.data.loader import Loader
+from paceline.data.manifest import Manifest
+from paceline.data.randomness import SampleRandom
+from paceline.data.stream import batch_indices, shard
+from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
+from paceline.models.classifier import Classifier
+from paceline.models.initialise import initialise
+from paceline.models.resnet import ResNet
+from paceline.tasks.memory import MemoryEstimate, estimate
+from paceline.tasks.task import Evaluation, Place
+
+ClassificationRecipe = Recipe[ResNetModel, PhotoInput]
+
+
+class ClassificationScore:
+    """One rank's share of an evaluation."""
+
+    def __init__(self) -> None:
+        self._score = TopKScore()
+
+    def add(self, batch: Batch, outputs: Tensor) -> None:
+        """outputs: (B, K) logits."""
+        self._score.add(batch.indices, batch.labels, outputs)
+
+    def pack(self) -> bytes:
+        """For rank 0."""
+        return self._score.pack()
+
+
+class Classification:
+    """The task; see `paceline.tasks.task.Task` for what each method promises."""
+
+    headline = "top1"
+    benchmark = "resnet"
+
+    def __init__(self, recipe: ClassificationRecipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> None:
+        require_decoder(recipe.input.decoder)
+        self.recipe = recipe
+        self.train, self.val = open_split(manifest, "train"), open_split(manifest, "val")
+        self.train_numbers = np.arange(len(self.train))[: limit_train or None]
+        # Evenly spread: the first N of a class-folder set would be a few classes only.
+        kept = min(limit_val or len(self.val), len(self.val))
+        self.val_numbers = np.arange(kept) * len(self.val) // max(1, kept)
+        self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)
+        self.classes: Sequence[str] = manifest.class_names or manifest.classes
+        self.is_target_data = is_target_data(recipe, manifest)
+        self.facts: dict[str, Any] = {
+            "root": str(manifest.root_path),
+            "manifest": str(manifest.folder),
+            "hash": manifest.content_hash,
+            "class_order_hash": manifest.class_order_hash,
+            "train_images": self.train_images,
+            "val_images": self.val_images,
+        }
+
+    def build(self, device: torch.device) -> nn.Module:
+        """The initialised network with its loss, drawn on the CPU so that every machine gets the same weights."""
+        model = build_classifier(self.recipe, len(self.classes))
+        generator = torch.Generator().manual_seed(self.recipe.seed)
+        settings = self.recipe.model
+        initialise(model.network, settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
+        return model.to(device)
+
+    def weights_of(self, model: nn.Module) -> nn.Module:
+        """The part of the model that weight files are made for."""
+        assert isinstance(model, Classifier)
+        return model.network
+
+    def memory(self, system: System) -> MemoryEstimate:
+        """What a step needs on one rank."""
+        return classifier_memory(self.recipe, system, len(self.classes))
+
+    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Loader:
+        """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
+
+        def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+            epochs, indices = self._samples(plan, place, 0 if one_batch else step)
+            return list(zip(np.split(epochs, plan.forwards), np.split(self.train_numbers[indices], plan.forwards)))
+
+        side = self.recipe.input.size
+        return Loader(
+            read_decode=self.read_train,
+            schedule=schedule,
+            first_step=first,
+            last_step=plan.stop_after,
+            threads=place.threads,
+            prefetch=system.prefetch,
+            image_shape=(side, side, 3),
+            device=place.device,
+        )
+
+    def val_loader(self, batch: int, system: System, place: Place) -> Loader:
+        """This rank's share of the validation photos."""
+        mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
+        side = self.recipe.input.eval_size
+
+        def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+            numbers = mine[step * batch : (step + 1) * batch]
+            return [(np.zeros(len(numbers), np.int64), numbers)]
+
+        return Loader(
+            read_decode=self.read_val,
+            schedule=schedule,
+            first_step=0,
+            last_step=math.ceil(len(mine) / batch),
+            threads=place.threads,
+            prefetch=system.prefetch,
+            image_shape=(side, side, 3),
+            device=place.device,
+        )
+
+    def read_train(self, epoch: int, index: int, out: np.ndarray) -> int:
+        """RandomResizedCrop and flip of training photo `index` into `out` (S, S, 3) uint8; -> its label."""
+        data, name = self.train.read(index), self.train.name(index)
+        header, settings = read_header(data, name), self.recipe.input
+        random = SampleRandom(self.recipe.seed, epoch, index)
+        window = random_resized_crop(
+            header.height, header.width, settings.size, random, area=settings.area, aspect=settings.aspect
+        )
+        decode_crop(data, header, window, out, flip=random.coin(settings.flip), decoder=settings.decoder, name=name)
+        return int(self.train.labels[index])
+
+    def read_val(self, _: int, index: int, out: np.ndarray) -> int:
+        """Resize and centre crop of validation photo `index` into `out`; -> its label."""
+        data, name = self.val.read(index), self.val.name(index)
+        read_for_evaluation(data, name, self.recipe.input, out)
+        return int(self.val.labels[index])
+
+    def new_score(self) -> ClassificationScore:
+        """An empty score."""
+        return ClassificationScore()
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """top1 and top5 over all ranks' photos, and each photo's best five classes."""
+        result = unpack(packed)
+        check_every_image_once(result.indices, self.val_numbers)
+        images = [
+            {
+                "index": int(index),
+                "file": self.val.name(int(index)),
+                "label": int(label),
+                "top5": [{"class": int(c), "score": round(float(s), 6)} for c, s in zip(classes, scores)],
+            }
+            for index, label, classes, scores in zip(result.indices, result.labels, result.classes, result.scores)
+        ]
+        predictions = {"kind": "classification", "classes": list(self.classes), "images": images}
+        metrics = {"top1": result.accuracy(1), "top5": result.accuracy(5)}
+        return Evaluation(metrics, len(result.indices), predictions)
+
+    def images_of_step(self, plan: Plan, step: int) -> list[str]:
+        """Files of the whole global batch of a step."""
+        numbers = [self._samples(plan, Place(rank, plan.world, torch.device("cpu"), 1), step)[1] for rank in range(plan.world)]
+        return [self.train.name(int(number)) for number in self.train_numbers[np.concatenate(numbers)]]
+
+    def spoil(self, batch: Batch) -> Batch:
+        """Black photos of class 0."""
+        return replace(batch, images=torch.zeros_like(batch.images), labels=torch.zeros_like(batch.labels))
+
+    def _samples(self, plan: Plan, place: Place, step: int) -> tuple[np.ndarray, np.ndarray]:
+        return batch_indices(
+            self.train_images,
+            seed=self.recipe.seed,
+            step=step,
+            rank=place.rank,
+            world=place.world,
+            global_batch=plan.global_batch,
+            forwards=plan.forwards,
+            join=plan.bn_join,
+        )
+
+
+def read_for_evaluation(data: bytes, name: str, settings: PhotoInput, out: np.ndarray) -> None:
+    """An encoded photo as evaluation and prediction see it, into `out` (eval_size, eval_size, 3) uint8."""
+    header = read_header(data, name)
+    window = resize_and_centre_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
+    decode_crop(data, header, window, out, flip=False, decoder=settings.decoder, name=name)
+
+
+def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:
+    """The network of a recipe for `classes` classes, its weights not drawn yet."""
+    settings, photo = recipe.model, recipe.input
+    network = ResNet(
+        settings.depth,
+        classes,
+        width=settings.width,
+        stem=settings.stem,
+        stem_channels=settings.stem_channels,
+        bn_eps=settings.bn_eps,
+        bn_momentum=settings.bn_momentum,
+    )
+    return Classifier(
+        network,
+        mean=photo.mean,
+        std=photo.std,
+        channels=settings.stem_channels,
+        smoothing=settings.label_smoothing,
+        convention=settings.smoothing,
+    )
+
+
+def classifier_memory(recipe: ClassificationRecipe, system: System, classes: int = 1000) -> MemoryEstimate:
+    """What a training step of this recipe needs on one rank."""
+    side = recipe.input.size
+    return estimate(lambda: build_classifier(recipe, classes), (3, side, side), recipe, system)
+
+
+def is_target_data(recipe: Recipe, manifest: Manifest) -> bool:
+    """Whether the recipe's quality target was set for this data: the same training and validation images."""
+    counts = tuple(manifest.splits[name].images for name in ("train", "val"))
+    if recipe.target_data == "imagenet":
+        return counts == DATA_IMAGES["imagenet"]
+    return manifest.root_path.name.startswith(recipe.target_data + "-") and counts == DATA_IMAGES.get(recipe.target_data)
+
+

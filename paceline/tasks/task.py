@@ -1,0 +1,114 @@
+"""The protocol of a task: the only thing that knows both data and model. The loop, evaluation and prediction know tasks alone.
+
+A task of your own is a function `(recipe, source) -> Task` in any Python file, named in the recipe as `./file.py:function`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from paceline.batch.batch import Batch
+from paceline.config.plan import Plan
+from paceline.config.system import System
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank stands, as far as input needs to know."""
+
+    rank: int
+    world: int
+    device: torch.device
+    threads: int  # loader threads
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation found."""
+
+    metrics: Mapping[str, float]  # by the names that targets use; in [0, 1]
+    images: int  # images scored, each exactly once
+    predictions: Mapping[str, Any]  # JSON content of RUN/predictions/step-N.json
+
+
+class Model(Protocol):
+    """What a task builds: an nn.Module whose forward is the training loss and whose `predict` is inference."""
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Training losses, each a float32 scalar summed over the batch's images; the one named "loss" is minimised."""
+        ...
+
+    def predict(self, batch: Batch) -> Tensor:
+        """Raw outputs for scoring."""
+        ...
+
+
+class Loader(Protocol):
+    """Batches in step order: (step, one batch per forward). Closed by its context."""
+
+    wait_seconds: float  # time the consumer has waited for data so far
+
+    def __iter__(self) -> Iterable[tuple[int, Sequence[Batch]]]: ...
+
+    def close(self) -> None: ...
+
+
+class Score(Protocol):
+    """Collects what this rank's share of an evaluation needs; compact, on the host."""
+
+    def add(self, batch: Batch, outputs: Tensor) -> None: ...
+
+    def pack(self) -> bytes: ...
+
+
+class Task(Protocol):
+    """One workload bound to one recipe and one data set."""
+
+    benchmark: str  # MLPerf's name of the workload
+    is_target_data: bool  # whether the recipe's quality target was set for this data
+    headline: str  # the metric that decides which checkpoint is best; larger is better
+    train_images: int
+    val_images: int
+    classes: Sequence[str]  # readable names, by class index
+    facts: Mapping[str, Any]  # about the data, for run.json
+
+    def build(self, device: torch.device) -> nn.Module:
+        """The freshly initialised model (see `Model`); the same weights for the same recipe on every machine."""
+        ...
+
+    def weights_of(self, model: nn.Module) -> nn.Module:
+        """The part of the model that weight files are made for."""
+        ...
+
+    def memory(self, system: System) -> Any:
+        """What a training step needs on one rank: a paceline.tasks.memory.MemoryEstimate."""
+        ...
+
+    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Any:
+        """Endless batches from step `first` on; with `one_batch`, step 0's again and again."""
+        ...
+
+    def val_loader(self, batch: int, system: System, place: Place) -> Any:
+        """This rank's share of the validation images, once, in batches of at most `batch`."""
+        ...
+
+    def new_score(self) -> Score: ...
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """Join the ranks' shares. Raises RuntimeError unless every validation image was scored exactly once."""
+        ...
+
+    def images_of_step(self, plan: Plan, step: int) -> list[str]:
+        """Files of the whole global batch of a step."""
+        ...
+
+    def spoil(self, batch: Batch) -> Batch:
+        """A batch of the same shapes with neutral content, for a step whose result is thrown away."""
+        ...
+
+

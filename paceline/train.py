@@ -1,0 +1,220 @@
+"""The training loop. Start reading here.
+
+`train` is the Python call; the command line builds the same Request. `run_training` joins the ranks and sets up;
+`loop` takes one optimiser step after another and does what is due after each: a train event, an evaluation, a checkpoint, the end.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paceline.config.errors import UserError
+from paceline.config.plan import lr_at
+from paceline.config.recipe import Recipe, override
+from paceline.config.run import Controls
+from paceline.dist.launcher import read_launch
+from paceline.dist.stop import StopVote, catch_stop
+from paceline.dist.world import open_world
+from paceline.evaluate import evaluate
+from paceline.metrics.target import better, reached
+from paceline.setup import Job, Request, choose_device, set_up
+from paceline.step import TrainStep
+from paceline.trace import Tracer
+
+Status = Literal["success", "ran_out", "interrupted", "failed"]
+EXIT_CODES: dict[Status, int] = {"success": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended."""
+
+    status: Status  # success: target reached, or no target and the asked work done
+    reason: str  # in words
+    step: int  # optimiser steps done
+    best: dict[str, float]  # best value of each metric
+    run: str  # the run's folder
+
+    @property
+    def exit_code(self) -> int:
+        """The command line's exit code for this status."""
+        return EXIT_CODES[self.status]
+
+
+def train(
+    recipe: str | Recipe,
+    *,
+    data: str = "",
+    out: str = "",
+    system: str = "auto",
+    changes: dict[str, Any] | None = None,
+    **controls: Any,
+) -> Ending:
+    """Train from Python: `paceline.train("resnet50-tiny", data="photos", changes={"optim.lr": 0.1}, steps=100)`.
+
+    recipe    a name from the menu, or a Recipe
+    changes   dotted recipe fields to replace
+    controls  further fields of paceline.config.run.Controls
+    Raises UserError (and its kinds) for anything a user can mend.
+    """
+    from paceline.recipes import RECIPES
+    from paceline.systems import SYSTEMS
+
+    for name, menu, noun in ((recipe, RECIPES, "recipe"), (system, SYSTEMS, "system")):
+        if isinstance(name, str) and name not in menu:
+            raise UserError(f"there is no {noun} {name!r}. Known: {', '.join(menu)}.")
+    chosen = RECIPES[recipe]() if isinstance(recipe, str) else recipe
+    return run_training(
+        Request(
+            name=recipe if isinstance(recipe, str) else "custom",
+            recipe=override(chosen, changes or {}),
+            system_name=system,
+            system=SYSTEMS[system](),
+            controls=Controls(data=data, out=out, **controls),
+            given=frozenset(changes or {}),
+        )
+    )
+
+
+def run_training(request: Request) -> Ending:
+    """Carry out one request on this rank: join the other ranks, set up, train, report."""
+    launch = read_launch(os.environ)
+    device = choose_device(request.system, launch.local_rank)
+    with open_world(launch, device=device) as world, set_up(request, launch, world) as job:
+        ending = loop(job)
+        job.write_report()
+        return ending
+
+
+def loop(job: Job) -> Ending:
+    """Train from where `job.state` stands to the run's end."""
+    recipe, plan, state, recorder = job.run.recipe, job.run.plan, job.state, job.recorder
+    step_once = TrainStep(state, plan, job.run.system, job.place.device)
+    with ExitStack() as open_things:
+        stop_request = open_things.enter_context(catch_stop(job.folder / "STOP"))
+        vote = StopVote(job.world, stop_request)
+        open_things.callback(vote.close)
+        loader = open_things.enter_context(job.train_loader())
+        tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, active=job.world.is_main))
+        recorder.start(state.step, job.clock.seconds())
+        if state.evaluation_pending and (ending := evaluate_now(job, step_once, vote)) is not None:
+            return ending
+        job.interval.begin(state.step - state.meters.steps, loader.wait_seconds)
+        for step, batches in loader:
+            if job.warm_up_due:
+                step_once.discard([job.task.spoil(batches[0])])
+                job.warm_up_due = False
+            lr = lr_at(recipe, plan, step)
+            losses = step_once(batches, lr=lr, previous_lr=lr_at(recipe, plan, max(0, step - 1)))
+            state.step = step + 1
+            state.meters.add(losses, step)
+            tracer.passed(step)
+            recorder.passed(state.step, job.clock.seconds())
+            if job.log_due() and (ending := report_interval(job, lr, loader.wait_seconds)) is not None:
+                return ending
+            if job.out_of_time():
+                stop_request.ask("time budget")
+            if vote.vote() and state.step < job.last_step:
+                if vote.reason != "time budget":
+                    state.evaluation_pending = job.evaluation_due()
+                    save(job)
+                    return finish(job, "interrupted", f"stopped by a {vote.reason}; the same command goes on from here")
+                job.end_here(f"time budget {job.run.controls.time_budget} used up")
+            if job.evaluation_due():
+                if (ending := evaluate_now(job, step_once, vote)) is not None:
+                    return ending
+            elif job.save_due():
+                save(job)
+    raise AssertionError("the evaluation after the last step ends every run")
+
+
+def report_interval(job: Job, lr: float, waited: float) -> Ending | None:
+    """One train event; the ending when a loss of the interval was not finite on any rank."""
+    state, plan = job.state, job.run.plan
+    means, bad_step = state.meters.read(job.world)
+    if bad_step is not None:
+        return finish(job, "failed", job.explain_non_finite(bad_step, means))
+    facts = {"loss" if name == "loss" else f"loss_{name}": value for name, value in means.items()}
+    if state.scaler is not None:
+        facts["skipped_steps"] = int(state.scaler.skipped)
+    pace = job.interval.close(state.step, waited)
+    job.recorder.train(
+        state.step,
+        job.clock.seconds(),
+        eta_seconds=(plan.stop_after - state.step) * plan.global_batch / max(pace["images_per_second"], 1e-9),
+        lr=lr,
+        samples=state.step * plan.global_batch,
+        **pace,
+        **facts,
+    )
+    state.meters.clear()
+    return None
+
+
+def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | None:
+    """Evaluate, remember the best, save; the ending when this evaluation ends the run or was interrupted."""
+    state, task, plan, recorder = job.state, job.task, job.run.plan, job.recorder
+    recorder.evaluation_begins(state.step)
+    with job.interval.paused() as pause, ExitStack() as weights:
+        weights.enter_context(state.averaged(job.world))
+        if state.average is not None:
+            weights.enter_context(state.average.applied())
+        result = evaluate(
+            state.model,
+            task,
+            key=f"step-{state.step}",
+            batch=job.eval_batch,
+            system=job.run.system,
+            place=job.place,
+            world=job.world,
+            autocast=step_once.autocast,
+            vote=vote,
+        )
+    state.evaluation_pending = result is None
+    if result is None:
+        save(job)
+        return finish(job, "interrupted", "stopped inside an evaluation; the same command goes on with it")
+    is_best = better(result.metrics[task.headline], state.best.get(task.headline))
+    state.remember(result.metrics, is_best)
+    job.write_predictions(result)
+    met = reached(job.run.recipe.quality.targets, result.metrics)
+    patience = job.run.controls.patience
+    tired = 0 < patience <= state.evaluations_since_best
+    ends = met or tired or state.step >= job.last_step
+    recorder.evaluation(
+        state.step,
+        job.clock.seconds(),
+        metrics=result.metrics,
+        headline=task.headline,
+        images=result.images,
+        eval_seconds=pause.seconds,
+        ends=ends,
+    )
+    save(job, is_best=is_best)
+    if met:
+        return finish(job, "success", f"target {job.target} reached")
+    if tired:
+        return finish(job, *job.end_without_target(f"no better result in {patience} evaluations"))
+    if ends:
+        return finish(job, *job.end_without_target(job.why_here or f"{state.step:,} of {plan.total_steps:,} steps done"))
+    return None
+
+
+def save(job: Job, *, is_best: bool = False) -> None:
+    """Write a checkpoint in the background; all ranks call it, rank 0 writes."""
+    snapshot = job.state.snapshot(job.world, job.clock.seconds(), job.checkpoint_facts)
+    if job.writer is not None:
+        folder = job.writer.submit(job.state.step, snapshot, best=is_best)
+        job.recorder.checkpoint(job.state.step, job.clock.seconds(), name=folder.name, best=is_best)
+
+
+def finish(job: Job, status: Status, reason: str) -> Ending:
+    """The run's end: the checkpoint is on disk before the `end` event says so."""
+    if job.writer is not None:
+        job.writer.close()
+    state = job.state
+    job.recorder.end(state.step, job.clock.seconds(), status=status, best=state.best, reason=reason)
+    return Ending(status, reason, state.step, dict(state.best), str(job.folder))

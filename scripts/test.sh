@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Sets up everything the tests need and runs all of them: lint, types, tests. Called by README and CI alike.
+# As root on Debian it also installs the programs that some tests start (Open MPI, Slurm, Chromium); elsewhere those tests
+# skip with a reason, and with CI=true they fail.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    missing=()
+    for pair in mpirun:openmpi-bin srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge chromium:chromium; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then
+        echo "installing ${missing[*]}"
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    fi
+fi
+
+[ -x .venv/bin/python ] || python3 -m venv .venv
+.venv/bin/python -m pip install -q uv
+.venv/bin/uv pip install -q -p .venv -e '.[dev,mlperf,fast]'
+
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/basedpyright --pythonpath .venv/bin/python
+.venv/bin/python -m pytest "$@"

@@ -1,0 +1,263 @@
+"""One checkpoint on disk: what goes in comes out, whole or not at all, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from paceline.checkpoint import write
+from paceline.checkpoint.layout import list_steps, step_name
+from paceline.checkpoint.read import check_same_recipe, find_checkpoint, load_checkpoint, newest_valid
+from paceline.checkpoint.snapshot import Snapshot, bytes_of, copy_into, snapshot_bytes, unusual_strides
+from paceline.checkpoint.write import save_checkpoint
+from paceline.config.errors import CheckpointError
+
+
+def snapshot(seed: int = 0, **facts) -> Snapshot:
+    generator = torch.Generator().manual_seed(seed)
+    model = {
+        "conv.weight": torch.randn(4, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last),
+        "point.weight": torch.randn(4, 3, 1, 1, generator=generator).to(memory_format=torch.channels_last),
+        "fc.weight": torch.randn(5, 7, generator=generator),
+        "fc.turned": torch.randn(5, 7, generator=generator).t(),
+        "bn.num_batches_tracked": torch.tensor(3),
+        "half": torch.randn(3, generator=generator).half(),
+        "brain": torch.randn(3, generator=generator).bfloat16(),
+        "mask": torch.tensor([True, False, True]),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "nothing": torch.zeros(0, 4),
+    }
+    momentum = {"fc.weight": torch.randn(5, 7, generator=generator)}
+    return Snapshot({"model": model, "optimiser": momentum}, {"step": 7, "best": {"top1": 0.5}, **facts})
+
+
+def assert_equal(one: Snapshot, other: Snapshot) -> None:
+    assert one.facts == other.facts
+    assert one.tensors.keys() == other.tensors.keys()
+    for group, tensors in one.tensors.items():
+        assert tensors.keys() == other.tensors[group].keys()
+        for name, tensor in tensors.items():
+            assert tensor.dtype == other.tensors[group][name].dtype and torch.equal(tensor, other.tensors[group][name])
+
+
+def test_what_was_saved_comes_back_bit_for_bit_with_its_strides(tmp_path):
+    saved = snapshot()
+    path = save_checkpoint(tmp_path, 7, saved)
+    assert path == tmp_path / "step-000007"
+    loaded = load_checkpoint(path)
+    assert_equal(saved, loaded)
+    for name, tensor in saved.tensors["model"].items():
+        if tensor.numel():
+            assert loaded.tensors["model"][name].stride() == tensor.stride(), name
+    conv = loaded.tensors["model"]["conv.weight"]
+    assert torch.equal(conv.norm(), saved.tensors["model"]["conv.weight"].norm())
+
+
+def test_the_safetensors_library_reads_the_files(tmp_path):
+    saved = snapshot()
+    path = save_checkpoint(tmp_path, 7, saved)
+    loaded = safetensors.torch.load_file(path / "model.safetensors")
+    assert loaded.keys() == saved.tensors["model"].keys()
+    for name, tensor in loaded.items():
+        assert torch.equal(tensor, saved.tensors["model"][name])
+
+
+def test_a_strided_part_of_a_tensor_is_saved_as_its_values():
+    whole = torch.arange(12.0).reshape(3, 4)
+    assert unusual_strides(whole[:, :2]) is None
+    part = b"".join(bytes(chunk) for chunk in write.safetensors_chunks({"x": whole[:, :2]}))
+    assert torch.equal(safetensors.torch.load(part)["x"], whole[:, :2])
+
+
+def test_equal_state_gives_equal_bytes_whatever_the_clock_and_the_order(tmp_path):
+    first, second = snapshot(seconds=10.0), snapshot(seconds=11.5)
+    turned = {group: dict(reversed(tensors.items())) for group, tensors in reversed(second.tensors.items())}
+    one = save_checkpoint(tmp_path / "a", 7, first)
+    two = save_checkpoint(tmp_path / "b", 7, Snapshot(turned, second.facts))
+    for name in ("model.safetensors", "optimiser.safetensors"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    assert (one / "state.json").read_bytes() != (two / "state.json").read_bytes()
+
+
+def test_sizes_are_the_data_alone():
+    assert bytes_of([torch.zeros(3, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(0)]) == 3 * 4 * 4 + 5 * 8
+    assert snapshot_bytes(Snapshot({"a": {"x": torch.zeros(2)}, "b": {"y": torch.zeros(3).half()}}, {})) == 14
+
+
+def test_copying_in_keeps_the_memory_format_and_names_what_does_not_fit():
+    target = {"w": torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last), "b": torch.zeros(3)}
+    saved = {"w": torch.randn(2, 3, 4, 4), "b": torch.ones(3)}
+    copy_into(target, saved, "model")
+    assert torch.equal(target["w"], saved["w"]) and target["w"].is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(
+        CheckpointError, match=r"model: .*(\n.*)*b is \(4,\) float32, expected \(3,\)(.*\n)*.*c is not exp"
+    ):
+        copy_into(target, {"w": saved["w"], "b": torch.ones(4), "c": torch.ones(1)}, "model")
+    with pytest.raises(CheckpointError, match="b is missing"):
+        copy_into(target, {"w": saved["w"]}, "model")
+
+
+def test_an_older_checkpoint_of_the_same_step_is_replaced(tmp_path):
+    save_checkpoint(tmp_path, 7, snapshot(0))
+    save_checkpoint(tmp_path, 7, snapshot(1))
+    assert_equal(load_checkpoint(tmp_path / "step-000007"), snapshot(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000007"]
+
+
+def test_replacing_works_where_names_cannot_be_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(write, "_exchange", lambda one, other: False)
+    test_an_older_checkpoint_of_the_same_step_is_replaced(tmp_path)
+
+
+# Every call that changes the disk; the child is killed before the k-th of them.
+CALLS = ("mkdir", "fsync", "rename", "open", "rmdir", "unlink")
+
+
+def killed_before_call(number: int, folder: Path) -> bool:
+    """Save step 9, and 7 again, in a child that kills itself before its `number`-th call; False: it had fewer."""
+    pid = os.fork()
+    if pid == 0:
+        left = number
+
+        def deadly(original):
+            def call(*arguments, **named):
+                nonlocal left
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                return original(*arguments, **named)
+
+            return call
+
+        for name in CALLS:
+            setattr(os, name, deadly(getattr(os, name)))
+        write.sync_folder.__globals__["open"] = deadly(open)
+        save_checkpoint(folder, 9, snapshot(9))
+        save_checkpoint(folder, 7, snapshot(2))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside torch's idle threads
+def test_killed_at_any_moment_every_visible_checkpoint_is_whole(tmp_path):
+    number, seen = 0, set()
+    while True:
+        folder = tmp_path / str(number)
+        save_checkpoint(folder, 7, snapshot(1))
+        if not killed_before_call(number, folder):
+            break
+        steps = list_steps(folder)
+        assert steps in ([7], [7, 9])
+        state = []
+        for step in steps:
+            loaded = load_checkpoint(folder / step_name(step))  # raises if it is not whole
+            expected = {9: (9,), 7: (1, 2)}[step]
+            matching = [s for s in expected if torch.equal(loaded.tensors["model"]["fc.weight"], fc_weight(s))]
+            state.append((step, matching))
+            assert len(matching) == 1
+        seen.add(str(state))
+        number += 1
+    # The kills hit before, between and after: the old state, the new step, and the replaced one were all seen.
+    assert seen == {"[(7, [1])]", "[(7, [1]), (9, [9])]", "[(7, [2]), (9, [9])]"}
+    assert number > 15
+
+
+def fc_weight(seed: int) -> torch.Tensor:
+    return snapshot(seed).tensors["model"]["fc.weight"]
+
+
+def damage(path: Path, how: str) -> None:
+    model = path / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    if how == "truncated":
+        model.write_bytes(content[:-100])
+    elif how == "flipped":
+        content[len(content) // 2] ^= 1
+        model.write_bytes(content)
+    elif how == "missing":
+        model.unlink()
+    elif how == "index torn":
+        index = (path / "index.json").read_bytes()
+        (path / "index.json").write_bytes(index[: len(index) // 2])
+    elif how == "index gone":
+        (path / "index.json").unlink()
+    elif how == "facts":
+        state = (path / "state.json").read_text()
+        (path / "state.json").write_text(state.replace("0.5", "0.6"))
+    elif how == "foreign path":
+        index = json.loads((path / "index.json").read_text())
+        index["files"]["../../secret.safetensors"] = index["files"].pop("model.safetensors")
+        (path / "index.json").write_text(json.dumps(index))
+
+
+DAMAGES = {
+    "truncated": "model.safetensors: damaged",
+    "flipped": "model.safetensors: damaged",
+    "missing": "model.safetensors: cannot be read",
+    "index torn": "index.json: damaged",
+    "index gone": "index.json is missing",
+    "facts": "state.json: damaged",
+    "foreign path": "index.json: damaged",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, how):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, snapshot(step))
+    damage(tmp_path / "step-000003", how)
+    said: list[str] = []
+    found = newest_valid(tmp_path, said.append)
+    assert found is not None
+    assert found[0].name == "step-000002"
+    assert_equal(found[1], snapshot(2))
+    assert len(said) == 1 and said[0].startswith("skipping step-000003: ") and DAMAGES[how] in said[0]
+
+
+def test_only_damaged_checkpoints_are_an_error_and_none_is_a_fresh_start(tmp_path):
+    assert newest_valid(tmp_path / "absent", print) is None
+    assert newest_valid(tmp_path, print) is None
+    save_checkpoint(tmp_path, 1, snapshot(1))
+    damage(tmp_path / "step-000001", "flipped")
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged\.\n.*step-000001/model"):
+        newest_valid(tmp_path, lambda line: None)
+
+
+def test_a_half_written_folder_is_not_seen(tmp_path):
+    (tmp_path / ".step-000009.77.part").mkdir(parents=True)
+    save_checkpoint(tmp_path, 1, snapshot(1))
+    assert list_steps(tmp_path) == [1]
+
+
+def test_checkpoints_are_found_by_name(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'last'\. There: none"):
+        find_checkpoint(tmp_path, "last")
+    save_checkpoint(tmp_path, 5, snapshot(5))
+    save_checkpoint(tmp_path, 12, snapshot(12))
+    (tmp_path / "best").symlink_to("step-000005")
+    assert find_checkpoint(tmp_path, "best").name == "step-000005"
+    assert find_checkpoint(tmp_path, "last").name == "step-000012"  # also without the link
+    assert find_checkpoint(tmp_path, "step-12") == find_checkpoint(tmp_path, "step-000012")
+    assert_equal(load_checkpoint(tmp_path / "best"), snapshot(5))
+    with pytest.raises(CheckpointError, match=r"'step-6'\. There: best, step-000005, step-000012"):
+        find_checkpoint(tmp_path, "step-6")
+
+
+def test_another_recipe_is_refused_by_its_differing_keys():
+    saved = {"epochs": 3.0, "optim": {"lr": 0.1, "decay_epochs": [1, 2]}, "model": {"depth": 50}}
+    same = {"epochs": 3.0, "optim": {"lr": 0.1, "decay_epochs": (1, 2)}, "model": {"depth": 50}}
+    check_same_recipe(saved, same)
+    now = {"epochs": 4.0, "optim": {"lr": 0.1, "momentum": 0.9, "decay_epochs": (1, 2)}, "model": {"depth": 18}}
+    with pytest.raises(CheckpointError) as error:
+        check_same_recipe(saved, now)
+    text = str(error.value)
+    assert "epochs: 3.0 in the checkpoint, 4.0 now" in text
+    assert "optim.momentum: absent in the checkpoint, 0.9 now" in text
+    assert "model.depth" in text and "optim.lr" not in text and "--weights" in text
+    check_same_recipe(saved, now, ignore=("epochs", "optim.momentum", "model"))

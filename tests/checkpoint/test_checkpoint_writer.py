@@ -1,0 +1,199 @@
+"""The background writer: what stays on disk, where the links point, and what happens on a full disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.checkpoint import writer as writer_module
+from paceline.checkpoint.layout import list_steps
+from paceline.checkpoint.read import load_checkpoint
+from paceline.checkpoint.retention import check_space, doomed_steps, needed_bytes
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.checkpoint.writer import CheckpointWriter
+from paceline.config.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def snapshot(value: float, numel: int = 10) -> Snapshot:
+    return Snapshot({"model": {"w": torch.full((numel,), value)}}, {"value": value})
+
+
+@pytest.mark.parametrize(
+    "steps, newest, keep, keep_every, best, doomed",
+    [
+        ([10], 10, 2, None, None, []),
+        ([10, 20], 20, 2, None, None, []),
+        ([10, 20, 30], 30, 2, None, None, [10]),
+        ([10, 20, 30], 30, 1, None, None, [10, 20]),
+        ([10, 20, 30], 30, 0, None, None, [10, 20]),  # the newest always stays
+        ([10, 20, 30, 40], 40, 2, None, 10, [20]),
+        ([10, 20, 30, 40, 50], 50, 1, 20, None, [10, 30]),
+        ([10, 20, 30, 40, 50], 50, 1, 20, 30, [10]),
+        ([10, 20, 30, 40], 25, 2, None, None, [30, 40]),  # left from before the run went back
+        ([10, 20, 25, 40], 25, 2, 40, 40, [10, 40]),
+    ],
+)
+def test_which_checkpoints_are_deleted(steps, newest, keep, keep_every, best, doomed):
+    assert doomed_steps(steps, newest=newest, keep=keep, keep_every=keep_every, best=best) == doomed
+
+
+def test_room_is_reckoned_for_all_that_will_lie_there_at_once():
+    assert needed_bytes(100, keep=2, keep_every=None, steps=1000) == 400
+    assert needed_bytes(100, keep=2, keep_every=300, steps=1000) == 700
+
+
+def test_newest_best_and_every_nth_stay_and_the_links_follow(tmp_path):
+    with_best = {30: True}
+    writer = CheckpointWriter(tmp_path, keep=2, keep_every=40)
+    for step in range(10, 100, 10):
+        writer.submit(step, snapshot(step), best=with_best.get(step, False))
+    writer.close()
+    assert list_steps(tmp_path) == [30, 40, 80, 90]
+    assert os.readlink(tmp_path / "last") == "step-000090" and os.readlink(tmp_path / "best") == "step-000030"
+    assert load_checkpoint(tmp_path / "best").facts == {"value": 30}
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_the_best_moves_on_and_the_old_best_goes(tmp_path):
+    writer = CheckpointWriter(tmp_path, keep=1)
+    for step, best in ((1, True), (2, True), (3, False)):
+        writer.submit(step, snapshot(step), best=best)
+    writer.close()
+    assert list_steps(tmp_path) == [2, 3]
+
+
+def test_changes_after_submit_do_not_reach_the_file(tmp_path, monkeypatch):
+    go = threading.Event()
+    original = writer_module.save_checkpoint
+
+    def slow(*arguments):
+        assert go.wait(30)
+        return original(*arguments)
+
+    monkeypatch.setattr(writer_module, "save_checkpoint", slow)
+    weight, facts = torch.ones(3, 2, 2, 2).to(memory_format=torch.channels_last), {"best": {"top1": 0.1}}
+    writer = CheckpointWriter(tmp_path)
+    path = writer.submit(1, Snapshot({"model": {"w": weight}}, facts), best=False)
+    # submit came back although nothing has been written
+    assert not path.exists()
+    weight.fill_(2)
+    facts["best"]["top1"] = 0.9
+    go.set()
+    writer.close()
+    loaded = load_checkpoint(path)
+    assert loaded.tensors["model"]["w"].unique().tolist() == [1] and loaded.facts == {"best": {"top1": 0.1}}
+    assert loaded.tensors["model"]["w"].stride() == weight.stride()
+
+
+def test_leftovers_of_a_killed_run_are_cleared_and_a_replaced_checkpoint_comes_back(tmp_path):
+    writer = CheckpointWriter(tmp_path)
+    writer.submit(1, snapshot(1), best=False)
+    writer.close()
+    for name in (".step-000002.999.part", ".step-000000.999.trash"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".last.999.part").symlink_to("step-000002")
+    (tmp_path / "step-000001").rename(tmp_path / ".step-000001.999.old")
+    CheckpointWriter(tmp_path).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step-000001"]
+    assert load_checkpoint(tmp_path / "last").facts == {"value": 1}
+
+
+def test_a_best_of_an_abandoned_future_loses_its_link(tmp_path):
+    writer = CheckpointWriter(tmp_path)
+    writer.submit(20, snapshot(20), best=True)
+    writer.submit(10, snapshot(10), best=False)
+    writer.close()
+    assert list_steps(tmp_path) == [10] and not (tmp_path / "best").is_symlink()
+
+
+# Argument: folder. A file may have 64 KiB here, so the second checkpoint fails as on a full disk.
+FULL = """
+import resource, sys
+from pathlib import Path
+import torch
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.checkpoint.writer import CheckpointWriter
+from paceline.config.errors import UserError
+writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
+writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}), best=True)
+writer.wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}), best=True)
+try:
+    writer.close()
+except UserError as error:
+    print(error)
+    writer.close()
+    sys.exit(2)
+"""
+
+
+def assert_nothing_was_lost(folder: Path) -> None:
+    """Step 1 is whole and linked, and nothing of step 2 lies about."""
+    assert load_checkpoint(folder / "last").facts is not None
+    assert list_steps(folder) == [1] and os.readlink(folder / "best") == "step-000001"
+    assert sorted(path.name for path in folder.iterdir()) == ["best", "last", "step-000001"]
+
+
+def test_a_write_that_fails_is_raised_in_the_training_thread_and_loses_nothing(tmp_path):
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert str(tmp_path) in done.stdout and "File too large" in done.stdout
+    assert_nothing_was_lost(tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A disk of one megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("may not mount a file system here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(small_disk):
+    folder = small_disk / "checkpoints"
+    writer = CheckpointWriter(folder, keep=1)
+    writer.submit(1, snapshot(1, 50_000), best=True)
+    writer.submit(2, snapshot(2, 250_000), best=True)
+    with pytest.raises(UserError, match=rf"{folder}.*No space left on device.*\n?.*untouched"):
+        writer.close()
+    assert_nothing_was_lost(folder)
+    with pytest.raises(UserError, match="free"):
+        check_space(folder, 2_000_000)
+    check_space(folder, 200_000)
+
+
+def test_a_read_only_disk_is_named_before_training_starts(small_disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for call in (lambda: check_space(small_disk / "run", 1), lambda: CheckpointWriter(small_disk / "run")):
+        with pytest.raises(UserError, match=rf"{small_disk}/run.*Read-only file system"):
+            call()
+
+
+def test_a_folder_under_a_file_is_named(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    for call in (lambda: check_space(tmp_path / "run" / "x", 1), lambda: CheckpointWriter(tmp_path / "run" / "x")):
+        with pytest.raises(UserError, match=r"run/x.*Not a directory"):
+            call()
+
+
+def test_more_than_is_free_is_refused_before_training_starts(tmp_path):
+    with pytest.raises(UserError, match=rf"{tmp_path}.*GiB are free"):
+        check_space(tmp_path, 2**60)
+    assert list(tmp_path.iterdir()) == []

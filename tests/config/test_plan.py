@@ -1,0 +1,162 @@
+"""Plans: published steps, any cut of a batch, refusals that say why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import lr_at, make_plan, shorten, split_batch
+from paceline.config.recipe import DATA_IMAGES, override
+from paceline.recipes import RECIPES
+from paceline.systems import SYSTEMS, h100x8
+
+IMAGENET = DATA_IMAGES["imagenet"]
+
+# spec: global batch, ranks, images a rank, peak lr, warm-up and schedule epochs, first evaluation, steps an epoch.
+PUBLISHED = {
+    "resnet50-mlperf-3200": (3200, 8, 400, 11.0, 2, 37, 3, 401),
+    "resnet50-mlperf-3200-4x8": (3200, 32, 100, 10.7, 5, 37, 3, 401),
+    "resnet50-mlperf-3200-8x8": (3200, 64, 50, 11.0, 2, 37, 3, 401),
+    "resnet50-mlperf-20480": (20480, 512, 40, 22.0, 12, 52, 2, 63),
+    "resnet50-mlperf-32256": (32256, 768, 42, 21.2, 16, 58, 4, 40),
+    "resnet50-mlperf-57344": (57344, 3584, 16, 23.0, 32, 78, 1, 23),
+    "resnet50-a100-3264": (3264, 8, 408, 10.5, 2, 37, 4, 393),
+    "resnet50-a100-3264-8x8": (3264, 64, 51, 10.5, 2, 37, 3, 393),
+    "resnet50-gaudi2-2048": (2048, 8, 256, 9.0, 3, 36, 3, 625),
+}
+
+
+def imagenet_plan(name: str, world: int, most: int = 512):
+    return make_plan(
+        RECIPES[name](), h100x8(), world=world, most=most, train_images=IMAGENET[0], val_images=IMAGENET[1]
+    )
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_has_its_published_plan(name: str) -> None:
+    batch, world, each, lr, warmup, schedule, first, per_epoch = PUBLISHED[name]
+    recipe, plan = RECIPES[name](), imagenet_plan(name, world)
+    assert (plan.global_batch, plan.images_per_rank, plan.images_per_forward, plan.forwards) == (batch, each, each, 1)
+    assert plan.steps_per_epoch == per_epoch
+    assert plan.warmup_steps == warmup * per_epoch and plan.schedule_steps == schedule * per_epoch
+    assert plan.total_steps == (35 if "gaudi" in name else schedule) * per_epoch
+    assert plan.eval_steps[0] == first * per_epoch and plan.eval_steps[1] == (first + 4) * per_epoch
+    assert lr_at(recipe, plan, 0) == pytest.approx(lr / (warmup * per_epoch))
+    assert lr_at(recipe, plan, warmup * per_epoch - 1) == pytest.approx(lr)
+    assert lr_at(recipe, plan, schedule * per_epoch - 1) == pytest.approx(1e-4)
+    assert max(lr_at(recipe, plan, step) for step in range(0, plan.total_steps, 7)) <= lr
+
+
+def test_the_3584_rank_plan_joins_pairs_of_ranks_for_batch_norm() -> None:
+    plan = imagenet_plan("resnet50-mlperf-57344", 3584)
+    assert (plan.bn_span, plan.bn_join, plan.bn_groups) == (32, 2, 1)
+
+
+@pytest.mark.parametrize("world", [1, 8, 64, 3584])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_a_plan_or_a_refusal_that_says_why(name: str, world: int) -> None:
+    recipe = RECIPES[name]()
+    train, val = DATA_IMAGES[recipe.target_data]
+    try:
+        plan = make_plan(recipe, h100x8(), world=world, most=512, train_images=train, val_images=val)
+    except RecipeError as refusal:
+        assert str(recipe.global_batch) in str(refusal) or "--bn-span" in str(refusal)
+        assert "nearest" in str(refusal).lower()
+        return
+    assert plan.images_per_forward * plan.forwards * world == recipe.global_batch
+    assert plan.bn_span * plan.bn_groups == plan.images_per_forward * plan.bn_join
+    assert plan.eval_steps[-1] == plan.total_steps
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_can_be_asked(name: str) -> None:
+    if name == "gpu":
+        pytest.importorskip("torch")
+        import torch
+
+        if not torch.cuda.is_available():
+            with pytest.raises(RecipeError, match="no CUDA"):
+                SYSTEMS[name]()
+            return
+    assert SYSTEMS[name]().per_node >= 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 64), st.sampled_from([1, 2, 4, 8, 16, 32, 64]))
+def test_a_split_adds_up_and_reaches_the_span_exactly(share: int, world: int, most: int, span: int) -> None:
+    try:
+        images, forwards, groups, join = split_batch(share * world, world, most, span)
+    except RecipeError:
+        # Refused: then no forward that fits holds a multiple of the span or an exact fraction of it.
+        for size in range(1, min(most, share) + 1):
+            if share % size == 0:
+                assert size % span and (span % size or world % (span // size))
+        return
+    assert images * forwards * world == share * world and images <= most
+    assert images * join == span * groups and (groups == 1 or join == 1)
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_ones() -> None:
+    with pytest.raises(RecipeError, match=r"does not divide over 7 ranks: nearest that does: 63 or 70"):
+        split_batch(64, 7, 64, 16)
+
+
+def test_a_changed_batch_without_its_lr_prints_both_ways_out() -> None:
+    with pytest.raises(RecipeError) as refusal:
+        override(RECIPES["resnet50"](), {"global_batch": 256})
+    assert "--optim.lr 0.256" in str(refusal.value) and "--optim.lr 2.048" in str(refusal.value)
+    assert override(RECIPES["resnet50"](), {"global_batch": 256, "optim.lr": 0.256}).optim.lr == 0.256
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("optim.lrr", "lr"), ("global_bach", "global_batch"), ("quality.evry", "every")])
+def test_an_unknown_field_names_its_neighbour(typo: str, meant: str) -> None:
+    with pytest.raises(RecipeError, match=f"Did you mean {meant}"):
+        override(RECIPES["resnet50-tiny"](), {typo: 1})
+
+
+def test_a_span_beyond_the_batch_is_the_whole_batch() -> None:
+    recipe = replace(RECIPES["resnet50"](), global_batch=16, optim=replace(RECIPES["resnet50"]().optim, lr=0.016))
+    plan = make_plan(recipe, h100x8(), world=2, most=64, train_images=100, val_images=10)
+    assert (plan.bn_span, plan.bn_join) == (16, 2)
+
+
+def test_exact_epochs_are_fractions_and_any_batch_fits_any_data_set() -> None:
+    recipe = override(RECIPES["resnet50-tiny"](), {"global_batch": 64, "images_seen": 0, "epochs": 3.0})
+    plan = make_plan(recipe, h100x8(), world=1, most=64, train_images=10, val_images=3)
+    assert plan.steps_per_epoch == pytest.approx(10 / 64)
+    assert plan.total_steps == 1  # three epochs of ten images are not one batch
+
+
+def test_steps_and_eval_every_shorten_the_run_but_not_the_schedule() -> None:
+    plan = imagenet_plan("resnet50", 8)
+    short = shorten(plan, steps=25, eval_every=10)
+    assert short.eval_steps == (10, 20, 25) and short.stop_after == 25
+    assert (short.schedule_steps, short.total_steps) == (plan.schedule_steps, plan.total_steps)
+
+
+def test_exact_evaluation_points_replace_the_cadence() -> None:
+    recipe = override(RECIPES["resnet50"](), {"quality.at": (40.0, 50.0, 55.0)})
+    plan = make_plan(recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1])
+    assert len(plan.eval_steps) == 4  # three points, and the end
+    assert plan.eval_steps[0] == -(-40 * IMAGENET[0] // 2048)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"epochs": 0.0}, "--epochs"),
+        ({"images_seen": 5}, "--epochs"),
+        ({"optim.lr": 0.0}, "--optim.lr"),
+        ({"bn_span": 0}, "--bn-span"),
+        ({"ema": 1.0}, "--ema"),
+        ({"quality.every": 0.0}, "--quality.every"),
+        ({"optim.nesterov": True, "optim.momentum_form": "lr_inside"}, "--optim.nesterov"),
+    ],
+)
+def test_a_recipe_that_contradicts_itself_is_refused_by_flag(changes: dict, names: str) -> None:
+    with pytest.raises(RecipeError, match=names):
+        override(RECIPES["resnet50"](), changes)

@@ -1,0 +1,105 @@
+"""The learning rate of every published preset against its formula, and of torch's own schedulers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from paceline.config.schedule import learning_rate
+
+# (peak, warm-up epochs, scheduled epochs, steps an epoch): the MLPerf v3.0 ResNet-50 configurations by global batch.
+PRESETS = {
+    "3200 dgxh100": (11.0, 2, 37, 401),
+    "3200 4 nodes": (10.7, 5, 37, 401),
+    "3200 8 nodes": (11.0, 2, 37, 401),
+    "20480": (22.0, 12, 52, 63),
+    "32256": (21.2, 16, 58, 40),
+    "57344": (23.0, 32, 78, 23),
+    "3264 a100": (10.5, 2, 37, 393),
+    "2048 gaudi2": (9.0, 3, 36, 625),
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_poly2_of_every_mlperf_preset_at_its_corners_and_between(preset):
+    peak, warmup, epochs, steps = PRESETS[preset]
+    last_of_ramp, end = warmup * steps, epochs * steps
+
+    def rate(t: int) -> float:
+        return learning_rate(t - 1, kind="poly2", peak=peak, warmup_steps=last_of_ramp, total_steps=end, end_lr=1e-4)
+
+    assert rate(1) == pytest.approx(peak / last_of_ramp)
+    assert rate(last_of_ramp) == peak
+    falls = 1 - 1 / (end - last_of_ramp)
+    assert rate(last_of_ramp + 1) == pytest.approx(1e-4 + (peak - 1e-4) * falls * falls)
+    assert rate(end - 1) == pytest.approx(1e-4 + (peak - 1e-4) / (end - last_of_ramp) ** 2)
+    assert rate(end) == rate(end + 1) == rate(10 * end) == 1e-4
+    curve = [rate(t) for t in range(1, end + 1)]
+    assert curve.index(max(curve)) == last_of_ramp - 1
+    assert all(a > b for a, b in zip(curve[last_of_ramp - 1 :], curve[last_of_ramp:]))
+
+
+def test_cosine_without_warm_up_is_torchs():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=0.4)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=50, eta_min=0.01)
+    for step in range(51):
+        ours = learning_rate(step, kind="cosine", peak=0.4, total_steps=50, end_lr=0.01)
+        assert ours == pytest.approx(optimiser.param_groups[0]["lr"], abs=1e-9)
+        optimiser.step()
+        theirs.step()
+    assert learning_rate(51, kind="cosine", peak=0.4, total_steps=50, end_lr=0.01) == 0.01
+
+
+def test_steps_are_torchs_milestones():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=0.4)
+    theirs = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones=[3, 7], gamma=0.1)
+    for step in range(10):
+        ours = learning_rate(step, kind="steps", peak=0.4, total_steps=10, boundaries=(3, 7), factor=0.1)
+        assert ours == pytest.approx(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        theirs.step()
+
+
+@pytest.mark.parametrize("kind", ["cosine", "steps", "constant"])
+def test_warm_up_rises_in_a_line_from_the_first_step(kind):
+    rates = [learning_rate(s, kind=kind, peak=1.0, warmup_steps=4, total_steps=20, boundaries=(15,)) for s in range(5)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+
+
+def test_mask_rcnns_warm_up_starts_at_its_fraction():
+    rates = [
+        learning_rate(
+            step,
+            kind="steps",
+            peak=0.02,
+            warmup_steps=500,
+            warmup_from=1 / 3,
+            total_steps=90_000,
+            boundaries=(60_000, 80_000),
+            warmup_first=0,
+        )
+        for step in (0, 250, 500, 59_999, 60_000, 80_000)
+    ]
+    assert rates == pytest.approx([0.02 / 3, 0.02 * 2 / 3, 0.02, 0.02, 0.002, 0.0002])
+
+
+def test_cosine_after_a_fractional_warm_up_meets_the_peak_and_the_end():
+    def rate(step: int) -> float:
+        return learning_rate(step, kind="cosine", peak=2.0, warmup_steps=10.5, total_steps=100.5)
+
+    assert rate(9) == pytest.approx(2.0 * 10 / 10.5)
+    assert rate(10) == 2.0
+    assert rate(55) == pytest.approx(1 + math.cos(math.pi * 44.5 / 90))
+    assert rate(101) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["poly2", "cosine", "steps", "constant"])
+@pytest.mark.parametrize("warmup", [0.0, 0.5, 3.0, 10.0, 30.0])
+def test_no_step_has_a_negative_rate_or_one_above_the_peak(kind, warmup):
+    for step in range(40):
+        rate = learning_rate(step, kind=kind, peak=3.0, warmup_steps=warmup, total_steps=10.0, boundaries=(5.0, 7.5))
+        assert 0 <= rate <= 3.0

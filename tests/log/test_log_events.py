@@ -1,0 +1,160 @@
+"""events.jsonl: one schema, always JSON, and whole again after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.config.errors import UserError
+from paceline.log.events import SCHEMA, EventLog, metrics_of, plain, read_events, schema_problems
+
+FACTS = {
+    "train": {"loss": 2.5, "lr": 0.1, "images_per_second": 120.0, "data_wait": 0.01, "samples": 640},
+    "eval": {"images": 1000, "eval_seconds": 3.2, "top1": 0.5, "top5": 0.9},
+    "checkpoint": {"name": "step-000010"},
+    "resume": {"checkpoint": "step-000010", "world": 2},
+    "end": {"status": "success", "best": {"top1": 0.76}},
+}
+
+
+def write(log: EventLog, event: str, step: int) -> None:
+    log.write(event, step=step, epoch=step / 10, seconds=float(step), **FACTS[event])
+
+
+def strict_json(path: Path) -> list[dict]:
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def test_every_event_is_one_json_line_that_follows_the_schema(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    for step, event in enumerate(SCHEMA):
+        write(log, event, step)
+    records = strict_json(tmp_path / "events.jsonl")
+    assert [record["event"] for record in records] == list(FACTS)
+    assert [schema_problems(record) for record in records] == [[]] * len(SCHEMA)
+    assert read_events(tmp_path / "events.jsonl") == records
+    assert records[0] == {"event": "train", "step": 0, "epoch": 0.0, "seconds": 0.0, **FACTS["train"]}
+
+
+@pytest.mark.parametrize("event, field", [(event, field) for event, fields in SCHEMA.items() for field in fields])
+def test_an_event_without_a_fact_of_its_schema_is_refused_and_not_written(tmp_path, event, field):
+    log = EventLog(tmp_path / "events.jsonl")
+    facts = {name: value for name, value in FACTS[event].items() if name != field}
+    with pytest.raises(ValueError, match=f"{field} is missing"):
+        log.write(event, step=0, epoch=0.0, seconds=0.0, **facts)
+    assert read_events(tmp_path / "events.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    "event, facts, problem",
+    [
+        ("banana", {}, "unknown event"),
+        ("train", {**FACTS["train"], "loss": "big"}, "not a number"),
+        ("train", {**FACTS["train"], "samples": 6.5}, "not a int"),
+        ("eval", {"images": 7, "eval_seconds": 1.0}, "without a metric"),
+        ("end", {"status": "fine", "best": {}}, "status is 'fine'"),
+    ],
+)
+def test_a_wrong_event_says_what_is_wrong(tmp_path, event, facts, problem):
+    with pytest.raises(ValueError, match=problem):
+        EventLog(tmp_path / "events.jsonl").write(event, step=0, epoch=0.0, seconds=0.0, **facts)
+
+
+@given(st.floats(), st.floats(width=32))
+@settings(max_examples=60, deadline=None)
+def test_numbers_come_back_as_they_were_and_the_file_is_always_json(tmp_path_factory, loss, lr):
+    path = tmp_path_factory.mktemp("run") / "events.jsonl"
+    log = EventLog(path)
+    facts = {**FACTS["train"], "loss": torch.tensor(loss, dtype=torch.float64), "lr": np.float32(lr)}
+    log.write("train", step=1, epoch=0.1, seconds=1.0, **facts)
+    strict_json(path)
+    (event,) = read_events(path)
+    assert np.array_equal([event["loss"], event["lr"]], [loss, lr], equal_nan=True)
+
+
+def test_facts_of_numpy_torch_and_paths_are_written_as_plain_values():
+    facts = {"a": np.int64(3), "b": torch.tensor(1.5), "c": Path("x/y"), "d": (np.bool_(True), None), "e": [math.inf]}
+    assert plain(facts) == {"a": 3, "b": 1.5, "c": "x/y", "d": [True, None], "e": ["inf"]}
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        plain({"x": object()})
+
+
+def test_metrics_are_what_an_evaluation_has_beside_its_own_facts():
+    event = {"event": "eval", "step": 1, "epoch": 1.0, "seconds": 2.0, **FACTS["eval"], "eval_loss": "nan", "note": "x"}
+    metrics = metrics_of(event)
+    assert metrics.pop("eval_loss") != metrics
+    assert metrics == {"top1": 0.5, "top5": 0.9}
+
+
+@pytest.mark.parametrize("torn", ["{", '{"event": "train", "step": 30, "lo', "\x00\x00"])
+def test_a_line_torn_by_a_kill_is_left_out_by_readers_and_cut_on_opening(tmp_path, torn):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    write(log, "train", 10)
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn.encode())
+    assert [event["step"] for event in read_events(path)] == [10]
+    log = EventLog(path)
+    assert path.read_bytes() == whole
+    write(log, "train", 20)
+    assert [event["step"] for event in read_events(path)] == [10, 20]
+
+
+def test_a_resumed_log_equals_the_unbroken_one(tmp_path):
+    story = [("train", 10), ("eval", 10), ("checkpoint", 10), ("train", 20), ("eval", 20), ("end", 20)]
+    unbroken, broken = EventLog(tmp_path / "unbroken"), EventLog(tmp_path / "broken")
+    for event, step in story:
+        write(unbroken, event, step)
+    for event, step in [*story[:4], ("end", 20)]:  # interrupted after the checkpoint of step 10
+        write(broken, event, step)
+    assert broken.truncate_after(10) == 2
+    for event, step in story[3:]:
+        write(broken, event, step)
+    assert (tmp_path / "broken").read_bytes() == (tmp_path / "unbroken").read_bytes()
+
+
+def test_an_evaluation_that_was_pending_at_the_checkpoint_is_cut(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    for event in ("train", "checkpoint", "eval"):
+        write(log, event, 10)
+    assert log.truncate_after(10, evaluated=False) == 1
+    assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["train", "checkpoint"]
+
+
+def test_a_stale_end_does_not_survive_a_resume(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    write(log, "end", 10)
+    assert log.truncate_after(10) == 1
+    assert read_events(tmp_path / "events.jsonl") == []
+
+
+def test_a_rewrite_leaves_no_other_file_behind(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    write(log, "train", 10)
+    log.truncate_after(5)
+    assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]
+
+
+def test_no_file_means_no_events(tmp_path):
+    assert read_events(tmp_path / "events.jsonl") == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_users_error_that_names_the_file(tmp_path):
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"events\.jsonl: cannot write"):
+        EventLog(tmp_path / "events.jsonl")
+
+
+def test_a_full_disk_is_a_users_error_with_the_next_step():
+    with pytest.raises(UserError, match=r"No space left on device.*\n.*resumes"):
+        write(EventLog(Path("/dev/full")), "train", 10)

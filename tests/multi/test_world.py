@@ -1,0 +1,216 @@
+"""Several processes: they find each other, talk, stop together, and end together when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from zygote import Ended, Zygote, by_hand
+
+pytestmark = pytest.mark.multi
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = str(Path(__file__).with_name("world_rank.py"))
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as started:
+        yield started
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def codes(ended: list[Ended]) -> list[int]:
+    return [rank.code for rank in ended]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_sums_broadcasts_and_bytes_of_uneven_length_arrive(zygote, tmp_path, port, world):
+    ended = zygote.run(tmp_path, [by_hand(rank, world, port) for rank in range(world)], "talk")
+    assert codes(ended) == [0] * world, ended
+    assert [rank.text.strip() for rank in ended] == [
+        f"rank {rank} of {world} talked (torchrun) hosts {world if rank == 0 else 0}" for rank in range(world)
+    ]
+
+
+def test_groups_hold_consecutive_ranks(zygote, tmp_path, port):
+    ended = zygote.run(tmp_path, [by_hand(rank, 4, port) for rank in range(4)], "halves")
+    assert codes(ended) == [0] * 4, ended
+
+
+def test_many_ranks_may_connect_lazily(zygote, tmp_path, port):
+    environs = [by_hand(rank, 2, port, TORCH_GLOO_LAZY_INIT="1") for rank in range(2)]
+    assert codes(zygote.run(tmp_path, environs, "talk")) == [0, 0]
+
+
+def test_three_of_four_ranks_name_the_missing_one(zygote, tmp_path, port):
+    environs = [by_hand(rank, 4, port, TIMEOUT="3") for rank in (0, 1, 3)]
+    ended = zygote.run(tmp_path, environs, "talk")
+    assert codes(ended) == [2, 2, 2]
+    for rank in ended:
+        assert f"rank 2 (of 4) never arrived within 3 s; address 127.0.0.1:{port}" in rank.text
+        assert "here: ranks 0, 1, 3 on" in rank.text and "lo 127.0.0.1" in rank.text
+        assert "Traceback" not in rank.text
+
+
+def test_without_rank_0_the_others_say_which_address_they_tried(zygote, tmp_path, port):
+    (ended,) = zygote.run(tmp_path, [by_hand(1, 2, port, TIMEOUT="1")], "talk")
+    assert ended.code == 2
+    assert f"did not reach rank 0 within 1 s: 127.0.0.1:{port} ([Errno 111] Connection refused)" in ended.text
+    assert "lo 127.0.0.1" in ended.text and "Traceback" not in ended.text
+
+
+def test_a_rank_that_is_there_twice_is_refused(zygote, tmp_path, port):
+    environs = [by_hand(rank, 3, port, TIMEOUT="4") for rank in (0, 1, 1)]
+    ended = zygote.run(tmp_path, environs, "talk")
+    assert codes(ended) == [2, 2, 2]
+    assert sum("another process already is rank 1" in rank.text for rank in ended) == 1
+
+
+def test_a_derived_port_that_is_taken_gives_way_to_the_next(zygote, tmp_path):
+    def environ(rank: int, job: str) -> dict[str, str]:
+        return {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            "PMIX_NAMESPACE": job,
+        }
+
+    from paceline.dist.launcher import read_launch
+
+    job, derived = "", 0
+    for number in range(100):  # a job whose ports nobody on this machine has
+        job = f"{os.getpid()}-{number}"
+        derived = read_launch(environ(0, job)).port
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", derived)) != 0:
+                break
+    with socket.create_server(("", derived)):  # a stranger that accepts and says nothing
+        ended = zygote.run(tmp_path, [environ(0, job), environ(1, job)], "talk")
+    assert codes(ended) == [0, 0], ended
+
+
+def test_a_port_somebody_named_is_not_replaced(zygote, tmp_path, port):
+    with socket.create_server(("", port)):
+        (ended,) = zygote.run(tmp_path, [by_hand(0, 2, port, TIMEOUT="2")], "talk")
+    assert ended.code == 2 and f"rank 0 cannot listen on port {port}" in ended.text and "MASTER_PORT" in ended.text
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_an_exception_on_one_rank_ends_all_with_its_traceback_alone(zygote, tmp_path, port, who):
+    ended = zygote.run(tmp_path, [by_hand(rank, 3, port) for rank in range(3)], "hang", str(who), "raise")
+    assert codes(ended) == [3, 3, 3]
+    assert ended[who].text.count("Traceback") == 1 and "KeyError: 'no such layer'" in ended[who].text
+    for rank in {0, 1, 2} - {who}:
+        assert "Traceback" not in ended[rank].text
+        assert f"rank {rank} heard: rank {who} (of 3) failed: KeyError: 'no such layer'" in ended[rank].text
+    said = "\n".join(rank.text for rank in ended)
+    assert len(re.findall("ending, because", said)) == 1  # one voice a host
+
+
+def test_a_users_error_on_one_rank_ends_all_without_a_traceback(zygote, tmp_path, port):
+    ended = zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "hang", "1", "user")
+    assert codes(ended) == [2, 2]
+    assert "photos/cat.jpg: truncated" in ended[1].text
+    assert not any("Traceback" in rank.text for rank in ended)
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_a_killed_rank_is_named_by_the_others(zygote, tmp_path, port, who):
+    ended = zygote.run(tmp_path, [by_hand(rank, 3, port) for rank in range(3)], "hang", str(who), "kill")
+    assert codes(ended) == [-9 if rank == who else 3 for rank in range(3)]
+    for rank in {0, 1, 2} - {who}:
+        assert f"heard: rank {who} (of 3) failed:" in ended[rank].text
+        assert "Traceback" not in ended[rank].text
+
+
+def test_a_rank_killed_while_nobody_talks_is_noticed_by_its_silence(zygote, tmp_path, port):
+    environs = [by_hand(rank, 2, port, STALE="2") for rank in range(2)]
+    # rank 0 sleeps for 60 s; only the missing beats can tell it
+    ended = zygote.run(tmp_path, environs, "mixed", "1")
+    assert codes(ended) == [3, -9]
+    assert "rank 1 lost" in ended[0].text
+
+
+def test_silence_towards_each_other_is_no_failure(zygote, tmp_path, port):
+    environs = [by_hand(rank, 2, port, STALE="1.5") for rank in range(2)]
+    assert codes(zygote.run(tmp_path, environs, "pause", "4")) == [0, 0]
+
+
+@pytest.mark.parametrize("how, reason", [("SIGTERM", "signal"), ("SIGUSR1", "signal"), ("file", "STOP file")])
+def test_all_ranks_stop_after_the_same_step(zygote, tmp_path, port, how, reason):
+    stop = str(tmp_path / "STOP")
+    ended = zygote.run(tmp_path, [by_hand(rank, 3, port, STOP_FILE=stop) for rank in range(3)], "steps", "1", how)
+    assert codes(ended) == [0, 0, 0], ended
+    said = {re.sub(r"^rank \d+ ", "", rank.text.strip()) for rank in ended}
+    assert len(said) == 1
+    step = int(re.fullmatch(rf"stopped at step (\d+): {reason}", said.pop())[1])  # type: ignore[index]
+    if reason == "signal":
+        assert step in (6, 7)
+
+
+def test_a_signal_reaches_the_other_shards_of_an_evaluation(zygote, tmp_path, port):
+    ended = zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "uneven")
+    assert codes(ended) == [0, 0], ended
+
+
+def test_interrupted_ranks_leave_in_good_order(zygote, tmp_path, port):
+    ended = zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "leave")
+    assert [(rank.code, rank.text) for rank in ended] == [(75, ""), (75, "")]
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """This process's environment without what a launcher may have left in it."""
+    started = ("SLURM_", "OMPI_", "PMI", "TORCHELASTIC", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(started)}
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def launched(command: list[str], **more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command, env=clean_environ(**more), capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_under_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", SCRIPT, "talk"]
+    done = launched(command)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2 talked (torchrun)" in done.stdout and "rank 1 of 2 talked (torchrun)" in done.stdout
+
+
+def test_under_mpirun(need_program):
+    mpirun = need_program("mpirun", "openmpi-bin")
+    done = launched([mpirun, "-np", "2", "--allow-run-as-root", "--oversubscribe", sys.executable, SCRIPT, "talk"])
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2 talked (openmpi)" in done.stdout and "rank 1 of 2 talked (openmpi)" in done.stdout
+
+
+def test_under_srun(need_program, tmp_path):
+    for program, package in (("srun", "slurm-client"), ("slurmd", "slurmd"), ("slurmctld", "slurmctld")):
+        if shutil.which(program) is None or os.geteuid() != 0:
+            pytest.skip(f"a one-node Slurm needs root and Debian's {package}")
+    script = str(ROOT / "scripts" / "slurm_one_node.sh")
+    started = launched([script, "start", str(tmp_path)])
+    try:
+        assert started.returncode == 0, started.stderr
+        done = launched(
+            ["srun", "-n", "2", "--overcommit", sys.executable, SCRIPT, "talk"],
+            SLURM_CONF=str(tmp_path / "slurm.conf"),
+        )
+    finally:
+        launched([script, "stop", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2 talked (slurm)" in done.stdout and "rank 1 of 2 talked (slurm)" in done.stdout

@@ -1,0 +1,217 @@
+"""SGD against torch.optim.SGD, and LARS against its formulas in float64 numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from paceline.config.errors import CheckpointError, RecipeError
+from paceline.optim.lars import LARS
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.parameter_groups import NamedParameter, named_parameters
+from paceline.optim.sgd import SGD
+
+SHAPES = {"conv.weight": (4, 3, 2, 2), "bn.weight": (4,), "bn.bias": (4,), "fc.weight": (5, 6), "fc.bias": (5,)}
+
+
+def parameters(decay_all: bool = False) -> list[NamedParameter]:
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for name, shape in SHAPES.items():
+        weight = name in ("conv.weight", "fc.weight")
+        tensor = nn.Parameter(torch.randn(shape, generator=generator))
+        made.append(NamedParameter(name, tensor, decays=decay_all or weight or name == "fc.bias", adapts=weight))
+    return made
+
+
+def gradient(step: int, index: int, shape: torch.Size) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1000 * step + index))
+
+
+def set_gradients(made: list[NamedParameter], step: int, scale: float = 1.0) -> None:
+    for index, parameter in enumerate(made):
+        parameter.tensor.grad = gradient(step, index, parameter.tensor.shape) * scale
+
+
+def rate(step: int) -> float:
+    return 0.1 * (step + 1) / 5 if step < 5 else 0.1 / (step - 3)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_decay, nesterov):
+    ours, theirs = parameters(decay_all=True), parameters()
+    optimiser = SGD(ours, momentum=0.9, weight_decay=weight_decay, nesterov=nesterov)
+    oracle = torch.optim.SGD(
+        [p.tensor for p in theirs], lr=1, momentum=0.9, weight_decay=weight_decay, nesterov=nesterov, foreach=True
+    )
+    for step in range(20):
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
+        optimiser.step(rate(step), previous_lr=None)
+        oracle.param_groups[0]["lr"] = rate(step)
+        oracle.step()
+        for a, b in zip(ours, theirs):
+            assert torch.equal(a.tensor, b.tensor), (step, a.name)
+    assert all(torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimiser.velocities, theirs))
+
+
+def test_the_corrected_form_moves_like_the_torch_form_and_the_uncorrected_one_does_not():
+    made = {form: parameters() for form in ("torch", "lr_inside", "lr_inside_corrected")}
+    for form, own in made.items():
+        optimiser = SGD(own, momentum=0.9, weight_decay=0.01, form=form)
+        for step in range(12):
+            set_gradients(own, step)
+            optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None)
+    for a, b, c in zip(made["torch"], made["lr_inside_corrected"], made["lr_inside"]):
+        torch.testing.assert_close(b.tensor, a.tensor, rtol=1e-5, atol=1e-5)
+        assert (c.tensor - a.tensor).abs().max() > 1e-3
+
+
+def lars_in_numpy(made: list[NamedParameter], steps: int, zero: set[str], *, corrected: bool) -> list[np.ndarray]:
+    """The fact sheet's formulas, one tensor at a time, in float64."""
+    momentum, decay, eta, eps = 0.9, 5e-3, 0.01, 1e-6
+    weights = [p.tensor.detach().double().numpy().copy() for p in made]
+    velocities = [np.zeros_like(w) for w in weights]
+    for step in range(steps):
+        lr = rate(step)
+        m = momentum * lr / rate(step - 1) if corrected and step else momentum
+        for index, p in enumerate(made):
+            w = weights[index]
+            g = gradient(step, index, p.tensor.shape).double().numpy() * (0 if p.name in zero else 1)
+            d = decay if p.decays else 0.0
+            local = lr
+            if p.adapts:
+                wn, gn = np.sqrt((w**2).sum()), np.sqrt((g**2).sum())
+                if wn > 0 and gn > 0:
+                    local = lr * eta * wn / (gn + d * wn + eps)
+            velocities[index] = m * velocities[index] - local * (g + d * w)
+            weights[index] = w + velocities[index]
+    return weights
+
+
+@pytest.mark.parametrize("case", ["eligible and excluded", "zero gradient", "zero weight", "no momentum correction"])
+def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
+    made = parameters()
+    zero = {"conv.weight"} if case == "zero gradient" else set()
+    corrected = case != "no momentum correction"
+    if case == "zero weight":
+        with torch.no_grad():
+            made[0].tensor.zero_()
+    expected = lars_in_numpy(made, 8, zero, corrected=corrected)
+    form = "lr_inside_corrected" if corrected else "lr_inside"
+    optimiser = LARS(made, momentum=0.9, weight_decay=5e-3, eta=0.01, eps=1e-6, form=form)
+    for step in range(8):
+        set_gradients(made, step)
+        for parameter in made:
+            if parameter.name in zero:
+                parameter.tensor.grad.zero_()
+        optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None)
+    for parameter, target in zip(made, expected):
+        assert torch.isfinite(parameter.tensor).all()
+        np.testing.assert_allclose(parameter.tensor.detach().double().numpy(), target, rtol=2e-5, atol=1e-6)
+
+
+def test_lars_with_eps_0_survives_a_tensor_of_zeros_with_a_zero_gradient():
+    made = [NamedParameter("weight", nn.Parameter(torch.zeros(3)), decays=True, adapts=True)]
+    made[0].tensor.grad = torch.zeros(3)
+    LARS(made, momentum=0.9, weight_decay=5e-5).step(0.1)
+    assert torch.equal(made[0].tensor, torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", ["torch", "nesterov", "lr_inside_corrected", "lars"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes_on(kind, bad):
+    def run(overflows: bool) -> tuple[list[NamedParameter], LossScaler]:
+        made = parameters()
+        form = {"nesterov": "torch", "lars": "lr_inside_corrected"}.get(kind, kind)
+        if kind == "lars":
+            optimiser = LARS(made, momentum=0.9, weight_decay=0.01)
+        else:
+            optimiser = SGD(made, momentum=0.9, weight_decay=0.01, form=form, nesterov=kind == "nesterov")
+        scaler = LossScaler("dynamic", 1024.0)
+        for step in range(6):
+            if overflows:
+                # A step in between whose gradients overflowed in one tensor.
+                set_gradients(made, step)
+                made[1].tensor.grad[2] = bad
+                before = [p.tensor.detach().clone() for p in made], [v.clone() for v in optimiser.velocities]
+                optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None, scaler=scaler)
+                after = [p.tensor.detach() for p in made], optimiser.velocities
+                assert all(torch.equal(a, b) for left, right in zip(before, after) for a, b in zip(left, right))
+            set_gradients(made, step, scale=float(scaler.current))
+            optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None, scaler=scaler)
+        return made, scaler
+
+    smooth, scaler = run(False)
+    assert scaler.skipped == 0
+    rough, scaler = run(True)
+    assert scaler.skipped == 6
+    assert scaler.current == 1024.0 / 2**6
+    for a, b in zip(smooth, rough):
+        torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_scaled_gradients_take_the_unscaled_step():
+    plain, scaled = parameters(), parameters()
+    first, second = (SGD(made, momentum=0.9, weight_decay=0.01) for made in (plain, scaled))
+    scaler = LossScaler("static", 128.0)
+    for step in range(5):
+        set_gradients(plain, step)
+        set_gradients(scaled, step, scale=128.0)
+        first.step(rate(step))
+        second.step(rate(step), scaler=scaler)
+    for a, b in zip(plain, scaled):
+        torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [SGD, LARS])
+def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refused(kind):
+    straight, resumed = parameters(), parameters()
+    first = kind(straight, momentum=0.9, weight_decay=0.01)
+    for step in range(6):
+        set_gradients(straight, step)
+        first.step(rate(step), previous_lr=rate(step - 1) if step else None)
+        if step == 2:
+            saved = {name: value.clone() for name, value in first.state().items()}
+            weights = [p.tensor.detach().clone() for p in straight]
+    second = kind(resumed, momentum=0.9, weight_decay=0.01)
+    held = second.state()["velocity.fc.weight"]
+    second.load_state(saved)
+    assert second.state()["velocity.fc.weight"] is held
+    for parameter, weight in zip(resumed, weights):
+        parameter.tensor.data.copy_(weight)
+    for step in range(3, 6):
+        set_gradients(resumed, step)
+        second.step(rate(step), previous_lr=rate(step - 1))
+    assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(straight, resumed))
+    with pytest.raises(CheckpointError, match="1 tensors missing"):
+        second.load_state({name: value for name, value in saved.items() if name != "velocity.fc.bias"})
+    with pytest.raises(CheckpointError, match=r"velocity.fc.bias has shape \(2,\), needed is \(5,\)"):
+        second.load_state({**saved, "velocity.fc.bias": torch.zeros(2)})
+
+
+def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
+    made = parameters()
+    optimiser = SGD(made, momentum=0.9, weight_decay=0.1)
+    before = [p.tensor.detach().clone() for p in made]
+    optimiser.step(0.1)
+    set_gradients(made, 0)
+    made[3].tensor.grad = None
+    optimiser.step(0.1)
+    assert [torch.equal(p.tensor, b) for p, b in zip(made, before)] == [False, False, False, True, False]
+    optimiser.zero_grad()
+    assert all(p.tensor.grad is None for p in made)
+
+
+def test_nesterov_inside_the_velocity_is_refused():
+    with pytest.raises(RecipeError, match="momentum-form torch only"):
+        SGD(parameters(), momentum=0.9, weight_decay=0.0, form="lr_inside", nesterov=True)
+
+
+def test_the_optimiser_takes_a_models_named_parameters():
+    model = nn.Sequential(nn.Linear(3, 2))
+    optimiser = SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=0.0)
+    assert list(optimiser.state()) == ["velocity.0.weight", "velocity.0.bias"]

@@ -1,0 +1,135 @@
+"""A killed prepare loses nothing, a repeated one decodes only what changed, and two at once do no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from photo_folders import make_photos, paint, silent
+
+import paceline.prepare.inspection as inspection
+from paceline.config.errors import DataError
+from paceline.data.index import Index
+from paceline.data.manifest import cache_place, find_manifest
+from paceline.prepare.folder import ensure_prepared, prepare_folder
+from paceline.prepare.journal import Journal, read_journal
+from paceline.prepare.verify import Facts
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def verified(monkeypatch) -> list[str]:
+    """Names of the files that are decoded from here on."""
+    names: list[str] = []
+    real = inspection.verify
+
+    def counting(path: bytes) -> Facts:
+        names.append(os.fsdecode(os.path.basename(path)))
+        return real(path)
+
+    monkeypatch.setattr(inspection, "verify", counting)
+    return names
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from paceline.prepare.folder import prepare_folder
+def kill(done, total):
+    if done >= 64:
+        os.kill(os.getpid(), signal.SIGKILL)
+prepare_folder(Path(sys.argv[1]), workers=1, progress=kill)
+"""
+
+
+def test_a_killed_prepare_leaves_no_manifest_and_the_next_one_goes_on(photos, verified):
+    for i in range(120):
+        paint(photos / "train" / "cat" / f"many {i}.jpg")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    died = subprocess.run([sys.executable, "-c", KILLED, str(photos)], env=environment, timeout=60)
+    assert died.returncode == -signal.SIGKILL and find_manifest(photos) is None
+    kept = {name for name, _ in read_journal(photos / "prepare.journal")}
+    assert len(kept) >= 64
+    with open(photos / "prepare.journal", "ab") as file:
+        file.write(b"v1 4711 17")  # what a kill may leave of a line
+    progress = []
+    manifest = prepare_folder(photos, progress=lambda done, total: progress.append((done, total)))
+    assert len(verified) == 130 - len(kept) and progress[0] == (0, 130) and progress[-1] == (130, 130)
+    assert sorted(os.listdir(photos)) == ["index", "manifest.json", "train", "val"]
+    fresh = prepare_folder(photos, out=photos / "again")
+    assert fresh.splits == manifest.splits and fresh.index == manifest.index
+
+
+def test_only_what_changed_is_decoded_again(photos, verified):
+    prepare_folder(photos)
+    verified.clear()
+    paint(photos / "train" / "cat" / "new.jpg")
+    paint(photos / "val" / "dog" / "1.jpg", size=(20, 20))
+    prepare_folder(photos)
+    assert sorted(verified) == ["1.jpg", "new.jpg"]
+    assert Index.open(photos, "val").widths.tolist() == [16, 16, 16, 20]
+
+
+def test_after_a_refusal_only_the_mended_file_is_decoded(photos, verified):
+    (photos / "train" / "cat" / "0.jpg").write_bytes(b"")
+    with pytest.raises(DataError):
+        prepare_folder(photos)
+    verified.clear()
+    paint(photos / "train" / "cat" / "0.jpg")
+    prepare_folder(photos)
+    assert verified == ["0.jpg"]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [b"v1 5 6 7", b"v1 1 2 3 4 5 6 name-without-newline", b"\0\0\0\0\n", b"v0 1 2 3 4 5 6 x\n", b"v1 a b c d e f x\n"],
+)
+def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
+    path = tmp_path / "journal"
+    odd = b"train/a b/\xff\n%.jpg"
+    facts = Facts(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
+    for name in (b"first", odd):
+        journal = Journal(path)
+        journal.append([(name, facts)])
+        journal.close()
+        with open(path, "ab") as file:
+            file.write(torn)
+    assert [entry for entry in read_journal(path) if entry[0] != b"name-without-newline"] == [
+        (b"first", facts),
+        (odd, facts),
+    ]
+
+
+def test_two_prepares_at_once_both_end_with_a_valid_index(photos):
+    for i in range(60):
+        paint(photos / "train" / "cat" / f"many {i}.jpg")
+    together = threading.Barrier(2)
+    results: list[Path] = []
+
+    def run() -> None:
+        together.wait(10)
+        results.append(ensure_prepared(photos, say=silent))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [cache_place(photos)] * 2
+    index = Index.open(results[0], "train")
+    assert len(index) == 66 and all(index.read(i) for i in range(66))
+    assert sorted(os.listdir(results[0])) == ["index", "manifest.json"]
+
+
+def test_the_number_of_threads_changes_nothing(photos, tmp_path):
+    one, four = (prepare_folder(photos, out=tmp_path / str(workers), workers=workers) for workers in (1, 4))
+    assert one.splits == four.splits and one.index == four.index

@@ -1,0 +1,75 @@
+"""Architecture is a test: imports only flow down, and rooms of one layer do not know each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+PACKAGE = Path(paceline.__file__).parent
+LAYERS = [
+    {"config", "batch", "boxes"},
+    {"dist", "log"},
+    {"data", "models", "metrics", "optim", "checkpoint"},
+    {"recipes", "systems"},
+    {"tasks", "prepare"},
+    {"state", "provenance"},
+    {"trained", "run_folder"},
+    {"step", "evaluate", "doctor", "launch", "report", "trace"},
+    {"predict", "setup"},
+    {"train", "bench"},
+    {"cli"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+# prepare/ makes what tasks/ opens: the one pair of one layer that may meet, in this direction.
+ALLOWED_BESIDE = {("tasks", "prepare")}
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__main__.py",))
+
+
+def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "paceline":
+                names = [f"paceline.{alias.name}" for alias in node.names if (PACKAGE / alias.name).exists()]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "paceline" and len(parts) > 1:
+                yield parts[1], node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_flow_down(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    assert room in LEVEL, f"{room} has no layer: add it to LAYERS and docs/architecture.md"
+    for target, line in imported_rooms(path):
+        ok = target == room or LEVEL[target] < LEVEL[room] or (room, target) in ALLOWED_BESIDE
+        assert ok, f"{path}:{line}: {room} must not import {target}"
+
+
+def test_config_needs_only_the_standard_library() -> None:
+    for path in (PACKAGE / "config").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                name = (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+                top = name.split(".")[0]
+                assert top == "paceline" or top in STANDARD, f"{path}: imports {top}"
+
+
+STANDARD = {
+    "__future__", "collections", "dataclasses", "difflib", "json", "math", "os", "pathlib", "re", "typing", "bisect",
+}  # fmt: skip
+
+
+def test_no_file_is_over_400_lines() -> None:
+    long = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: lines for name, lines in long.items() if lines > 400} == {}
