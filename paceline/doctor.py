@@ -45,7 +45,11 @@ def _software() -> list[Finding]:
     findings = [Finding("ok", "software", text)]
     if "mlperf-logging" not in found:
         findings.append(
-            Finding("note", "software", 'mllog.txt is written by our own writer; the checker needs: pip install "paceline[mlperf]"')
+            Finding(
+                "note",
+                "software",
+                'mllog.txt is written by our own writer; the checker needs: pip install "paceline[mlperf]"',
+            )
         )
     return findings
 
@@ -55,7 +59,11 @@ def _accelerators() -> list[Finding]:
 
     if not torch.cuda.is_available():
         built = torch.version.cuda
-        why = f"this torch is built for CUDA {built}, but the driver offers no device" if built else "this torch is built without CUDA"
+        why = (
+            f"this torch is built for CUDA {built}, but the driver offers no device"
+            if built
+            else "this torch is built without CUDA"
+        )
         return [Finding("note", "accelerator", f"none: {why}; recipes run on the CPU")]
     findings = []
     for index in range(torch.cuda.device_count()):
@@ -81,7 +89,9 @@ def _processor() -> list[Finding]:
     text = f"{cpu_name()}, {cpu_cores()} cores for this process, {capability}, {torch.get_num_threads()} torch threads"
     findings = [Finding("ok", "processor", text)]
     if system.accelerator == "cpu" and system.precision == "fp32":
-        findings.append(Finding("ok", "processor", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"))
+        findings.append(
+            Finding("ok", "processor", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2")
+        )
     return findings
 
 
@@ -105,9 +115,13 @@ def _shared_memory() -> list[Finding]:
     if not folder.is_dir():
         return [Finding("ok", "shared memory", "no /dev/shm here, and none is needed: images are decoded by threads")]
     free = shutil.disk_usage(folder).free / GIB
-    text = f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
+    text = (
+        f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
+    )
     enough = free > 0.25
-    return [Finding("ok" if enough else "note", "shared memory", text + ("" if enough else ": docker run --shm-size=1g"))]
+    return [
+        Finding("ok" if enough else "note", "shared memory", text + ("" if enough else ": docker run --shm-size=1g"))
+    ]
 
 
 def _disk() -> list[Finding]:
@@ -142,5 +156,3 @@ def _network() -> list[Finding]:
 def problems(findings: list[Finding]) -> int:
     """How many findings stop a run."""
     return sum(finding.level == "problem" for finding in findings)
-
-

@@ -19,6 +19,7 @@ from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.tasks.task import Evaluation, Place, Task
 
+
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
     """eval() and inference_mode() for the block; each module's own mode comes back even on an exception."""

@@ -17,7 +17,16 @@ import torch
 import paceline
 from paceline.tasks.task import Task
 
-PACKAGES = ("torch", "torchvision", "numpy", "pillow", "simplejpeg", "nvidia-nvimgcodec-cu12", "safetensors", "mlperf-logging")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "pillow",
+    "simplejpeg",
+    "nvidia-nvimgcodec-cu12",
+    "safetensors",
+    "mlperf-logging",
+)
 
 
 def versions() -> dict[str, str]:

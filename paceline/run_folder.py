@@ -131,7 +131,9 @@ def _choose(name: str, out: str) -> tuple[Path, bool]:
     if (path / "run.json").exists():
         ends = [event for event in read_events(path / "events.jsonl") if event["event"] == "end"]
         if ends and ends[-1]["status"] in ("success", "ran_out"):
-            raise UserError(f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away.")
+            raise UserError(
+                f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away."
+            )
         return path, False
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
@@ -167,9 +169,9 @@ def _lock(path: Path) -> IO[str]:
         file = (path / ".lock").open("w")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"{path}: another process is training in this folder. Wait for it, or choose another --out.") from None
+        raise UserError(
+            f"{path}: another process is training in this folder. Wait for it, or choose another --out."
+        ) from None
     except OSError as problem:
         raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
     return file
-
-

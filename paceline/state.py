@@ -49,7 +49,9 @@ class Meters:
             value = value.detach().double()
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         bad = ~torch.isfinite(losses["loss"].detach())
-        self.first_bad = torch.where(bad & (self.first_bad == NEVER), torch.full_like(self.first_bad, step), self.first_bad)
+        self.first_bad = torch.where(
+            bad & (self.first_bad == NEVER), torch.full_like(self.first_bad, step), self.first_bad
+        )
         self.steps += 1
 
     def read(self, world: World) -> tuple[dict[str, float], int | None]:
@@ -105,7 +107,8 @@ class State:
             flat = torch.cat([buffer.reshape(-1).float() for buffer in own]) if own else torch.zeros(0)
             packed = world.gather_bytes(flat.cpu().numpy().tobytes()) or []
             tensors["ranks"] = {
-                f"{rank:04d}": torch.from_numpy(np.frombuffer(data, np.float32).copy()) for rank, data in enumerate(packed)
+                f"{rank:04d}": torch.from_numpy(np.frombuffer(data, np.float32).copy())
+                for rank, data in enumerate(packed)
             }
         with self.averaged(world):
             tensors["model"] = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -193,7 +196,11 @@ class State:
 
     def _averaged_running(self) -> list[Tensor]:
         assert self.average is not None
-        return [tensor for name, tensor in sorted(self.average.state().items()) if name.endswith(("running_mean", "running_var"))]
+        return [
+            tensor
+            for name, tensor in sorted(self.average.state().items())
+            if name.endswith(("running_mean", "running_var"))
+        ]
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -19,8 +19,10 @@ from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
 from paceline.evaluate import evaluate
+from paceline.job import Job
+from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
-from paceline.setup import Job, Request, choose_device, set_up
+from paceline.setup import Request, set_up
 from paceline.step import TrainStep
 from paceline.trace import Tracer
 
@@ -199,7 +201,9 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
     if tired:
         return finish(job, *job.end_without_target(f"no better result in {patience} evaluations"))
     if ends:
-        return finish(job, *job.end_without_target(job.why_here or f"{state.step:,} of {plan.total_steps:,} steps done"))
+        return finish(
+            job, *job.end_without_target(job.why_here or f"{state.step:,} of {plan.total_steps:,} steps done")
+        )
     return None
 
 

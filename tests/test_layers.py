@@ -17,10 +17,11 @@ LAYERS = [
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},
-    {"state", "provenance"},
+    {"state", "provenance", "machine"},
     {"trained", "run_folder"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
-    {"predict", "setup"},
+    {"predict", "job"},
+    {"setup"},
     {"train", "bench"},
     {"cli"},
 ]

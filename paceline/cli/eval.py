@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
-    from paceline.setup import choose_device, set_threads
+    from paceline.machine import choose_device, set_threads
     from paceline.tasks import open_task
     from paceline.tasks.task import Place
     from paceline.trained import open_trained, saved_recipe
@@ -58,7 +58,14 @@ def run(arguments: Sequence[str]) -> int:
         for name in names:
             trained = open_trained(flags.run, checkpoint=name, device=device)
             result = evaluate(
-                trained.model, task, key=name, batch=batch, system=system, place=place, world=world, autocast=nullcontext
+                trained.model,
+                task,
+                key=name,
+                batch=batch,
+                system=system,
+                place=place,
+                world=world,
+                autocast=nullcontext,
             )
             if result is None or not world.is_main:
                 continue

@@ -129,4 +129,6 @@ def _first_paragraph(name: str) -> str:
     from paceline.recipes import RECIPES
 
     text = inspect.getdoc(RECIPES[name]) if name in RECIPES else None
-    return (text or name).split("\n\n")[0] + "\n\n--system NAME picks where it runs: auto, cpu, gpu, h100x8, h200x8, a100x8, v100x8."
+    return (text or name).split("\n\n")[
+        0
+    ] + "\n\n--system NAME picks where it runs: auto, cpu, gpu, h100x8, h200x8, a100x8, v100x8."

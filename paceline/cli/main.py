@@ -87,5 +87,8 @@ def overview() -> str:
 
 def _speak(text: str) -> None:
     """One message a node: ranks that fail alike for the same reason would repeat it."""
-    if os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))) == "0":
+    if (
+        os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+        == "0"
+    ):
         print(text, file=sys.stderr)

@@ -38,7 +38,10 @@ def run(arguments: Sequence[str]) -> int:
     folder = _writable(flags.out)
     names = _picture_names(photos)
     for photo, name, answer in zip(photos, names, answers):
-        print(f"{photo}: " + "  ".join(f"{label} {100 * score:.1f} %" for label, score in zip(answer.names[:3], answer.scores)))
+        print(
+            f"{photo}: "
+            + "  ".join(f"{label} {100 * score:.1f} %" for label, score in zip(answer.names[:3], answer.scores))
+        )
         if flags.pictures:
             with Image.open(photo) as image:
                 top5_picture(image.convert("RGB"), answer.names, answer.scores).save(folder / name)
@@ -57,7 +60,9 @@ def _writable(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise UserError(f"--out {folder}: cannot be made ({problem.strerror}). Name a folder that can be written.") from None
+        raise UserError(
+            f"--out {folder}: cannot be made ({problem.strerror}). Name a folder that can be written."
+        ) from None
     return folder
 
 

@@ -36,9 +36,13 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
     @dataclass(frozen=True)
     class Flags:
         data: Path  # the folder that holds train/ and val/; the flag's name may be left out
-        out: Path | None = None  # where manifest and index go; none = into the folder itself, or the cache when it is read-only
+        out: Path | None = (
+            None  # where manifest and index go; none = into the folder itself, or the cache when it is read-only
+        )
         workers: int = 0  # threads that decode; 0 = one a core
-        on_unreadable: Literal["refuse", "skip"] = "refuse"  # a file that does not decode: stop, or leave it out and count it
+        on_unreadable: Literal["refuse", "skip"] = (
+            "refuse"  # a file that does not decode: stop, or leave it out and count it
+        )
 
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--data", *arguments]
@@ -49,7 +53,9 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
 
     from paceline.prepare.folder import prepare_folder
 
-    with Progress("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+    with Progress(
+        "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    ) as bar:
         job = bar.add_task("verifying", total=None)
         manifest = prepare_folder(
             flags.data,
@@ -70,7 +76,9 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             "ignored": split.ignored,
         }
         counts = ", ".join(f"{count:,} {what}" for what, count in odd.items() if count)
-        print(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes" + (f" ({counts})" if counts else ""))
+        print(
+            f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes" + (f" ({counts})" if counts else "")
+        )
         for broken in split.unreadable[:10]:
             print(f"  left out: {broken.path}: {broken.reason}")
     print(f"manifest: {manifest.folder / 'manifest.json'}")

@@ -70,8 +70,17 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
     targets = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "no target"
     span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
     evaluations = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
-    shared = "split into groups" if plan.bn_groups > 1 else f"joined over {plan.bn_join} ranks" if plan.bn_join > 1 else "whole forward"
-    peak = max(lr_at(recipe, plan, step) for step in {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))})
+    shared = (
+        "split into groups"
+        if plan.bn_groups > 1
+        else f"joined over {plan.bn_join} ranks"
+        if plan.bn_join > 1
+        else "whole forward"
+    )
+    peak = max(
+        lr_at(recipe, plan, step)
+        for step in {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))}
+    )
     return [
         f"recipe   {name}   global batch {plan.global_batch:,}   {length}   {optim.kind} lr {optim.lr:g}   "
         f"{recipe.schedule.kind}   target {targets}   seed {recipe.seed}",

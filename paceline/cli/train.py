@@ -53,5 +53,3 @@ def run(arguments: Sequence[str]) -> int:
         repeats=base is not None,
     )
     return run_training(request).exit_code
-
-

@@ -28,10 +28,14 @@ class Optim:
     kind: Literal["sgd", "lars"] = "sgd"  # optimiser
     lr: float = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
     momentum: float = 0.9  # momentum coefficient
-    momentum_form: Literal["torch", "lr_inside", "lr_inside_corrected"] = "torch"  # where lr enters: outside the velocity (torch), inside, or inside with MXNet's correction
+    momentum_form: Literal["torch", "lr_inside", "lr_inside_corrected"] = (
+        "torch"  # where lr enters: outside the velocity (torch), inside, or inside with MXNet's correction
+    )
     nesterov: bool = False  # look-ahead gradient; momentum_form torch only
     weight_decay: float = 1e-4  # L2 coefficient, added to the gradient
-    decay_on: Literal["all", "no_norm", "no_norm_no_bias"] = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
+    decay_on: Literal["all", "no_norm", "no_norm_no_bias"] = (
+        "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
+    )
     lars_eta: float = 0.001  # LARS trust coefficient
     lars_eps: float = 0.0  # LARS epsilon in the trust ratio's denominator
 
@@ -41,7 +45,9 @@ class Schedule:
     """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
 
     kind: Literal["cosine", "poly2", "steps", "constant"] = "cosine"  # shape of the decay after the warm-up
-    unit: Literal["epochs", "run"] = "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
+    unit: Literal["epochs", "run"] = (
+        "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
+    )
     warmup: float = 0.0  # length of the linear warm-up, in `unit`
     warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
     horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
@@ -72,7 +78,9 @@ class Recipe(Generic[ModelT, InputT]):
     global_batch: int = 256  # images per optimiser step, over all ranks and accumulations
     epochs: float = 0.0  # length in passes over the training images; or give images_seen
     images_seen: int = 0  # length in images; or give epochs
-    epoch_steps: Literal["exact", "up", "down"] = "exact"  # an epoch's steps: a fraction, or rounded as the original did
+    epoch_steps: Literal["exact", "up", "down"] = (
+        "exact"  # an epoch's steps: a fraction, or rounded as the original did
+    )
     bn_span: int = 64  # images that share one set of BatchNorm statistics
     optim: Optim = field(default_factory=Optim)  # the optimiser
     schedule: Schedule = field(default_factory=Schedule)  # the learning rate over time
@@ -102,7 +110,9 @@ def check_recipe(recipe: Recipe) -> None:
     if recipe.optim.nesterov and (recipe.optim.momentum_form != "torch" or recipe.optim.kind != "sgd"):
         raise RecipeError("--optim.nesterov: only kind sgd with momentum_form torch has a look-ahead gradient.")
     if not recipe.quality.at and recipe.quality.every <= 0:
-        raise RecipeError(f"--quality.every {recipe.quality.every:g}: the distance between evaluations must be above 0.")
+        raise RecipeError(
+            f"--quality.every {recipe.quality.every:g}: the distance between evaluations must be above 0."
+        )
 
 
 def check_batch_and_lr(before: Recipe, after: Recipe, given: set[str]) -> None:

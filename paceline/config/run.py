@@ -25,7 +25,9 @@ Node = TypeVar("Node")
 class Controls:
     """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
 
-    data: str = ""  # data set: a folder with train/ and val/, or one that holds a manifest.json; empty = the built-in shapes
+    data: str = (
+        ""  # data set: a folder with train/ and val/, or one that holds a manifest.json; empty = the built-in shapes
+    )
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
     weights: str = ""  # start from these weights: .pth, .safetensors, or a checkpoint folder
     steps: int = 0  # stop after this many steps; 0 = the recipe's length
@@ -80,11 +82,15 @@ def read_run(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(file.read_text())
     except FileNotFoundError:
-        raise UserError(f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it.") from None
+        raise UserError(
+            f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
+        ) from None
     except (OSError, ValueError) as problem:
         raise UserError(f"{file}: cannot be read as a run ({problem}). Start a new run with another --out.") from None
     if not isinstance(facts, dict) or not {"name", "recipe", "system", "controls"} <= facts.keys():
-        raise UserError(f"{file}: this JSON file does not describe a run (keys name, recipe, system, controls are missing).")
+        raise UserError(
+            f"{file}: this JSON file does not describe a run (keys name, recipe, system, controls are missing)."
+        )
     return facts
 
 
@@ -130,7 +136,9 @@ def profile_range(text: str) -> range:
         return range(0)
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise RecipeError(f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 50, 51 and 52.")
+        raise RecipeError(
+            f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 50, 51 and 52."
+        )
     return range(int(match[1]), int(match[2]))
 
 
@@ -139,7 +147,16 @@ def check_controls(controls: Controls) -> None:
 
     Raises RecipeError naming the flag.
     """
-    for name in ("steps", "limit_train", "limit_val", "patience", "log_every", "save_every", "eval_every", "keep_every"):
+    for name in (
+        "steps",
+        "limit_train",
+        "limit_val",
+        "patience",
+        "log_every",
+        "save_every",
+        "eval_every",
+        "keep_every",
+    ):
         if getattr(controls, name) < 0:
             raise RecipeError(f"--{name.replace('_', '-')} {getattr(controls, name)}: must be 0 (off) or more.")
     if controls.keep < 1:

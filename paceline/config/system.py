@@ -19,7 +19,9 @@ class System:
     per_node: int = 1  # ranks on one node (accelerators; on a CPU, processes)
     memory_gib: float = 8.0  # memory of one rank, in GiB
     images_per_forward: int = 0  # most images in one forward; 0 = what the memory estimate allows
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # type of the matrix products; weights, losses and norms stay fp32
+    precision: Literal["fp32", "bf16", "fp16"] = (
+        "fp32"  # type of the matrix products; weights, losses and norms stay fp32
+    )
     loss_scale: float = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
@@ -35,6 +37,8 @@ def check_system(system: System) -> None:
     """
     for name in ("images_per_forward", "loader_threads", "intra_op_threads", "loss_scale"):
         if getattr(system, name) < 0:
-            raise RecipeError(f"--system.{name.replace('_', '-')} {getattr(system, name)}: must be 0 (automatic) or more.")
+            raise RecipeError(
+                f"--system.{name.replace('_', '-')} {getattr(system, name)}: must be 0 (automatic) or more."
+            )
     if system.per_node < 1 or system.prefetch < 1 or system.memory_gib <= 0:
         raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")

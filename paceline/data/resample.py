@@ -32,7 +32,9 @@ def resample_torch(region: np.ndarray, window: Window, out: np.ndarray, flip: bo
     size = (window.resized_height, window.resized_width)
     resized = torch.nn.functional.interpolate(planes, size=size, mode="bilinear", antialias=True)
     pixels = resized.permute(0, 2, 3, 1).numpy()[0]
-    pixels = pixels[window.skip_top : window.skip_top + out.shape[0], window.skip_left : window.skip_left + out.shape[1]]
+    pixels = pixels[
+        window.skip_top : window.skip_top + out.shape[0], window.skip_left : window.skip_left + out.shape[1]
+    ]
     if not flip:
         np.copyto(out, pixels)
         return

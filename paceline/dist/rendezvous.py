@@ -129,7 +129,7 @@ def _try_port(launch: Launch, port: int, met: dict[int, str], deadline: float) -
     left = max(0.1, deadline - time.monotonic())
     try:
         socket.create_connection((launch.address, port), timeout=min(5.0, left)).close()
-        store = _client_within(NAME_SECONDS + left / 10, launch.address, port)
+        store = _client_within(min(NAME_SECONDS, left), launch.address, port)
     except (OSError, RuntimeError) as error:  # torch's DistError is a RuntimeError
         met[port] = f"({str(error).splitlines()[0]})"
         return None

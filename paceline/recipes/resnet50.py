@@ -134,8 +134,8 @@ def gaudi2_2048() -> ImageRecipe:
 def tiny() -> ImageRecipe:
     """A small ResNet v1.5 for a laptop's CPU, through the very same code; made for 2,000 pictures of 8 to 10 classes.
 
-        paceline train resnet50-tiny                                  # the built-in shapes, to its target
-        paceline train resnet50-tiny --data photos                    # your class folders, to the end
+    paceline train resnet50-tiny                                  # the built-in shapes, to its target
+    paceline train resnet50-tiny --data photos                    # your class folders, to the end
     """
     return Recipe(
         task="classification",
@@ -149,5 +149,3 @@ def tiny() -> ImageRecipe:
         schedule=Schedule(kind="cosine", unit="run", warmup=0.1),
         quality=Quality(targets=(("top1", 0.85),), unit="run", first=0.1, every=0.1),
     )
-
-

@@ -28,7 +28,9 @@ def cpu() -> System:
     On an AVX2 CPU, which emulates bf16, autocast was 16 times slower than fp32 for ResNet-50; AVX512-BF16 has the dot product
     but no convolution gain for the small channel counts here, so only AMX tiles switch bf16 on.
     """
-    return System("cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision())
+    return System(
+        "cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision()
+    )
 
 
 def cuda() -> System:

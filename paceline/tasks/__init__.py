@@ -76,5 +76,3 @@ def data_root(data: str, kind: str, say: Say) -> Path:
             started.append(done)
 
     return shapes_folder("classes" if kind == "classes" else "boxes", progress=tell)
-
-

@@ -58,7 +58,9 @@ class Classification:
     headline = "top1"
     benchmark = "resnet"
 
-    def __init__(self, recipe: ClassificationRecipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> None:
+    def __init__(
+        self, recipe: ClassificationRecipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0
+    ) -> None:
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
         self.train, self.val = open_split(manifest, "train"), open_split(manifest, "val")
@@ -174,7 +176,9 @@ class Classification:
 
     def images_of_step(self, plan: Plan, step: int) -> list[str]:
         """Files of the whole global batch of a step."""
-        numbers = [self._samples(plan, Place(rank, plan.world, torch.device("cpu"), 1), step)[1] for rank in range(plan.world)]
+        numbers = [
+            self._samples(plan, Place(rank, plan.world, torch.device("cpu"), 1), step)[1] for rank in range(plan.world)
+        ]
         return [self.train.name(int(number)) for number in self.train_numbers[np.concatenate(numbers)]]
 
     def spoil(self, batch: Batch) -> Batch:
@@ -234,6 +238,6 @@ def is_target_data(recipe: Recipe, manifest: Manifest) -> bool:
     counts = tuple(manifest.splits[name].images for name in ("train", "val"))
     if recipe.target_data == "imagenet":
         return counts == DATA_IMAGES["imagenet"]
-    return manifest.root_path.name.startswith(recipe.target_data + "-") and counts == DATA_IMAGES.get(recipe.target_data)
-
-
+    return manifest.root_path.name.startswith(recipe.target_data + "-") and counts == DATA_IMAGES.get(
+        recipe.target_data
+    )

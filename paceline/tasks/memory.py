@@ -37,7 +37,9 @@ class MemoryEstimate:
         return self.fixed + images * self.per_image
 
 
-def estimate(build: Callable[[], nn.Module], shape: tuple[int, int, int], recipe: Recipe, system: System) -> MemoryEstimate:
+def estimate(
+    build: Callable[[], nn.Module], shape: tuple[int, int, int], recipe: Recipe, system: System
+) -> MemoryEstimate:
     """What one rank needs.
 
     build  makes the model on the current default device
@@ -83,5 +85,3 @@ def images_that_fit(memory: MemoryEstimate, system: System) -> int:
             f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.size, or another --model."
         )
     return min(most, MOST_IMAGES)
-
-

@@ -110,5 +110,3 @@ class Task(Protocol):
     def spoil(self, batch: Batch) -> Batch:
         """A batch of the same shapes with neutral content, for a step whose result is thrown away."""
         ...
-
-

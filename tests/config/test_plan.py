@@ -112,7 +112,9 @@ def test_a_changed_batch_without_its_lr_prints_both_ways_out() -> None:
     assert override(RECIPES["resnet50"](), {"global_batch": 256, "optim.lr": 0.256}).optim.lr == 0.256
 
 
-@pytest.mark.parametrize(("typo", "meant"), [("optim.lrr", "lr"), ("global_bach", "global_batch"), ("quality.evry", "every")])
+@pytest.mark.parametrize(
+    ("typo", "meant"), [("optim.lrr", "lr"), ("global_bach", "global_batch"), ("quality.evry", "every")]
+)
 def test_an_unknown_field_names_its_neighbour(typo: str, meant: str) -> None:
     with pytest.raises(RecipeError, match=f"Did you mean {meant}"):
         override(RECIPES["resnet50-tiny"](), {typo: 1})

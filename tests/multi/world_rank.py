@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -95,6 +96,8 @@ def uneven(world: World) -> None:
 def hang(world: World, who: int, how: str) -> None:
     """Rank `who` fails in some way while the others wait in a collective, or sleep."""
     world.barrier()
+    if how == "voting":
+        vote_until_failure(world, who)
     if world.rank == who:
         if how == "user":
             raise UserError("photos/cat.jpg: truncated")
@@ -104,6 +107,16 @@ def hang(world: World, who: int, how: str) -> None:
     assert world.watch is not None
     world.watch.before_exit.append(lambda reason: print(f"rank {world.rank} heard: {reason}", flush=True))
     world.barrier()
+
+
+def vote_until_failure(world: World, who: int) -> None:
+    """Rank `who` fails while the answer to its last vote needs the others, who are slower."""
+    with catch_stop() as request, closing(StopVote(world, request)) as vote:
+        for step in range(1000):
+            vote.vote()
+            if world.rank == who and step == 2:
+                raise KeyError("no such layer")
+            time.sleep(0.05 if world.rank == who else 0.5)
 
 
 def mixed(world: World, who: int) -> None:

@@ -1,0 +1,108 @@
+"""A job: one rank's part of a run, ready to train. What the loop asks of it stands here; how it is made, in setup.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.checkpoint.writer import CheckpointWriter
+from paceline.config.run import Run, seconds_in
+from paceline.dist.world import World
+from paceline.log.pace import Clock, Interval
+from paceline.log.recorder import Recorder
+from paceline.metrics.target import in_words
+from paceline.state import State
+from paceline.tasks.task import Evaluation, Place, Task
+
+
+@dataclass
+class Job:
+    """One rank's part of a run, ready to train."""
+
+    run: Run
+    task: Task
+    world: World
+    place: Place
+    state: State
+    recorder: Recorder
+    writer: CheckpointWriter | None  # rank 0 only
+    folder: Path
+    clock: Clock
+    interval: Interval
+    checkpoint_facts: dict[str, Any]
+    log_every: int
+    save_every: int
+    warm_up_due: bool
+    eval_batch: int
+    last_step: int = 0
+    why_here: str = ""
+    _eval_steps: set[int] = field(default_factory=set)
+
+    @property
+    def target(self) -> str:
+        """The quality target in words; empty without one."""
+        return in_words(self.run.recipe.quality.targets)
+
+    def train_loader(self) -> Any:
+        """Batches from the state's step on; a context manager."""
+        one = self.run.controls.overfit_one_batch
+        return self.task.train_loader(self.run.plan, self.run.system, self.place, first=self.state.step, one_batch=one)
+
+    def log_due(self) -> bool:
+        """Whether a train event follows this step."""
+        return self.state.step % self.log_every == 0 or self.state.step >= self.last_step
+
+    def evaluation_due(self) -> bool:
+        """Whether an evaluation follows this step."""
+        return self.state.step in self._eval_steps or self.state.step >= self.last_step
+
+    def save_due(self) -> bool:
+        """Whether a checkpoint follows this step (an evaluation saves one anyway)."""
+        return self.state.step % self.save_every == 0
+
+    def out_of_time(self) -> bool:
+        """Whether --time-budget is used up by this rank's clock."""
+        budget = seconds_in(self.run.controls.time_budget)
+        return budget > 0 and self.clock.seconds() >= budget
+
+    def end_here(self, why: str) -> None:
+        """Make this step the run's last: it is evaluated and saved as the last step always is."""
+        self.last_step, self.why_here = self.state.step, why
+
+    def end_without_target(self, reason: str) -> tuple[Literal["success", "ran_out"], str]:
+        """Status and reason of an end at which no target was met."""
+        shortened = self.run.plan.stop_after < self.run.plan.total_steps and not self.why_here
+        if not self.target:
+            return "success", f"{reason}; no target was set"
+        if shortened:
+            return "success", f"{reason}, as asked; the target {self.target} belongs to the whole run"
+        return "ran_out", f"{reason} without reaching {self.target}"
+
+    def explain_non_finite(self, step: int, means: dict[str, float]) -> str:
+        """Write down what is needed to look at a non-finite loss, and say it in a line."""
+        files = self.task.images_of_step(self.run.plan, step)
+        facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
+        bundle = self.folder / f"non-finite-step-{step:06d}.json"
+        if self.world.is_main:
+            bundle.write_text(json.dumps(facts, indent=2))
+        return (
+            f"the loss of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. "
+            "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
+        )
+
+    def write_predictions(self, result: Evaluation) -> None:
+        """RUN/predictions/step-N.json: what the report's pictures are made of."""
+        if self.world.is_main:
+            folder = self.folder / "predictions"
+            folder.mkdir(exist_ok=True)
+            text = json.dumps({"step": self.state.step, **result.predictions})
+            (folder / f"step-{self.state.step:06d}.json").write_text(text)
+
+    def write_report(self) -> None:
+        """RUN/report.html, on rank 0."""
+        if self.world.is_main:
+            from paceline.report.page import write_report
+
+            self.recorder.say(f"report: {write_report(self.folder)}")
