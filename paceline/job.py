@@ -80,6 +80,10 @@ class Job:
             return "success", f"{reason}, as asked; the target {self.target} belongs to the whole run"
         return "ran_out", f"{reason} without reaching {self.target}"
 
+    def fail(self, reason: str) -> None:
+        """Write the `end` event of a run that broke, unless it has one."""
+        self.recorder.fail(self.state.step, self.clock.seconds(), best=self.state.best, reason=reason)
+
     def explain_non_finite(self, step: int, means: dict[str, float]) -> str:
         """Write down what is needed to look at a non-finite loss, and say it in a line."""
         files = self.task.images_of_step(self.run.plan, step)

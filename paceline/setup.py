@@ -106,7 +106,14 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
             with run_folder.writer(controls) as writer:
                 if resumed is not None:
                     recorder.resume(state.step, state.seconds, checkpoint=resumed[1], world=world.world)
-                yield _job(run, task, world, place, state, recorder, writer, run_folder)
+                job = _job(run, task, world, place, state, recorder, writer, run_folder)
+                if world.watch is not None:
+                    world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
+                try:
+                    yield job
+                except Exception as error:
+                    job.fail(f"{type(error).__name__}: {error}".splitlines()[0])
+                    raise
         finally:
             recorder.close()
 

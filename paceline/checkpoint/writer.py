@@ -42,12 +42,15 @@ class _HostCopy:
         from_cuda = False
         wanted = {(group, name): tensor for group, named in tensors.items() for name, tensor in named.items()}
         for key, tensor in wanted.items():
-            buffer = self.buffers.get(key)
+            buffer, on_cuda = self.buffers.get(key), tensor.device.type == "cuda"
             if buffer is None or _kind(buffer) != _kind(tensor):
-                pinned = tensor.device.type == "cuda"
-                self.buffers[key] = _like(tensor, pinned)
-            self.buffers[key].copy_(tensor.detach(), non_blocking=True)
-            from_cuda |= tensor.device.type == "cuda"
+                # preserve_format keeps the strides of dense tensors, which makes the copy one straight run.
+                buffer = torch.empty_like(
+                    tensor.detach(), device="cpu", pin_memory=on_cuda, memory_format=torch.preserve_format
+                )
+                self.buffers[key] = buffer
+            buffer.copy_(tensor.detach(), non_blocking=on_cuda)
+            from_cuda |= on_cuda
         for key in self.buffers.keys() - wanted.keys():
             del self.buffers[key]
         event = None
@@ -55,11 +58,6 @@ class _HostCopy:
             event = torch.cuda.Event()
             event.record()
         return {group: {name: self.buffers[group, name] for name in named} for group, named in tensors.items()}, event
-
-
-def _like(tensor: Tensor, pinned: bool) -> Tensor:
-    # preserve_format keeps the strides of dense tensors, which makes the copy one straight run.
-    return torch.empty_like(tensor, device="cpu", pin_memory=pinned, memory_format=torch.preserve_format)
 
 
 def _kind(tensor: Tensor) -> tuple:

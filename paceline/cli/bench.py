@@ -1,4 +1,4 @@
-"""`paceline bench input ...`: measurements beside peers, in the same run."""
+"""`paceline bench input|step ...`: measurements beside peers, in the same run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from paceline.config.errors import UserError
 KINDS = """usage: paceline bench KIND ...
 
   input    decode + RandomResizedCrop + flip into a batch, beside torchvision transforms in a torch DataLoader
+  step     a training step, beside torchvision's and timm's model in a plain loop
 
 Each answers --help."""
 
@@ -18,8 +19,12 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(KINDS)
         return 0 if arguments else 2
-    if arguments[0] != "input":
-        raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input.")
-    from paceline.cli.bench_input import run_input
+    if arguments[0] == "input":
+        from paceline.cli.bench_input import run_input
 
-    return run_input(arguments[1:])
+        return run_input(arguments[1:])
+    if arguments[0] == "step":
+        from paceline.cli.bench_step import run_step
+
+        return run_step(arguments[1:])
+    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step.")

@@ -34,6 +34,8 @@ USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code."""
+    # When a rank dies, torch's C++ prints backtraces of the echoes on the others; our own line names the cause.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())

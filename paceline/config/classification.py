@@ -10,7 +10,7 @@ from typing import Literal
 class ResNetModel:
     """ResNet v1.5 and its loss. Defaults are the published network; presets below carry a system's name."""
 
-    depth: Literal[18, 34, 50, 101, 152, 200, 269] = 50  # layers; 18 and 34 have basic blocks, the others bottlenecks
+    depth: Literal[10, 18, 34, 50, 101, 152, 200, 269] = 50  # layers; up to 34 of basic blocks, above of bottlenecks
     width: int = 64  # filters of the stem and of the first stage's 3x3 convolutions
     stem: Literal["imagenet", "small"] = (
         "imagenet"  # 7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures

@@ -31,8 +31,11 @@ FAILED_EXIT, USER_EXIT = 3, 2
 CLEAN_EXITS = (None, 0, 1, 75)
 # After a broken collective somebody is very likely dead, so a much shorter silence is enough to say who.
 SUSPECT_SECONDS = 3.0
+# ... and this much for the word to spread on a busy machine.
+ECHO_SECONDS = 7.0
 # How long the rank that serves the store lingers for the others to read why they end.
 LINGER_SECONDS = 5.0
+COURTESY_SECONDS = 1.0
 BYE = b"bye"
 
 
@@ -97,11 +100,11 @@ class Watch:
         if is_echo(error):
             self._suspicious = True
             # The talker ends this process as soon as the cause is known; past that time nobody is missing.
-            time.sleep((self._stale_looks + self._suspect_looks + 4) * self._poll)
+            time.sleep(SUSPECT_SECONDS + ECHO_SECONDS)
         try:
             first = self._store.add("failed/count", 1) == 1
         except RuntimeError:  # the store's host went first; the talker is about to say so
-            time.sleep(self._stale_looks * self._poll)
+            time.sleep(LINGER_SECONDS)
             first = True
         if not first:
             time.sleep(LINGER_SECONDS)  # the talker ends this process when it reads who was first
@@ -132,7 +135,8 @@ class Watch:
             except RuntimeError as error:  # torch's DistError
                 if self._stop.is_set():
                     return
-                self._leave(0, f"its store at {self._address} is gone ({str(error).splitlines()[0]})", FAILED_EXIT)
+                text = f"its store at {self._address} is gone ({str(error).splitlines()[0]})"
+                self._leave(0, text, FAILED_EXIT, store_lost=True)
             self._looks_without_answer = 0
 
     def _look(self, suspicious: bool) -> None:
@@ -154,7 +158,7 @@ class Watch:
             self._looks_without_answer += 1
             # One more than the talker's own limit, which can say more.
             if self._looks_without_answer > self._stale_looks + 2:
-                self._leave(0, f"its store at {self._address} does not answer", FAILED_EXIT)
+                self._leave(0, f"its store at {self._address} does not answer", FAILED_EXIT, store_lost=True)
 
     def _publish(self, rank: int, text: str, code: int) -> None:
         try:
@@ -177,7 +181,7 @@ class Watch:
                 return
             time.sleep(self._poll / 5)
 
-    def _leave(self, rank: int, text: str, code: int) -> None:
+    def _leave(self, rank: int, text: str, code: int, *, store_lost: bool = False) -> None:
         """End this process because of `rank`; never returns."""
         if not self._leaving.acquire(blocking=False):
             threading.Event().wait()  # the other thread is ending this process
@@ -190,10 +194,13 @@ class Watch:
             helper = threading.Thread(target=callback, args=(reason,), daemon=True)
             helper.start()
             helper.join(LINGER_SECONDS)
-        with contextlib.suppress(RuntimeError):  # the store may be what was lost
-            if not self._serves:
-                self._store.add("failed/read", 1)
-            self._wait_for_readers(rank)
+        if not store_lost:
+            with contextlib.suppress(RuntimeError):  # its host may leave any moment now
+                if not self._serves:
+                    self._store.add("failed/read", 1)
+                self._wait_for_readers(rank)
+        # torchrun blames the rank that leaves first, so that should be the one that failed.
+        time.sleep(COURTESY_SECONDS)
         sys.stdout.flush()
         os._exit(code)
 

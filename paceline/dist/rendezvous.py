@@ -9,6 +9,7 @@ name, so a foreign job's store is noticed. Under torchrun the agent already serv
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 import time
@@ -25,6 +26,8 @@ NUM_PORTS_TRIED = 8
 POLL_SECONDS = 0.1
 # How long a store may take to tell its job's name before it is taken for a stranger's.
 NAME_SECONDS = 3.0
+# Two to the store, and some for gloo: how many files rank 0 may have to hold open.
+CONNECTIONS_PER_RANK = 8
 # One request to the store; longer silence means that its host is gone.
 REQUEST_SECONDS = 300
 
@@ -81,6 +84,10 @@ def _serve(launch: Launch) -> tuple[dist.TCPStore, int]:
             f"rank 0 runs on {socket.gethostname()}, but the others would look for it at {launch.address}.\n"
             f"Name its address:  mpirun -x MASTER_ADDR=... ...   Interfaces here: {describe_interfaces()}"
         )
+    # Each rank holds two connections, and a process may have 1024 by default.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, CONNECTIONS_PER_RANK * launch.world)), hard))
     reason = None
     for port in _ports(launch):
         try:
@@ -212,6 +219,14 @@ def _missing(store: dist.Store, launch: Launch, port: int, timeout_seconds: floa
         f"Interfaces of rank 0's host {socket.gethostname()}: {describe_interfaces()}. "
         "Were as many started as the launcher says, and do they reach this address (firewall, interface)?"
     )
+
+
+def describe_hosts(hosts: tuple[str, ...]) -> list[str]:
+    """One line per host, in the order of their first ranks: 'gpu07: ranks 0-7'."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    return [f"{host}: {name_ranks(own)}" for host, own in ranks.items()]
 
 
 def name_ranks(ranks: list[int]) -> str:

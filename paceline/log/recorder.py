@@ -44,6 +44,7 @@ class Recorder:
         self._facts = facts
         self._quiet = folder is None
         self._evaluated = evaluated
+        self._ended = False
         self._epoch_begun = 0.0
         if folder is None:
             return
@@ -150,9 +151,15 @@ class Recorder:
         """The run ends, one way or another."""
         if self._quiet:
             return
+        self._ended = True
         self._write("end", step, seconds, status=status, best=dict(best), reason=reason)
         self._mllog.run_stop("success" if status == "success" else "aborted", step=step)
         self.console.say(f"{status.replace('_', ' ')}: {reason}")
+
+    def fail(self, step: int, seconds: float, *, best: Mapping[str, float], reason: str) -> None:
+        """The run broke; nothing happens when it had ended already."""
+        if not self._quiet and not self._ended:
+            self.end(step, seconds, status="failed", best=best, reason=reason)
 
     def close(self) -> None:
         """Flush and close every log."""

@@ -1,4 +1,4 @@
-"""ResNet v1.5 for image classification: depths 18 to 269, any width.
+"""ResNet v1.5 for image classification: depths 10 to 269, any width.
 
 Letters: B images   H, W input pixels   K classes
 Module and parameter names are torchvision's, so its weights load by name, both ways, and give its outputs.
@@ -19,6 +19,7 @@ Stem = Literal["imagenet", "small"]
 
 # depth: (units of the four stages, whether a unit is a bottleneck)
 DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
+    10: ((1, 1, 1, 1), False),
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
     50: ((3, 4, 6, 3), True),
@@ -44,7 +45,7 @@ class Linear(nn.Linear):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; the unit of depths 18 and 34."""
+    """Two 3x3 convolutions beside a shortcut; the unit of depths 10, 18 and 34."""
 
     expansion = 1
 

@@ -127,7 +127,7 @@ def a100_3264_8x8() -> ImageRecipe:
 
 
 def gaudi2_2048() -> ImageRecipe:
-    """8 x 256 (Habana's PyTorch batch_256.cfg): 625 steps an epoch, decay over 36 epochs. Published: 35 epochs, 16.46 min on 8 Gaudi2."""
+    """8 x 256 (Habana's PyTorch batch_256.cfg): 625 steps an epoch, decay over 36. Published: 35 epochs, 16.46 min on 8 Gaudi2."""
     return lars(2048, lr=9.0, warmup=3, epochs=35, decay=5e-5, first=3, bn_span=256, horizon=36, rounding="down")
 
 

@@ -199,10 +199,12 @@ def test_under_mpirun(need_program):
     assert "rank 0 of 2 talked (openmpi)" in done.stdout and "rank 1 of 2 talked (openmpi)" in done.stdout
 
 
-def test_under_srun(need_program, tmp_path):
-    for program, package in (("srun", "slurm-client"), ("slurmd", "slurmd"), ("slurmctld", "slurmctld")):
-        if shutil.which(program) is None or os.geteuid() != 0:
-            pytest.skip(f"a one-node Slurm needs root and Debian's {package}")
+def test_under_srun(tmp_path):
+    missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(
+            f"a one-node Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not here: {missing}"
+        )
     script = str(ROOT / "scripts" / "slurm_one_node.sh")
     started = launched([script, "start", str(tmp_path)])
     try:

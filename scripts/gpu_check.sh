@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The checks that need a GPU, well inside ten minutes, results written as they come. Needs only what is installed: no network.
+#   scripts/gpu_check.sh [OUT [PHOTOS]]     OUT: folder for results (default: results/gpu)   PHOTOS: class folders (train/, val/)
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=${1:-results/gpu}
+photos=${2:-}
+python=${PYTHON:-python3}
+export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
+mkdir -p "$out"
+failed=0
+
+check() {
+    local name=$1
+    shift
+    echo "== $name: $*"
+    timeout 240 "$@" >"$out/$name.log" 2>&1
+    local code=$?
+    tail -n 12 "$out/$name.log"
+    echo "== $name: exit $code"
+    [ "$code" = 0 ] || failed=1
+}
+
+nvidia-smi >"$out/nvidia-smi.txt" 2>&1
+check doctor "$python" -m paceline doctor
+check gpu-tests "$python" -m pytest tests/gpu -q
+check step-eager "$python" -m paceline bench step --batch 256 --precision bf16 --rounds 5 --seconds 3 --out "$out/step-eager.json"
+check step-compiled "$python" -m paceline bench step --batch 256 --precision bf16 --rounds 5 --seconds 3 --compile \
+    --out "$out/step-compiled.json"
+if [ -n "$photos" ]; then
+    check train-real "$python" -m paceline train resnet50 --data "$photos" --system gpu --global-batch 256 --optim.lr 0.256 \
+        --bn-span 256 --steps 60 --log-every 10 --out "$out/run-real"
+    check tiny "$python" -m paceline train resnet50-tiny --data "$photos" --system gpu --steps 200 --out "$out/run-tiny"
+    check bench-input "$python" -m paceline bench input --data "$photos"
+fi
+exit $failed

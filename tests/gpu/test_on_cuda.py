@@ -1,0 +1,97 @@
+"""What only a GPU can show: the same numbers as on the CPU, no wait inside a step, the loader's background copies.
+
+Run by scripts/gpu_check.sh; CI has no GPU, so these skip there too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.batch.batch import Batch
+from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.plan import make_plan
+from paceline.config.recipe import Optim, Recipe
+from paceline.config.system import System
+from paceline.data.loader import Loader
+from paceline.models.initialise import initialise
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.sgd import SGD
+from paceline.state import Meters, State
+from paceline.step import TrainStep
+from paceline.tasks.classification import build_classifier
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SIZE, IMAGES = 64, 16
+
+
+def a_step(device: str, precision: str, *, compile: bool = False) -> tuple[TrainStep, State]:
+    recipe = Recipe(
+        task="classification", model=ResNetModel(depth=18), input=PhotoInput(size=SIZE), global_batch=IMAGES, epochs=1,
+        bn_span=IMAGES, optim=Optim(lr=0.05),
+    )  # fmt: skip
+    system = System(device.split(":")[0], precision=precision, compile=compile)  # type: ignore[arg-type]
+    plan = make_plan(recipe, system, world=1, most=IMAGES, train_images=1000, val_images=10)
+    model = build_classifier(recipe, 10)
+    initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
+    model = model.to(device).to(memory_format=torch.channels_last)
+    scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
+    optimiser = SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=1e-4)
+    state = State(model, optimiser, None, scaler, Meters(torch.device(device)))
+    return TrainStep(state, plan, system, torch.device(device)), state
+
+
+def a_batch(device: str, number: int) -> Batch:
+    generator = torch.Generator().manual_seed(number)
+    images = torch.randint(0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (IMAGES,), generator=generator)
+    return Batch(images.contiguous(memory_format=torch.channels_last), labels, labels).to(device)
+
+
+def losses(device: str, precision: str, steps: int = 10, **more: bool) -> list[float]:
+    step, _ = a_step(device, precision, **more)
+    return [float(step([a_batch(device, n)], lr=0.05, previous_lr=0.05)["loss"]) for n in range(steps)]
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 5e-3), ("bf16", 5e-2), ("fp16", 5e-2)])
+def test_losses_follow_the_cpu_in_float32(precision: str, tolerance: float) -> None:
+    np.testing.assert_allclose(losses("cuda:0", precision), losses("cpu", "fp32"), rtol=tolerance)
+
+
+def test_a_compiled_step_gives_the_losses_of_the_eager_one() -> None:
+    np.testing.assert_allclose(losses("cuda:0", "bf16", compile=True), losses("cuda:0", "bf16"), rtol=3e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_step_never_waits_for_the_device(precision: str) -> None:
+    step, state = a_step("cuda:0", precision)
+    batches = [a_batch("cuda:0", n) for n in range(3)]
+    step([batches[0]], lr=0.05, previous_lr=0.05)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number, batch in enumerate(batches):
+            state.meters.add(step([batch], lr=0.05, previous_lr=0.05), number)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_loader_brings_the_same_pixels_to_the_device() -> None:
+    def read(epoch: int, index: int, out: np.ndarray) -> int:
+        out[:] = (epoch * 7 + index) % 256
+        return index % 10
+
+    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(np.full(8, step), np.arange(8) + 8 * step)]
+
+    for device in ("cpu", "cuda:0"):
+        with Loader(
+            read_decode=read, schedule=schedule, first_step=0, last_step=20, threads=4, prefetch=3,
+            image_shape=(SIZE, SIZE, 3), device=torch.device(device),
+        ) as loader:  # fmt: skip
+            for step, (batch,) in loader:
+                expected = (step * 7 + np.arange(8) + 8 * step) % 256
+                assert batch.images[:, 0, 0, 0].tolist() == expected.tolist()
+                assert batch.images.device.type == device.split(":")[0]
