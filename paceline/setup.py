@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from paceline.config.plan import make_plan, shorten
+from paceline.config.errors import RecipeError
+from paceline.config.plan import evaluation_batch, make_plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
@@ -73,6 +74,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         say = print if world.is_main else _silent
         task = open_task(recipe, controls, world, say=say)
         recipe = settle_target(request, task, say)
+        check_metrics(recipe, task)
         memory = task.memory(system)
         plan = make_plan(
             recipe,
@@ -138,7 +140,7 @@ def _job(
         log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
         save_every=controls.save_every or per_epoch,
         warm_up_due=world.world > 1 or run.system.compile,
-        eval_batch=max(1, min(plan.images_per_forward, math.ceil(plan.val_images / world.world))),
+        eval_batch=evaluation_batch(plan.images_per_forward, plan.val_images, world.world),
         last_step=plan.stop_after,
         _eval_steps=set(plan.eval_steps),
     )
@@ -147,13 +149,24 @@ def _job(
 def settle_target(request: Request, task: Task, say) -> Recipe:
     """A target holds for the data it was set for; with other data the run goes to its end, and that is said."""
     recipe = request.recipe
-    if not recipe.quality.targets or task.is_target_data or request.repeats or "quality.targets" in request.given:
+    settled = "quality.targets" in request.given or (request.repeats and "data" not in request.given)
+    if not recipe.quality.targets or task.is_target_data or settled:
         return recipe
     say(
         f"the target {in_words(recipe.quality.targets)} was set for {recipe.target_data}; on this data the run goes to its end "
         "(set one with --quality.targets)"
     )
     return replace(recipe, quality=replace(recipe.quality, targets=()))
+
+
+def check_metrics(recipe: Recipe, task: Task) -> None:
+    """Refuse a target on a metric that no evaluation will give: it could never be met.
+
+    Raises RecipeError naming it.
+    """
+    for name, _ in recipe.quality.targets:
+        if name not in task.metrics:
+            raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.metrics)}.")
 
 
 def build_state(task: Task, run: Run, world: World) -> State:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from paceline.checkpoint.read import find_checkpoint, load_checkpoint
-from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.errors import UserError
+from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import fill, read_run
 from paceline.state import load_model
+from paceline.tasks import SETTINGS
 from paceline.tasks.classification import build_classifier
 
 
@@ -26,7 +26,6 @@ class Trained:
     folder: Path
     recipe: Recipe
     classes: tuple[str, ...]
-    class_order_hash: str
     model: nn.Module  # in eval mode, on `device`
     device: torch.device
     checkpoint: str  # the checkpoint's folder name
@@ -34,34 +33,43 @@ class Trained:
     facts: Mapping[str, Any]  # of run.json
 
 
-def open_trained(folder: Path, *, checkpoint: str = "best", device: torch.device | None = None) -> Trained:
+def open_trained(
+    folder: Path, *, checkpoint: str = "best", device: torch.device | None = None, model: nn.Module | None = None
+) -> Trained:
     """Open a run folder.
 
     checkpoint  best, last or step-N
     device      None: CUDA where torch sees one, else the CPU
+    model       the run's model as its task builds it; None: a classifier
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     facts = read_run(folder)
-    recipe = saved_recipe(facts)
+    recipe = saved_recipe(facts, str(folder))
     classes = tuple(facts.get("classes", ()))
     if not classes:
         raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     path = find_checkpoint(folder / "checkpoints", checkpoint)
     snapshot = load_checkpoint(path)
-    model = build_classifier(recipe, len(classes))
+    if model is None:
+        model = build_classifier(recipe, len(classes))
+    if facts["system"].get("channels_last"):
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     tensors = dict(snapshot.tensors["model"])
     tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
     load_model(model, tensors)
     model = model.to(device).eval()
-    hash_ = facts.get("data", {}).get("class_order_hash", "")
-    return Trained(folder, recipe, classes, hash_, model, device, path.name, int(snapshot.facts["step"]), facts)
+    return Trained(folder, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
 
 
-def saved_recipe(facts: Mapping[str, Any]) -> Recipe:
-    """The recipe in run.json; its own Python file is not needed for that.
+def saved_recipe(facts: Mapping[str, Any], where: str) -> Recipe:
+    """The recipe in run.json, for a built-in task; the Python file of a recipe of one's own is not needed for that.
 
-    Raises RecipeError for keys of another version.
+    where   the run, for the message
+    Raises RecipeError for another task, and for keys of another version.
     """
-    empty = Recipe(task=facts["recipe"]["task"], model=ResNetModel(), input=PhotoInput())
-    return fill(empty, facts["recipe"], "recipe")
+    name = facts["recipe"].get("task")
+    if name not in SETTINGS:
+        raise RecipeError(f"{where}: its task {name!r} is not one of ours ({', '.join(SETTINGS)}).")
+    model, data_treatment = SETTINGS[name]
+    return fill(Recipe(task=name, model=model, input=data_treatment), facts["recipe"], "recipe")

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

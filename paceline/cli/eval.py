@@ -4,59 +4,72 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import tyro
 
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
-from paceline.config.errors import DataError
-from paceline.config.run import Controls, read_run
+from paceline.cli.saved import saved_recipe
+from paceline.config.errors import DataError, UserError
+from paceline.config.plan import evaluation_batch
+from paceline.config.run import Controls, fill
+from paceline.config.system import System
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to score."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder
+    data: str = ""  # data set to score on; empty = the run's own
+    checkpoint: str = "best"  # best, last, all or step-N
+    limit_val: int = 0  # use only N validation images, evenly spread; 0 = as the run did
+    batch: int = 0  # images in one forward; 0 = as the run did
+    system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
+    json: bool = False  # print one JSON object a checkpoint
+    out: str = ""  # also write the predictions to this JSON file
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
-    import tyro
+    flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint.")
+    if flags.limit_val < 0 or flags.batch < 0:
+        raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
+    if flags.out and flags.checkpoint == "all":
+        raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
+    _, recipe, facts = saved_recipe(flags.run)
 
-    @dataclass(frozen=True)
-    class Flags:
-        run: Annotated[Path, tyro.conf.Positional]  # run folder
-        data: str = ""  # data set to score on; empty = the run's own
-        checkpoint: str = "best"  # best, last, all or step-N
-        limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
-        batch: int = 0  # images in one forward; 0 = the run's
-        system: str = "auto"  # where to compute
-        json: bool = False  # print one JSON object a checkpoint
-        out: str = ""  # also write a predictions JSON file here
-
-    flags = parse(arguments, Flags(Path()), prog="eval", description="Score a run's checkpoint.")
-    facts = read_run(flags.run)
-
-    from paceline.checkpoint.read import list_checkpoints
+    from paceline.checkpoint.layout import list_steps, step_name
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
-    from paceline.machine import choose_device, set_threads
+    from paceline.machine import autocast_for, choose_device, set_threads
     from paceline.tasks import open_task
     from paceline.tasks.task import Place
-    from paceline.trained import open_trained, saved_recipe
+    from paceline.trained import open_trained
 
-    recipe, system = saved_recipe(facts), choose_system(flags.system)
-    names = list_checkpoints(flags.run / "checkpoints") if flags.checkpoint == "all" else [flags.checkpoint]
+    system = _system(facts, flags.system)
+    names = [flags.checkpoint]
+    if flags.checkpoint == "all":
+        names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
+        if not names:
+            raise UserError(f"{flags.run}: this run has no checkpoint yet.")
     launch = read_launch(os.environ)
-    device = choose_device(system, launch.local_rank)
+    device = choose_device(system, launch.local_rank, launch.local_world)
     with open_world(launch, device=device) as world:
         threads = set_threads(system, world)
         saved = facts["controls"]
         controls = Controls(data=flags.data or saved["data"], limit_val=flags.limit_val or saved["limit_val"])
         task = open_task(recipe, controls, world, say=print if world.is_main else _silent)
-        check_classes(task, facts, flags.data)
+        check_classes(task.classes, facts, flags.data)
         place = Place(world.rank, world.world, device, threads["loader"])
-        batch = flags.batch or min(facts["plan"]["images_per_forward"], max(1, task.val_images // world.world))
+        batch = flags.batch or evaluation_batch(facts["plan"]["images_per_forward"], task.val_images, world.world)
         for name in names:
-            trained = open_trained(flags.run, checkpoint=name, device=device)
+            trained = open_trained(flags.run, checkpoint=name, device=device, model=task.build(device))
             result = evaluate(
                 trained.model,
                 task,
@@ -65,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
                 system=system,
                 place=place,
                 world=world,
-                autocast=nullcontext,
+                autocast=autocast_for(system, device),
             )
             if result is None or not world.is_main:
                 continue
@@ -76,16 +89,16 @@ def run(arguments: Sequence[str]) -> int:
                 numbers = "  ".join(f"{metric} {value:.4f}" for metric, value in result.metrics.items())
                 print(f"{trained.checkpoint}  {numbers}  ({result.images:,} images)")
             if flags.out:
-                Path(flags.out).write_text(json.dumps({"step": trained.step, **result.predictions}))
+                _write(flags.out, {"step": trained.step, **result.predictions})
     return 0
 
 
-def check_classes(task, facts: dict, data: str) -> None:
+def check_classes(classes: Sequence[str], facts: Mapping[str, Any], data: str) -> None:
     """The data's classes must be the run's, in the same order.
 
     Raises DataError naming the difference.
     """
-    now, then = list(task.classes), list(facts["classes"])
+    now, then = list(classes), list(facts["classes"])
     if now == then:
         return
     missing, extra = sorted(set(then) - set(now)), sorted(set(now) - set(then))
@@ -94,6 +107,24 @@ def check_classes(task, facts: dict, data: str) -> None:
         f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
         f"{len(now)} classes here, {len(then)} in the run. Scores between them would mean nothing."
     )
+
+
+def _system(facts: Mapping[str, Any], asked: str) -> System:
+    """Where to compute: as asked; else the run's own system, so that the run's own numbers come out, where it is to be had."""
+    if asked:
+        return choose_system(asked)
+    import torch
+
+    own = fill(System(), facts["system"], "system")
+    return own if own.accelerator == "cpu" or torch.cuda.is_available() else choose_system("auto")
+
+
+def _write(file: str, facts: Mapping[str, Any]) -> None:
+    try:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(json.dumps(facts))
+    except OSError as problem:
+        raise UserError(f"--out {file}: cannot be written ({problem.strerror}). Name another file.") from None
 
 
 def _silent(_: str) -> None:

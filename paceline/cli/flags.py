@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import difflib
+import inspect
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 from paceline.cli.choose import choose_recipe, choose_system
-from paceline.config.errors import RecipeError
-from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe
+from paceline.cli.voice import speaks
+from paceline.config.errors import RecipeError, UserError
+from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.system import System, check_system
 
 Fields = TypeVar("Fields")
+
+# What every command answers beside its own flags; the last three are the parser's own, for tab completion and scripts.
+ALWAYS = ("--help", "--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +29,15 @@ class Asked:
     system_name: str
     system: System
     controls: Any  # the verb's own dataclass
-    given: frozenset[str]  # dotted names of the fields set by hand
+    given: frozenset[str]  # dotted names of the fields set by hand; "system" where a system was named
 
 
 def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:
-    """Flags of one dataclass, with `default`'s values. Prints a message and exits with 2 on bad flags."""
-    import tyro
+    """Flags of one dataclass, with `default`'s values.
 
-    return tyro.cli(
-        type(default), default=default, args=list(arguments), prog=f"paceline {prog}", description=description or None
-    )
+    Raises UserError for an unknown flag; prints a message and exits with 2 for a value that does not fit its flag.
+    """
+    return _parse(type(default), default, arguments, _flags_of(default), prog, description)
 
 
 def parse_recipe(
@@ -46,7 +51,8 @@ def parse_recipe(
     """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `controls` flat.
 
     base   (recipe name, recipe, system name, system) when they come from a run instead of from the menu
-    Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate.
+    Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, UserError for
+    an unknown flag.
     """
     import tyro
 
@@ -54,8 +60,9 @@ def parse_recipe(
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
-        system_name, words = _take_system(words[1:])
-        system = choose_system(system_name or "auto")
+        asked_system, words = _take_system(words[1:])
+        system_name = asked_system or "auto"
+        system = choose_system(system_name)
     else:
         name, recipe, system_name, system = base
         asked_system, words = _take_system(words)
@@ -70,28 +77,63 @@ def parse_recipe(
             ("controls", Annotated[type(controls), flat]),
         ],
     )
-    parsed = tyro.cli(
-        flags,
-        default=flags(recipe, system, controls),
-        args=words,
-        prog=f"paceline {verb} {name}",
-        description=description or _first_paragraph(name),
-    )
-    given = frozenset(word[2:].split("=")[0].replace("-", "_") for word in words if word.startswith("--"))
-    changed = _settle_length(parsed.recipe, given)
-    check_batch_and_lr(recipe, changed, set(given))
+    known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
+    text = description or _first_paragraph(name, recipe)
+    parsed: Any = _parse(flags, flags(recipe, system, controls), words, known, f"{verb} {name}", text)
+    given = {_spelt(word)[2:].replace("-", "_") for word in words if word.startswith("--")}
+    changed = settle_length(parsed.recipe, given)
+    check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
     check_system(parsed.system)
-    return Asked(name, changed, system_name or "auto", parsed.system, parsed.controls, given)
+    given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
+    return Asked(name, changed, system_name, parsed.system, parsed.controls, frozenset(given))
 
 
-def _settle_length(recipe: Recipe, given: frozenset[str]) -> Recipe:
-    """--epochs on a recipe counted in images (or the reverse) replaces its length instead of contradicting it."""
-    if "epochs" in given and "images_seen" not in given and recipe.epochs:
-        return dataclasses.replace(recipe, images_seen=0)
-    if "images_seen" in given and "epochs" not in given and recipe.images_seen:
-        return dataclasses.replace(recipe, epochs=0.0)
-    return recipe
+def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str, description: str) -> Any:
+    import tyro
+
+    _check_names(words, known, prog)
+    return tyro.cli(
+        kind,
+        default=default,
+        args=list(words),
+        prog=f"paceline {prog}",
+        description=description or None,
+        console_outputs=speaks(),
+    )
+
+
+def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
+    """Refuse a flag that is not there, in one line that names its nearest neighbours."""
+    for word in words:
+        flag = _spelt(word)
+        if not flag.startswith("--") or flag in known or flag in ALWAYS:
+            continue
+        bare = {name.removeprefix("--"): name for name in known}
+        near = difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)
+        hint = f"Did you mean {' or '.join(bare[name] for name in near)}? " if near else ""
+        raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help")
+
+
+def _spelt(word: str) -> str:
+    """A flag without its value, its name spelt with dashes as --help has it."""
+    return word.partition("=")[0].replace("_", "-")
+
+
+def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
+    """The flags that a dataclass's fields make."""
+
+    def walk(inside: Any, prefix: str) -> Iterator[str]:
+        for entry in dataclasses.fields(inside):
+            value = getattr(inside, entry.name)
+            if dataclasses.is_dataclass(value):
+                yield from walk(value, f"{prefix}{entry.name}.")
+                continue
+            yield f"--{prefix}{entry.name}".replace("_", "-")
+            if isinstance(value, bool):
+                yield f"--{prefix}no-{entry.name}".replace("_", "-")
+
+    return tuple(walk(node, above))
 
 
 def _first_word(words: list[str], verb: str) -> str:
@@ -122,13 +164,13 @@ def _take_system(words: list[str]) -> tuple[str, list[str]]:
     return name, rest
 
 
-def _first_paragraph(name: str) -> str:
-    """The recipe function's docstring opens the recipe's --help."""
-    import inspect
-
+def _first_paragraph(name: str, recipe: Recipe) -> str:
+    """What opens a recipe's --help: its docstring's first paragraph, and the systems there are."""
     from paceline.recipes import RECIPES
+    from paceline.systems import SYSTEMS
 
     text = inspect.getdoc(RECIPES[name]) if name in RECIPES else None
-    return (text or name).split("\n\n")[
-        0
-    ] + "\n\n--system NAME picks where it runs: auto, cpu, gpu, h100x8, h200x8, a100x8, v100x8."
+    about = (text or f"{name}: {recipe.task}").split("\n\n")[0]
+    return (
+        f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function."
+    )

@@ -8,23 +8,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+import tyro
+
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
 
 
+@dataclass(frozen=True)
+class Flags:
+    """What to label."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders of photos
+    out: Path = Path("predictions")  # folder for the pictures and predictions.json
+    checkpoint: str = "best"  # best, last or step-N
+    pictures: bool = True  # draw the photos with their answers
+
+
 def run(arguments: Sequence[str]) -> int:
     """Label photos and write what was found."""
-    import tyro
-
-    @dataclass(frozen=True)
-    class Flags:
-        run: Annotated[Path, tyro.conf.Positional]  # run folder
-        photos: Annotated[tuple[Path, ...], tyro.conf.Positional]  # photos, or folders of photos
-        out: Path = Path("predictions")  # folder for the pictures and predictions.json
-        checkpoint: str = "best"  # best, last or step-N
-        pictures: bool = True  # draw the photos with their answers
-
-    flags = parse(arguments, Flags(Path(), ()), prog="predict", description="Label photos with a trained run.")
+    flags = parse(arguments, Flags(), prog="predict", description="Label photos with a trained run.")
     if not flags.photos:
         raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
     from PIL import Image

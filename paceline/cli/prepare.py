@@ -19,6 +19,26 @@ KINDS = """usage: paceline prepare KIND ...
 Each answers --help."""
 
 
+OnUnreadable = Literal["refuse", "skip"]
+
+
+@dataclass(frozen=True)
+class FolderFlags:
+    """What to verify."""
+
+    data: str = ""  # the folder that holds train/ and val/; the flag's name may be left out
+    out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
+    workers: int = 0  # threads that decode; 0 = one a core
+    on_unreadable: OnUnreadable = "refuse"  # a file that does not decode: stop, or leave it out and count it
+
+
+@dataclass(frozen=True)
+class ShapesFlags:
+    """What to render."""
+
+    kind: Literal["classes", "boxes"] = "classes"  # class folders, or pictures with COCO annotations
+
+
 def run(arguments: Sequence[str]) -> int:
     """Prepare one data set."""
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -33,21 +53,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _folder(kind: str, arguments: Sequence[str]) -> int:
-    @dataclass(frozen=True)
-    class Flags:
-        data: Path  # the folder that holds train/ and val/; the flag's name may be left out
-        out: Path | None = (
-            None  # where manifest and index go; none = into the folder itself, or the cache when it is read-only
-        )
-        workers: int = 0  # threads that decode; 0 = one a core
-        on_unreadable: Literal["refuse", "skip"] = (
-            "refuse"  # a file that does not decode: stop, or leave it out and count it
-        )
-
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--data", *arguments]
-    flags = parse(arguments, Flags(Path()), prog=f"prepare {kind}", description="Verify class folders and index them.")
-    if "--data" not in arguments:
+    flags = parse(arguments, FolderFlags(), prog=f"prepare {kind}", description="Verify class folders and index them.")
+    if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -58,8 +67,8 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
     ) as bar:
         job = bar.add_task("verifying", total=None)
         manifest = prepare_folder(
-            flags.data,
-            out=flags.out,
+            Path(flags.data),
+            out=Path(flags.out) if flags.out else None,
             expect="imagenet" if kind == "imagenet" else "any",
             workers=flags.workers or None,
             on_unreadable=flags.on_unreadable,
@@ -86,11 +95,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
 
 
 def _shapes(arguments: Sequence[str]) -> int:
-    @dataclass(frozen=True)
-    class Flags:
-        kind: Literal["classes", "boxes"] = "classes"  # class folders, or pictures with COCO annotations
-
-    flags = parse(arguments, Flags(), prog="prepare shapes", description="Render the built-in data set.")
+    flags = parse(arguments, ShapesFlags(), prog="prepare shapes", description="Render the built-in data set.")
     from paceline.prepare.shapes import shapes_folder
 
     print(shapes_folder(flags.kind))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cli.flags import parse_recipe
+from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
 
 
@@ -25,6 +26,8 @@ def run(arguments: Sequence[str]) -> int:
     """Write the mosaic and print its path."""
     asked = parse_recipe(arguments, PreviewFlags(), verb="preview")
     flags = asked.controls
+    if flags.images < 1 or flags.columns < 1 or flags.step < 0:
+        raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
     import numpy as np
     import torch
 
@@ -33,9 +36,12 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.dist.world import open_world
     from paceline.report.draw import mosaic
     from paceline.tasks import open_task
+    from paceline.tasks.classification import Classification
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=print)
+    if not isinstance(task, Classification):
+        raise RecipeError(f"preview: --task {asked.recipe.task} has no preview; it draws classification's images.")
     side, batch = asked.recipe.input.size, asked.recipe.global_batch
     photos, captions = [], []
     step = flags.step
@@ -47,7 +53,11 @@ def run(arguments: Sequence[str]) -> int:
             photos.append(out)
             captions.append(task.classes[label])
         step += 1
-    flags.out.parent.mkdir(parents=True, exist_ok=True)
-    mosaic(photos, captions, flags.columns, tile=max(96, min(side, 224))).save(flags.out)
+    picture = mosaic(photos, captions, flags.columns, tile=max(96, min(side, 224)))
+    try:
+        flags.out.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(flags.out)
+    except (OSError, ValueError) as problem:  # ValueError: a suffix that Pillow knows no format for
+        raise UserError(f"--out {flags.out}: cannot be written ({problem}). Name a .png or .jpg file.") from None
     print(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0

@@ -7,26 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import tyro
+
 from paceline.cli.flags import parse
+from paceline.config.errors import UserError
 from paceline.config.run import read_run
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Which runs."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # run folders
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write each named run's report and print where it lies."""
-    import tyro
-
-    @dataclass(frozen=True)
-    class Flags:
-        runs: Annotated[tuple[Path, ...], tyro.conf.Positional]  # run folders
-
-    flags = parse(arguments, Flags(()), prog="report", description="Write a run's report.html again.")
+    flags = parse(arguments, Flags(), prog="report", description="Write a run's report.html again.")
     if not flags.runs:
-        from paceline.config.errors import UserError
-
         raise UserError("name a run folder: paceline report runs/resnet50-tiny-001")
     from paceline.report.page import write_report
 
     for folder in flags.runs:
         read_run(folder)  # names what is wrong before anything is written
-        print(write_report(folder))
+    for folder in flags.runs:
+        try:
+            print(write_report(folder))
+        except OSError as problem:
+            raise UserError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
     return 0

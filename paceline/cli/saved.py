@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from paceline.cli.choose import choose_recipe
 from paceline.config.errors import RecipeError
@@ -11,13 +12,19 @@ from paceline.config.run import Controls, fill, read_run
 from paceline.config.system import System
 
 
-def saved_recipe(path: Path) -> tuple[str, Recipe, dict]:
+def saved_recipe(path: Path) -> tuple[str, Recipe, dict[str, Any]]:
     """(recipe name, recipe as it was trained, all facts) of a run folder or run.json.
 
-    Raises RecipeError when the recipe's own file is gone, UserError when the file is no run.
+    A recipe of one's own is read back without its Python file, unless its task is one's own too.
+    Raises RecipeError when that file is gone, UserError when `path` is no run.
     """
     facts = read_run(path)
+    from paceline.tasks import SETTINGS
+    from paceline.trained import saved_recipe as of_built_in_task
+
     name = facts["name"]
+    if facts["recipe"].get("task") in SETTINGS:
+        return name, of_built_in_task(facts, str(path)), facts
     try:
         template = choose_recipe(name)
     except RecipeError as problem:
@@ -25,9 +32,9 @@ def saved_recipe(path: Path) -> tuple[str, Recipe, dict]:
     return name, fill(template, facts["recipe"], "recipe"), facts
 
 
-def saved_request(path: Path) -> tuple[tuple[str, Recipe, str, System], Controls]:
-    """What a run.json asked for, as the starting point of the same command again; --out is asked anew."""
+def saved_request(path: Path) -> tuple[tuple[str, Recipe, str, System], Controls, dict[str, Any]]:
+    """What a run.json asked for, as the starting point of the same command again, and all facts; --out is asked anew."""
     name, recipe, facts = saved_recipe(path)
     system = fill(System(), facts["system"], "system")
     controls = fill(Controls(), {**facts["controls"], "out": ""}, "controls")
-    return (name, recipe, facts.get("system_name", "auto"), system), controls
+    return (name, recipe, facts.get("system_name", "auto"), system), controls, facts

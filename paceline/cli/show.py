@@ -30,11 +30,14 @@ class ShowFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
-    base = None
+    base, defaults = None, ShowFlags()
     if arguments and (Path(arguments[0]).is_dir() or arguments[0].endswith(".json")):
-        base, _ = saved_request(Path(arguments[0]))
+        base, _, facts = saved_request(Path(arguments[0]))
+        defaults = ShowFlags(
+            world=facts["world"], **{name: facts["plan"][name] for name in ("train_images", "val_images")}
+        )
         arguments = arguments[1:]
-    asked = parse_recipe(arguments, ShowFlags(), verb="show", base=base)
+    asked = parse_recipe(arguments, defaults, verb="show", base=base)
     flags, recipe, system = asked.controls, asked.recipe, asked.system
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")

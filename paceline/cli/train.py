@@ -28,16 +28,15 @@ def run(arguments: Sequence[str]) -> int:
             print(f"  {name:<26} {(make.__doc__ or '').strip().splitlines()[0]}")
         print("\n`paceline train RECIPE --help` lists its flags.")
         return 0 if arguments else 2
-    base, controls, system_given = None, Controls(), False
+    base, controls = None, Controls()
     if arguments[0].endswith(".json"):
-        base, controls = saved_request(Path(arguments[0]))
+        base, controls, _ = saved_request(Path(arguments[0]))
         asked = parse_recipe(arguments[1:], controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
     else:
         if Path(arguments[0]).is_dir():
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)
-    system_given = any(name.startswith("system") for name in asked.given) or "--system" in arguments
 
     from paceline.setup import Request
     from paceline.train import run_training
@@ -48,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
         system_name=asked.system_name,
         system=asked.system,
         controls=asked.controls,
-        given=asked.given | ({"system"} if system_given else set()),
+        given=asked.given,
         command=shlex.join(["paceline", "train", *arguments]),
         repeats=base is not None,
     )

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# Names of choices whose field would otherwise not fit on one line with its comment.
+Stem = Literal["imagenet", "small"]
+Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
+
 
 @dataclass(frozen=True)
 class ResNetModel:
@@ -12,9 +16,7 @@ class ResNetModel:
 
     depth: Literal[10, 18, 34, 50, 101, 152, 200, 269] = 50  # layers; up to 34 of basic blocks, above of bottlenecks
     width: int = 64  # filters of the stem and of the first stage's 3x3 convolutions
-    stem: Literal["imagenet", "small"] = (
-        "imagenet"  # 7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures
-    )
+    stem: Stem = "imagenet"  # 7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures
     stem_channels: Literal[3, 4] = 3  # input channels; 4 adds a zero channel, as MXNet's NHWC kernels wanted
     bn_eps: float = 1e-5  # BatchNorm epsilon
     bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
@@ -36,7 +38,5 @@ class PhotoInput:
     eval_size: int = 224  # evaluation: side of the centre crop, pixels
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
-    decoder: Literal["simplejpeg", "nvimgcodec", "pillow"] = (
-        "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
-    )
+    decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels

@@ -157,6 +157,11 @@ def shorten(plan: Plan, *, steps: int = 0, eval_every: int = 0) -> Plan:
     return replace(plan, stop_after=stop, eval_steps=tuple(sorted({step for step in due if step <= stop} | {stop})))
 
 
+def evaluation_batch(images_per_forward: int, val_images: int, world: int) -> int:
+    """Most images in one forward of an evaluation: as in training, but not more than a rank's share."""
+    return max(1, min(images_per_forward, math.ceil(val_images / world)))
+
+
 def _eval_steps(
     first: float, every: float, at: tuple[float, ...], unit: str, per_epoch: float, total: int
 ) -> tuple[int, ...]:

@@ -16,6 +16,12 @@ from paceline.config.errors import RecipeError
 ModelT = TypeVar("ModelT")
 InputT = TypeVar("InputT")
 
+# Names of choices whose field would otherwise not fit on one line with its comment.
+MomentumForm = Literal["torch", "lr_inside", "lr_inside_corrected"]
+DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
+Unit = Literal["epochs", "run"]
+EpochSteps = Literal["exact", "up", "down"]
+
 # Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
 # ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in prepare/shapes.py.
 DATA_IMAGES = {"imagenet": (1_281_167, 50_000), "shapes": (2_000, 400)}
@@ -28,14 +34,10 @@ class Optim:
     kind: Literal["sgd", "lars"] = "sgd"  # optimiser
     lr: float = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
     momentum: float = 0.9  # momentum coefficient
-    momentum_form: Literal["torch", "lr_inside", "lr_inside_corrected"] = (
-        "torch"  # where lr enters: outside the velocity (torch), inside, or inside with MXNet's correction
-    )
+    momentum_form: MomentumForm = "torch"  # lr outside the velocity (torch), inside, or inside with MXNet's correction
     nesterov: bool = False  # look-ahead gradient; momentum_form torch only
     weight_decay: float = 1e-4  # L2 coefficient, added to the gradient
-    decay_on: Literal["all", "no_norm", "no_norm_no_bias"] = (
-        "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
-    )
+    decay_on: DecayOn = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
     lars_eta: float = 0.001  # LARS trust coefficient
     lars_eps: float = 0.0  # LARS epsilon in the trust ratio's denominator
 
@@ -45,9 +47,7 @@ class Schedule:
     """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
 
     kind: Literal["cosine", "poly2", "steps", "constant"] = "cosine"  # shape of the decay after the warm-up
-    unit: Literal["epochs", "run"] = (
-        "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
-    )
+    unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
     warmup: float = 0.0  # length of the linear warm-up, in `unit`
     warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
     horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
@@ -61,7 +61,7 @@ class Quality:
     """When to evaluate, and what ends the run. A target is met by >=; all must be met in one evaluation."""
 
     targets: tuple[tuple[str, float], ...] = ()  # e.g. top1 0.759; empty = train to the end
-    unit: Literal["epochs", "run"] = "epochs"  # what first, every and at count in: epochs, or fractions of the run
+    unit: Unit = "epochs"  # what first, every and at count in: epochs, or fractions of the run
     first: float = 1.0  # first evaluation, in `unit`
     every: float = 1.0  # distance between evaluations, in `unit`
     at: tuple[float, ...] = ()  # exact evaluation points, in `unit`; replaces first and every
@@ -78,9 +78,7 @@ class Recipe(Generic[ModelT, InputT]):
     global_batch: int = 256  # images per optimiser step, over all ranks and accumulations
     epochs: float = 0.0  # length in passes over the training images; or give images_seen
     images_seen: int = 0  # length in images; or give epochs
-    epoch_steps: Literal["exact", "up", "down"] = (
-        "exact"  # an epoch's steps: a fraction, or rounded as the original did
-    )
+    epoch_steps: EpochSteps = "exact"  # an epoch's steps: a fraction, or rounded as the original did
     bn_span: int = 64  # images that share one set of BatchNorm statistics
     optim: Optim = field(default_factory=Optim)  # the optimiser
     schedule: Schedule = field(default_factory=Schedule)  # the learning rate over time
@@ -132,6 +130,18 @@ def check_batch_and_lr(before: Recipe, after: Recipe, given: set[str]) -> None:
     )
 
 
+def settle_length(recipe: Recipe, given: set[str]) -> Recipe:
+    """--epochs on a recipe counted in images (or the reverse) replaces its length instead of contradicting it.
+
+    given   dotted names of the fields that were set by hand
+    """
+    if "epochs" in given and "images_seen" not in given and recipe.epochs:
+        return replace(recipe, images_seen=0)
+    if "images_seen" in given and "epochs" not in given and recipe.images_seen:
+        return replace(recipe, epochs=0.0)
+    return recipe
+
+
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with dotted fields replaced, e.g. {"optim.lr": 0.1, "global_batch": 64}; the batch rule is applied.
 
@@ -140,17 +150,20 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     changed = recipe
     for dotted, value in changes.items():
         changed = _replace_at(changed, dotted.split("."), value, dotted)
+    changed = settle_length(changed, set(changes))
     check_batch_and_lr(recipe, changed, set(changes))
     check_recipe(changed)
     return changed
 
 
 def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:
-    names = [entry.name for entry in fields(node)] if is_dataclass(node) else []
+    if isinstance(node, type) or not is_dataclass(node):
+        raise RecipeError(f"{dotted}: {type(node).__name__} has no fields; name the field itself.")
+    names = [entry.name for entry in fields(node)]
     if path[0] not in names:
         near = difflib.get_close_matches(path[0], names, n=1)
         hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(names)}."
         raise RecipeError(f"{dotted}: a recipe has no such field.{hint}")
     if len(path) > 1:
         value = _replace_at(getattr(node, path[0]), path[1:], value, dotted)
-    return replace(node, **{path[0]: value})
+    return replace(node, **{path[0]: value})  # type: ignore[arg-type]  # the checker does not narrow `type` out of Any

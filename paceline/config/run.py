@@ -25,13 +25,11 @@ Node = TypeVar("Node")
 class Controls:
     """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
 
-    data: str = (
-        ""  # data set: a folder with train/ and val/, or one that holds a manifest.json; empty = the built-in shapes
-    )
+    data: str = ""  # data set: a folder with train/ and val/, or with a manifest.json; empty = the built-in shapes
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
     weights: str = ""  # start from these weights: .pth, .safetensors, or a checkpoint folder
     steps: int = 0  # stop after this many steps; 0 = the recipe's length
-    limit_train: int = 0  # use only the first N training images; 0 = all
+    limit_train: int = 0  # use only N training images, evenly spread; 0 = all
     limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
     time_budget: str = ""  # stop in good order after this long, e.g. 90s, 30m, 2h
     patience: int = 0  # stop after this many evaluations without a better result; 0 = never

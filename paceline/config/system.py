@@ -10,6 +10,9 @@ from typing import Literal
 
 from paceline.config.errors import RecipeError
 
+# Named, so that its field fits on one line with its comment.
+Precision = Literal["fp32", "bf16", "fp16"]
+
 
 @dataclass(frozen=True)
 class System:
@@ -19,9 +22,7 @@ class System:
     per_node: int = 1  # ranks on one node (accelerators; on a CPU, processes)
     memory_gib: float = 8.0  # memory of one rank, in GiB
     images_per_forward: int = 0  # most images in one forward; 0 = what the memory estimate allows
-    precision: Literal["fp32", "bf16", "fp16"] = (
-        "fp32"  # type of the matrix products; weights, losses and norms stay fp32
-    )
+    precision: Precision = "fp32"  # type of the matrix products; weights, losses and norms stay fp32
     loss_scale: float = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model

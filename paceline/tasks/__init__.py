@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.python_file import from_file, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
@@ -15,6 +17,7 @@ from paceline.dist.world import World
 from paceline.prepare.folder import ensure_prepared
 from paceline.tasks.classification import Classification, classifier_memory
 from paceline.tasks.memory import MemoryEstimate
+from paceline.tasks.task import Task
 
 Say = Callable[[str], None]
 
@@ -35,24 +38,31 @@ def open_classification(recipe: Recipe, controls: Controls, world: World, *, say
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
-TASKS: dict[str, Callable[..., Any]] = {"classification": open_classification}
+TASKS: dict[str, Callable[..., Task]] = {"classification": open_classification}
+# What the two typed parts of a task's recipe are, for reading one back from run.json.
+SETTINGS: dict[str, tuple[Any, Any]] = {"classification": (ResNetModel(), PhotoInput())}
 MEMORY: dict[str, Callable[[Recipe, System], MemoryEstimate]] = {"classification": classifier_memory}
 
 
-def open_task(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Any:
-    """The recipe's task on the asked data.
+def open_task(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Task:
+    """The recipe's task on the asked data: one of TASKS, or a function like them in a Python file of one's own.
 
     Raises RecipeError for an unknown task, DataError for data that cannot be used.
     """
-    if recipe.task not in TASKS:
-        raise RecipeError(f"--task {recipe.task}: there is no such task. Known: {', '.join(TASKS)}.")
-    return TASKS[recipe.task](recipe, controls, world, say=say)
+    maker = from_file(recipe.task, "task") if is_in_file(recipe.task) else TASKS.get(recipe.task)
+    if maker is None:
+        raise RecipeError(
+            f"--task {recipe.task}: there is no such task. Known: {', '.join(TASKS)}. One of your own: ./file.py:function"
+        )
+    return maker(recipe, controls, world, say=say)
 
 
 def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:
     """The memory estimate of a recipe without its data (ImageNet's 1000 classes where the class count matters)."""
     if recipe.task not in MEMORY:
-        raise RecipeError(f"--task {recipe.task}: there is no such task. Known: {', '.join(MEMORY)}.")
+        raise RecipeError(
+            f"--task {recipe.task}: the memory of this task is not known without its data ({', '.join(MEMORY)} is)."
+        )
     return MEMORY[recipe.task](recipe, system)
 
 

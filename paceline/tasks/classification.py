@@ -6,7 +6,7 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +56,7 @@ class Classification:
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
     headline = "top1"
+    metrics: Sequence[str] = ("top1", "top5")
     benchmark = "resnet"
 
     def __init__(
@@ -64,14 +65,12 @@ class Classification:
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
         self.train, self.val = open_split(manifest, "train"), open_split(manifest, "val")
-        self.train_numbers = np.arange(len(self.train))[: limit_train or None]
-        # Evenly spread: the first N of a class-folder set would be a few classes only.
-        kept = min(limit_val or len(self.val), len(self.val))
-        self.val_numbers = np.arange(kept) * len(self.val) // max(1, kept)
+        self.train_numbers = spread(len(self.train), limit_train)
+        self.val_numbers = spread(len(self.val), limit_val)
         self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)
         self.classes: Sequence[str] = manifest.class_names or manifest.classes
         self.is_target_data = is_target_data(recipe, manifest)
-        self.facts: dict[str, Any] = {
+        self.facts: Mapping[str, Any] = {
             "root": str(manifest.root_path),
             "manifest": str(manifest.folder),
             "hash": manifest.content_hash,
@@ -196,6 +195,15 @@ class Classification:
             forwards=plan.forwards,
             join=plan.bn_join,
         )
+
+
+def spread(images: int, limit: int) -> np.ndarray:
+    """Numbers of `limit` of `images` images, evenly spread: the first N of a class-folder set would be a few classes only.
+
+    limit   0 = all
+    """
+    kept = min(limit or images, images)
+    return np.arange(kept) * images // max(1, kept)
 
 
 def read_for_evaluation(data: bytes, name: str, settings: PhotoInput, out: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """The protocol of a task: the only thing that knows both data and model. The loop, evaluation and prediction know tasks alone.
 
-A task of your own is a function `(recipe, source) -> Task` in any Python file, named in the recipe as `./file.py:function`.
+A task of your own is a function `(recipe, controls, world, *, say) -> Task`, as those in paceline.tasks.TASKS, in any Python
+file, named in the recipe as `./file.py:function`.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Task(Protocol):
     benchmark: str  # MLPerf's name of the workload
     is_target_data: bool  # whether the recipe's quality target was set for this data
     headline: str  # the metric that decides which checkpoint is best; larger is better
+    metrics: Sequence[str]  # names of all metrics of an evaluation, which targets may use
     train_images: int
     val_images: int
     classes: Sequence[str]  # readable names, by class index

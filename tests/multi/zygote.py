@@ -1,12 +1,14 @@
 """Ranks that start at once: one process imports torch, then forks a rank whenever a test wants one.
 
-As a program it reads jobs from stdin, one JSON object a line, and answers each with one line. As a module it offers
-`Zygote`, the test's side of that conversation. A rank's stdout and stderr go to one file.
+As a program (`zygote.py MODULE`) it imports MODULE, reads jobs from stdin, one JSON object a line, and answers each with
+two lines: its ranks' process ids, and, when all have ended, their exit codes. Each rank calls MODULE.main(). As a module
+it offers `Zygote`, the test's side of that conversation. A rank's stdout and stderr go to one file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -15,6 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,13 +31,16 @@ class Ended:
 
 
 class Zygote:
-    """Starts ranks of world_rank.py; use as a context manager."""
+    """Starts ranks of tests/multi/MODULE.py; use as a context manager. One job at a time."""
+
+    def __init__(self, module: str = "world_rank") -> None:
+        self._module = module
 
     def __enter__(self) -> Zygote:
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
         # Newer Pythons warn of forking beside threads; here those are torch's, and idle.
         warnings = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
-        command = [sys.executable, *warnings, str(HERE / "zygote.py")]
+        command = [sys.executable, *warnings, str(HERE / "zygote.py"), self._module]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True, cwd=HERE
         )
@@ -46,15 +52,48 @@ class Zygote:
         self._process.stdout.close()
         self._process.wait()
 
-    def run(self, folder: Path, environs: list[dict[str, str]], *arguments: str, deadline: float = 45) -> list[Ended]:
-        """Run one rank per environment until all have ended; those alive after `deadline` seconds are killed."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        outs = [str(folder / f"rank{i}.txt") for i in range(len(environs))]
-        job = {"environs": environs, "outs": outs, "arguments": arguments, "deadline": deadline}
+    def start(self, folder: Path, environs: list[dict[str, str]], *arguments: str, deadline: float = 45) -> Job:
+        """Start one rank per environment, all in one process group; those alive after `deadline` seconds are killed."""
+        outs = [folder / f"rank{i}.txt" for i in range(len(environs))]
+        job = {
+            "environs": environs,
+            "outs": [str(out) for out in outs],
+            "arguments": arguments,
+            "deadline": deadline,
+        }
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        codes = json.loads(self._process.stdout.readline())
-        return [Ended(code, Path(out).read_text()) for code, out in zip(codes, outs)]
+        return Job(json.loads(self._answer()), outs, self)
+
+    def run(self, folder: Path, environs: list[dict[str, str]], *arguments: str, deadline: float = 45) -> list[Ended]:
+        """`start`, and wait until all have ended."""
+        return self.start(folder, environs, *arguments, deadline=deadline).wait()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+@dataclass
+class Job:
+    """Ranks at work."""
+
+    pids: list[int]
+    outs: list[Path]
+    zygote: Zygote
+
+    def send(self, number: signal.Signals, *, rank: int | None = None) -> None:
+        """Send a signal to one rank, or to all at once."""
+        if rank is None:
+            os.killpg(self.pids[0], number)
+        else:
+            os.kill(self.pids[rank], number)
+
+    def wait(self) -> list[Ended]:
+        """What each rank left, when all have ended; call it once."""
+        codes = json.loads(self.zygote._answer())
+        return [Ended(code, out.read_text()) for code, out in zip(codes, self.outs)]
 
 
 def by_hand(rank: int, world: int, port: int, **more: str) -> dict[str, str]:
@@ -70,21 +109,19 @@ def by_hand(rank: int, world: int, port: int, **more: str) -> dict[str, str]:
     }
 
 
-def _fork_rank(environ: dict[str, str], out: str, arguments: list[str]) -> int:
+def _fork_rank(module: ModuleType, environ: dict[str, str], out: str, arguments: list[str], group: int) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        os.setpgid(0, group)
         with open(out, "w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         os.environ.update(environ)
-        sys.argv = ["world_rank.py", *arguments]
-        import world_rank
-
-        world_rank.main()
-        code = 0
+        sys.argv = [f"{module.__name__}.py", *arguments]
+        code = module.main() or 0
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     except BaseException:
@@ -98,12 +135,15 @@ def _fork_rank(environ: dict[str, str], out: str, arguments: list[str]) -> int:
         os._exit(code)
 
 
-def _serve() -> None:
-    import world_rank  # noqa: F401  imports torch, once
-
+def _serve(module: ModuleType) -> None:
     for line in sys.stdin:
         job = json.loads(line)
-        pids = [_fork_rank(environ, out, job["arguments"]) for environ, out in zip(job["environs"], job["outs"])]
+        pids: list[int] = []
+        for environ, out in zip(job["environs"], job["outs"]):
+            group = pids[0] if pids else 0
+            pids.append(_fork_rank(module, environ, out, job["arguments"], group))
+            os.setpgid(pids[-1], pids[0])  # here too: the next rank, or a test, may want the group before the rank does
+        print(json.dumps(pids), flush=True)
         until = time.monotonic() + job["deadline"]
         codes: dict[int, int] = {}
         while len(codes) < len(pids):
@@ -118,4 +158,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(importlib.import_module(sys.argv[1]))

@@ -1,0 +1,39 @@
+"""Code of one's own: an object in a Python file outside the package, named on the command line as `./file.py:name`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.config.errors import RecipeError
+
+
+def is_in_file(name: str) -> bool:
+    """Whether `name` names an object in a Python file rather than an entry of a menu."""
+    return ".py:" in name
+
+
+def from_file(where: str, noun: str) -> Any:
+    """The object called after the colon in the Python file before it, e.g. "./site.py:rack7".
+
+    noun  what it should be, for the message
+    The file is run, as `python file.py` would run it: it is the user's own.
+    Raises RecipeError when either is missing or the file does not import.
+    """
+    path, _, attribute = where.rpartition(":")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise RecipeError(f"{where}: there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(f"paceline_site_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses in the file look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        raise RecipeError(f"{where}: {path} does not import ({type(problem).__name__}: {problem}).") from problem
+    if not hasattr(module, attribute):
+        raise RecipeError(f"{where}: {path} has no {noun} {attribute!r}.")
+    return getattr(module, attribute)
