@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from paceline.state import State
 
 # Numbered folders under runs/ are tried up to here.
 MOST_RUNS = 9999
+# What a start that failed or was killed leaves in a folder before there is a run.json.
+LEFT_OVER = re.compile(r"\.lock|\.probe.*|\.run\.json\.part")
 
 
 @dataclass
@@ -73,10 +76,10 @@ class RunFolder:
         """run.json, whole or not at all; a resumed run's says how it goes on, and keeps the first one beside it."""
         if not self.is_main:
             return
-        file = self.path / "run.json"
+        file, part = self.path / "run.json", self.path / ".run.json.part"
         if self.saved is not None and not (self.path / "run-first.json").exists():
-            shutil.copyfile(file, self.path / "run-first.json")
-        part = self.path / ".run.json.part"
+            shutil.copyfile(file, part)
+            os.replace(part, self.path / "run-first.json")
         part.write_text(run.to_json())
         os.replace(part, file)
 
@@ -135,7 +138,7 @@ def _choose(name: str, out: str) -> tuple[Path, bool]:
                 f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away."
             )
         return path, False
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
         raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
     made = not path.exists()
     _make(path, f"--out {out}")

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
-from paceline.config.errors import RecipeError
+from paceline.checkpoint.layout import INDEX
+from paceline.checkpoint.read import SUFFIX, load_checkpoint
+from paceline.config.errors import CheckpointError, RecipeError
 from paceline.config.plan import evaluation_batch, make_plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
@@ -95,7 +97,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         if resumed is not None:
             state.restore(resumed[0], world)
         elif controls.weights:
-            for line in load_weights(task.weights_of(state.model), Path(controls.weights)).lines():
+            for line in load_weights(task.weights_of(state.model), weights_file(controls.weights)).lines():
                 say(line)
         run_folder.write(run)
         recorder = Recorder(
@@ -157,6 +159,20 @@ def settle_target(request: Request, task: Task, say) -> Recipe:
         "(set one with --quality.targets)"
     )
     return replace(recipe, quality=replace(recipe.quality, targets=()))
+
+
+def weights_file(name: str) -> Path:
+    """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
+
+    Raises CheckpointError for a damaged checkpoint, and for a run folder, which holds several.
+    """
+    path = Path(name).expanduser()
+    if (path / "run.json").is_file():
+        raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
+    if not (path / INDEX).is_file():
+        return path
+    groups = load_checkpoint(path).tensors
+    return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
 
 
 def check_metrics(recipe: Recipe, task: Task) -> None:

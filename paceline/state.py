@@ -56,12 +56,17 @@ class Meters:
 
     def read(self, world: World) -> tuple[dict[str, float], int | None]:
         """-> (mean of each loss over the interval and all ranks, first step of any rank whose loss was not finite or None)."""
-        names = sorted(self.sums)
-        totals = torch.stack([self.sums[name] for name in names])
-        world.sum_(totals)
-        means = {name: value / max(1, self.steps) for name, value in zip(names, totals.tolist())}
+        means = {name: value / max(1, self.steps) for name, value in self._totals(world).items()}
         first = smallest(world, int(self.first_bad))
         return means, None if first == NEVER else first
+
+    def _totals(self, world: World) -> dict[str, float]:
+        """The sums over all ranks; every rank must call it."""
+        if not self.sums:
+            return {}
+        names = sorted(self.sums)
+        totals = world.sum_(torch.stack([self.sums[name] for name in names]))
+        return dict(zip(names, totals.tolist()))
 
     def clear(self) -> None:
         """Begin a new interval."""
@@ -70,8 +75,7 @@ class Meters:
 
     def facts(self, world: World) -> dict[str, Any]:
         """JSON of the interval so far, summed over ranks."""
-        means, _ = self.read(world) if self.sums else ({}, None)
-        return {"steps": self.steps, "sums": {name: value * self.steps for name, value in means.items()}}
+        return {"steps": self.steps, "sums": self._totals(world)}
 
     def restore(self, facts: Mapping[str, Any], world: World) -> None:
         """The whole sum goes to rank 0, the others go on from zero."""
@@ -97,6 +101,7 @@ class State:
     best_step: int = -1  # where the headline metric was best
     last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
     evaluations_since_best: int = 0
+    evaluated_step: int = -1  # step of the newest evaluation
     evaluation_pending: bool = False  # saved at an evaluation's step before it was done
 
     def snapshot(self, world: World, seconds: float, facts: Mapping[str, Any]) -> Snapshot:
@@ -124,6 +129,7 @@ class State:
             "best_step": self.best_step,
             "last_metrics": self.last_metrics,
             "evaluations_since_best": self.evaluations_since_best,
+            "evaluated_step": self.evaluated_step,
             "evaluation_pending": self.evaluation_pending,
             "meters": self.meters.facts(world),
             "world": world.world,
@@ -153,12 +159,13 @@ class State:
         self.best, self.best_step = dict(facts["best"]), int(facts["best_step"])
         self.last_metrics = dict(facts["last_metrics"])
         self.evaluations_since_best = int(facts["evaluations_since_best"])
+        self.evaluated_step = int(facts["evaluated_step"])
         self.evaluation_pending = bool(facts["evaluation_pending"])
         self.meters.restore(facts["meters"], world)
 
     def remember(self, metrics: Mapping[str, float], is_best: bool) -> None:
         """An evaluation's result, for `best`, patience and the end event."""
-        self.last_metrics = dict(metrics)
+        self.last_metrics, self.evaluated_step = dict(metrics), self.step
         for name, value in metrics.items():
             self.best[name] = max(value, self.best.get(name, value))
         self.best_step = self.step if is_best else self.best_step

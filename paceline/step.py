@@ -8,6 +8,7 @@ whatever the cut.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -42,14 +43,7 @@ class TrainStep:
         if system.compile:
             network.compile(dynamic=False)
         if plan.world > 1:
-            # Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
-            network = DistributedDataParallel(
-                network,
-                device_ids=None,
-                broadcast_buffers=False,
-                gradient_as_bucket_view=True,
-                static_graph=False,
-            )
+            network = _data_parallel(network)
         self.network = network
 
     def __call__(self, batches: Sequence[Batch], *, lr: float, previous_lr: float) -> dict[str, Tensor]:
@@ -101,3 +95,13 @@ class TrainStep:
         if isinstance(self.network, DistributedDataParallel) and not last:
             return self.network.no_sync()
         return nullcontext()
+
+
+def _data_parallel(network: nn.Module) -> DistributedDataParallel:
+    """Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used."""
+    with warnings.catch_warnings():
+        # From torch 2.15 on the argument is deprecated, and says itself that rank-local buffers have nothing else yet.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+        return DistributedDataParallel(
+            network, device_ids=None, broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=False
+        )

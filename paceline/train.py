@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
 from paceline.config.plan import lr_at
 from paceline.config.recipe import Recipe, override
@@ -28,6 +29,8 @@ from paceline.trace import Tracer
 
 Status = Literal["success", "ran_out", "interrupted", "failed"]
 EXIT_CODES: dict[Status, int] = {"success": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
+# A file of this name in the run's folder stops the run, where a signal cannot reach it.
+STOP_FILE = "STOP"
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,12 @@ def loop(job: Job) -> Ending:
     recipe, plan, state, recorder = job.run.recipe, job.run.plan, job.state, job.recorder
     step_once = TrainStep(state, plan, job.run.system, job.place.device)
     with ExitStack() as open_things:
-        stop_request = open_things.enter_context(catch_stop(job.folder / "STOP"))
+        stop_request = open_things.enter_context(catch_stop(job.folder / STOP_FILE))
         vote = StopVote(job.world, stop_request)
         open_things.callback(vote.close)
+        state.evaluation_pending |= state.step >= job.last_step and state.evaluated_step != state.step
+        if not state.evaluation_pending and (how := end_after_evaluation(job)) is not None:
+            return finish(job, *how)  # killed between the last checkpoint and the `end` event
         loader = open_things.enter_context(job.train_loader())
         tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, active=job.world.is_main))
         recorder.start(state.step, job.clock.seconds())
@@ -158,7 +164,7 @@ def report_interval(job: Job, lr: float, waited: float) -> Ending | None:
 
 def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | None:
     """Evaluate, remember the best, save; the ending when this evaluation ends the run or was interrupted."""
-    state, task, plan, recorder = job.state, job.task, job.run.plan, job.recorder
+    state, task, recorder = job.state, job.task, job.recorder
     recorder.evaluation_begins(state.step)
     with job.interval.paused() as pause, ExitStack() as weights:
         weights.enter_context(state.averaged(job.world))
@@ -182,10 +188,7 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
     is_best = better(result.metrics[task.headline], state.best.get(task.headline))
     state.remember(result.metrics, is_best)
     job.write_predictions(result)
-    met = reached(job.run.recipe.quality.targets, result.metrics)
-    patience = job.run.controls.patience
-    tired = 0 < patience <= state.evaluations_since_best
-    ends = met or tired or state.step >= job.last_step
+    how = end_after_evaluation(job)
     recorder.evaluation(
         state.step,
         job.clock.seconds(),
@@ -193,17 +196,22 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
         headline=task.headline,
         images=result.images,
         eval_seconds=pause.seconds,
-        ends=ends,
+        ends=how is not None,
     )
     save(job, is_best=is_best)
-    if met:
-        return finish(job, "success", f"target {job.target} reached")
-    if tired:
-        return finish(job, *job.end_without_target(f"no better result in {patience} evaluations"))
-    if ends:
-        return finish(
-            job, *job.end_without_target(job.why_here or f"{state.step:,} of {plan.total_steps:,} steps done")
-        )
+    return None if how is None else finish(job, *how)
+
+
+def end_after_evaluation(job: Job) -> tuple[Status, str] | None:
+    """Status and reason of the end that the newest evaluation brings; None when training goes on."""
+    state, patience = job.state, job.run.controls.patience
+    if reached(job.run.recipe.quality.targets, state.last_metrics):
+        return "success", f"target {job.target} reached"
+    if 0 < patience <= state.evaluations_since_best:
+        return job.end_without_target(f"no better result in {patience} evaluations")
+    if state.step >= job.last_step:
+        done = f"{state.step:,} of {job.run.plan.total_steps:,} steps done"
+        return job.end_without_target(job.why_here or done)
     return None
 
 
@@ -211,14 +219,19 @@ def save(job: Job, *, is_best: bool = False) -> None:
     """Write a checkpoint in the background; all ranks call it, rank 0 writes."""
     snapshot = job.state.snapshot(job.world, job.clock.seconds(), job.checkpoint_facts)
     if job.writer is not None:
-        folder = job.writer.submit(job.state.step, snapshot, best=is_best)
-        job.recorder.checkpoint(job.state.step, job.clock.seconds(), name=folder.name, best=is_best)
+        job.writer.wait()
+        # The event comes first: after a kill, one that speaks of a checkpoint that never came is cut, but one that is
+        # missing would stay missing.
+        job.recorder.checkpoint(job.state.step, job.clock.seconds(), name=step_name(job.state.step), best=is_best)
+        job.writer.submit(job.state.step, snapshot, best=is_best)
 
 
 def finish(job: Job, status: Status, reason: str) -> Ending:
     """The run's end: the checkpoint is on disk before the `end` event says so."""
     if job.writer is not None:
         job.writer.close()
+    if status == "interrupted" and job.world.is_main:
+        (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
     state = job.state
     job.recorder.end(state.step, job.clock.seconds(), status=status, best=state.best, reason=reason)
     return Ending(status, reason, state.step, dict(state.best), str(job.folder))

@@ -60,7 +60,7 @@ def run_input_bench(
     paths = sorted(path for path in data.rglob("*") if path.suffix.lower() in _SUFFIXES)
     if not paths:
         raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
-    chosen = decoders if decoders is not None else ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)]
+    chosen: list[Decoder] = ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)] if decoders is None else decoders
     for decoder in chosen:
         require_decoder(decoder)
     cores = len(os.sched_getaffinity(0))

@@ -70,7 +70,7 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
     """The lines of `show`."""
     quality, optim = recipe.quality, recipe.optim
     length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.images_seen:,} images"
-    targets = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "no target"
+    targets = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "none"
     span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
     evaluations = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
     shared = (
@@ -91,8 +91,8 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"input    {' '.join(f'{key}={value}' for key, value in asdict(recipe.input).items())}",
         f"system   {system_name}   {system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}",
-        f"plan     {plan.world:,} ranks on {plan.nodes:,} nodes   {plan.images_per_forward} images a forward x "
-        f"{plan.forwards} forwards = {plan.images_per_rank} a rank",
+        f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}   {plan.images_per_forward} images a forward x "
+        f"{_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
         f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
         f"         {plan.train_images:,} training images   {plan.steps_per_epoch:,.6g} steps an epoch   "
         f"{plan.total_steps:,} steps in all   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
@@ -100,6 +100,10 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"memory   about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank: {memory.parameters / 1e6:.2f} M "
         f"parameters {memory.fixed / GIB:.2f} GiB + {plan.images_per_forward} images x {memory.per_image / 2**20:.1f} MiB",
     ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _on(value: bool) -> str:

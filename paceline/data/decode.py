@@ -8,7 +8,7 @@ The decoder is data treatment: a recipe names it, it is recorded, and it never c
   simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
   nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the
               same pixels again; Linux, `pip install "paceline[fast]"`
-  pillow      the reference; Pillow also resizes, which differs from torch's resize by one level at most
+  pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
 Other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which libjpeg-turbo complains go
 through Pillow with each decoder; what Pillow refuses, a truncated file for one, is a DataError. Damage below the region
 may go unseen in training; preparing a data set decodes every file in full.
@@ -32,7 +32,7 @@ from PIL import Image
 from paceline.config.errors import RecipeError
 from paceline.data.crop import Window
 from paceline.data.header import Header, undecodable
-from paceline.data.resample import resample_pillow, resample_torch
+from paceline.data.resample import resample_pillow, resample_scaled, resample_torch, scratch
 
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 ResizeLaw = Literal["bilinear-antialias"]
@@ -76,11 +76,11 @@ def decode_crop(
         elif (pixels := _rows_simplejpeg(data, header, window, scale)) is not None:
             if scale == 1:
                 bottom, right = window.top + window.height, window.left + window.width
-                region = _scratch("region", window.height, window.width)
+                region = scratch("region", window.height, window.width)
                 np.copyto(region, pixels[window.top : bottom, window.left : right])
                 resample_torch(region, window, out, flip)
             else:
-                resample_pillow(Image.fromarray(pixels), scale, window, out, flip)
+                resample_scaled(pixels, scale, window, out, flip)
             return
     _decode_pillow(data, window, out, flip, name)
 
@@ -95,16 +95,6 @@ def require_decoder(decoder: Decoder) -> None:
     """Raise RecipeError, with the command that mends it, where this decoder cannot run."""
     if decoder == "nvimgcodec":
         _nvimgcodec()
-
-
-def _scratch(purpose: str, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) uint8 of this thread, valid until the thread asks again for the same purpose."""
-    size = height * width * 3
-    memory = getattr(_of_thread, purpose, None)
-    if memory is None or memory.size < size:
-        memory = np.empty(size, np.uint8)
-        setattr(_of_thread, purpose, memory)
-    return memory[:size].reshape(height, width, 3)
 
 
 def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) -> np.ndarray | None:
@@ -122,7 +112,7 @@ def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) ->
     else:
         rows = header.height
     height, width = -(-rows // scale), -(-header.width // scale)
-    pixels = _scratch("pixels", height, width)
+    pixels = scratch("pixels", height, width)
     least = (0, 0) if scale == 1 else (height, width)
     try:
         simplejpeg.decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
@@ -134,28 +124,36 @@ def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) ->
 
 
 def _region_nvimgcodec(data: bytes, window: Window) -> np.ndarray | None:
-    """(height, width, 3) of the window's region at full scale; None where nvImageCodec could not decode it."""
-    codec, decoder, parameters = _nvimgcodec_of_thread()
-    region = codec.Region(window.top, window.left, window.top + window.height, window.left + window.width)
-    image = decoder.decode(codec.CodeStream(data).get_sub_code_stream(0, region), params=parameters)
-    return None if image is None else np.asarray(image)
+    """(height, width, 3) of the window's region at full scale; None where nvImageCodec could not decode it.
 
-
-def _nvimgcodec_of_thread() -> tuple[Any, Any, Any]:
-    """(module, decoder, parameters): each thread has a decoder of its own, which works in the calling thread."""
+    The memory belongs to this thread's decoder, valid until the thread decodes again.
+    """
     tools = getattr(_of_thread, "nvimgcodec", None)
     if tools is None:
-        codec = _nvimgcodec()
+        tools = _of_thread.nvimgcodec = _RegionDecoder()
+    return tools.decode(data, window)
+
+
+class _RegionDecoder:
+    """nvImageCodec's CPU decoder, one for each thread; it works in the calling thread."""
+
+    def __init__(self) -> None:
+        self.codec = _nvimgcodec()
         with _importing, _silence():
-            decoder = codec.Decoder(
+            self.decoder = self.codec.Decoder(
                 device_id=_NO_DEVICE,
                 max_num_cpu_threads=1,
-                backends=[codec.Backend(codec.BackendKind.CPU_ONLY)],
+                backends=[self.codec.Backend(self.codec.BackendKind.CPU_ONLY)],
                 options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
             )
-        parameters = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.ColorSpec.SRGB)
-        tools = _of_thread.nvimgcodec = (codec, decoder, parameters)
-    return tools
+        self.parameters = self.codec.DecodeParams(apply_exif_orientation=False, color_spec=self.codec.ColorSpec.SRGB)
+        self.image: Any = None
+
+    def decode(self, data: bytes, window: Window) -> np.ndarray | None:
+        region = self.codec.Region(window.top, window.left, window.top + window.height, window.left + window.width)
+        stream = self.codec.CodeStream(data).get_sub_code_stream(0, region)
+        self.image = self.decoder.decode(stream, image=self.image, params=self.parameters)
+        return None if self.image is None else np.asarray(self.image)
 
 
 def _nvimgcodec() -> Any:

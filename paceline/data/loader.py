@@ -242,7 +242,8 @@ class Loader:
         if self._stream is not None:
             with torch.cuda.stream(self._stream):
                 batches = [batch.to(self._device, non_blocking=True) for batch in batches]
-                slot.copied = self._stream.record_event()
+                slot.copied = torch.cuda.Event()
+                slot.copied.record(self._stream)
         elif self._device.type != "cpu":
             batches = [batch.to(self._device) for batch in batches]
         with self._changed:

@@ -112,9 +112,11 @@ class StopVote:
     def stopping_here(self) -> bool:
         """Whether somebody asked to stop, as far as this rank knows: for loops of different lengths. No collective.
 
+        A used-up time budget does not count here: what it ends is training, and an evaluation is part of a good end.
         Afterwards the ranks may differ in how far they came: agree() settles it.
         """
         reason = self._mine()
+        reason = "" if reason == "time budget" else reason
         if not reason and self._world.control is not None and time.monotonic() - self._looked >= STORE_SECONDS:
             self._looked = time.monotonic()
             if self._world.store.check([STORE_KEY]):

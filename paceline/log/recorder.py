@@ -45,15 +45,17 @@ class Recorder:
         self._quiet = folder is None
         self._evaluated = evaluated
         self._ended = False
-        self._epoch_begun = 0.0
+        self._epoch_begun = (0, 0.0)  # step and seconds from which an epoch's throughput counts
+        self._epoch_due = False  # an epoch begins once this step's evaluation is over
         if folder is None:
             return
         self.console = Console(facts.total_steps, target=facts.target)
         self._events = EventLog(folder / "events.jsonl")
         self._mllog = MLLog(folder / "mllog.txt")
-        if resumed_at is not None:
-            self._events.truncate_after(resumed_at, evaluated=evaluated)
-            self._mllog.truncate_after(resumed_at, evaluated=evaluated)
+        # A run that was killed before its first checkpoint starts over, and what it logged goes.
+        keep = -1 if resumed_at is None else resumed_at
+        self._events.truncate_after(keep, evaluated=evaluated)
+        self._mllog.truncate_after(keep, evaluated=evaluated)
         self._board = TensorBoard(folder / "tensorboard", purge_step=resumed_at)
         self._mllog.submission(
             facts.benchmark, org="reference_implementation", division="closed", status="onprem", platform=facts.platform
@@ -75,9 +77,14 @@ class Recorder:
         self._mllog.init_stop()
         self._mllog.run_start(train_samples=self._facts.train_images, eval_samples=self._facts.val_images)
         # A run that goes on inside a block or an epoch is still in it: only what begins at `step` was cut.
-        if step == 0 or (step in self._facts.eval_steps and self._evaluated):
+        self._epoch_begun = (step, seconds)
+        epoch_begins = step == 0 or self._epochs_done(step) > self._epochs_done(step - 1)
+        if not self._evaluated:
+            self._epoch_due = epoch_begins
+            return
+        if step == 0 or step in self._facts.eval_steps:
             self._open_block(step)
-        if step == 0 or self._epochs_done(step) > self._epochs_done(step - 1):
+        if epoch_begins:
             self._open_epoch(step, seconds)
 
     def resume(self, step: int, seconds: float, *, checkpoint: str, world: int) -> None:
@@ -92,10 +99,12 @@ class Recorder:
             return
         epoch = self._epochs_done(step)
         self._mllog.epoch_stop(epoch_num=epoch, step=step)
-        elapsed = seconds - self._epoch_begun
-        if elapsed > 0:
-            self._mllog.tracked_stats({"throughput": self._facts.train_images / elapsed}, step=step)
-        if step < self._facts.total_steps:
+        first, began = self._epoch_begun
+        images = (step - first) / self._facts.steps_per_epoch * self._facts.train_images
+        self._mllog.tracked_stats({"throughput": images / max(seconds - began, 1e-9)}, step=step)
+        if step in self._facts.eval_steps:
+            self._epoch_due = True
+        elif step < self._facts.total_steps:
             self._open_epoch(step, seconds)
 
     def train(self, step: int, seconds: float, *, eta_seconds: float, **facts: Any) -> None:
@@ -140,6 +149,8 @@ class Recorder:
         self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
         if not ends:
             self._open_block(step)
+            if self._epoch_due:
+                self._open_epoch(step, seconds)
 
     def checkpoint(self, step: int, seconds: float, *, name: str, best: bool) -> None:
         """A checkpoint of `step` is being written."""
@@ -172,7 +183,7 @@ class Recorder:
         self._board.write(record)
 
     def _open_epoch(self, step: int, seconds: float) -> None:
-        self._epoch_begun = seconds
+        self._epoch_begun, self._epoch_due = (step, seconds), False
         self._mllog.epoch_start(epoch_num=self._epochs_done(step) + 1, step=step)
 
     def _epochs_done(self, step: int) -> int:

@@ -132,20 +132,23 @@ def gaudi2_2048() -> ImageRecipe:
 
 
 def tiny() -> ImageRecipe:
-    """A small ResNet v1.5 for a laptop's CPU, through the very same code; made for 2,000 pictures of 8 to 10 classes.
+    """A small ResNet v1.5 for a laptop's CPU, through the very same code; made for some 2,000 pictures of 8 to 10 classes.
 
-    paceline train resnet50-tiny                                  # the built-in shapes, to its target
-    paceline train resnet50-tiny --data photos                    # your class folders, to the end
+        paceline train resnet50-tiny                                  # the built-in shapes, to its target
+        paceline train resnet50-tiny --data photos                    # your class folders, to the end
+
+    Ten layers at 128 px, evaluated at 160 px (a multiple of the network's stride of 32; objects look larger in random
+    crops than in the whole picture, Touvron et al. 2019). Measured: results/resnet50-tiny.
     """
     return Recipe(
         task="classification",
-        model=ResNetModel(depth=18, width=32, zero_init_last_gamma=True),
-        input=PhotoInput(size=96, area=(0.35, 1.0), eval_resize=128, eval_size=112),
+        model=ResNetModel(depth=10, width=32, zero_init_last_gamma=True),
+        input=PhotoInput(size=128, area=(0.3, 1.0), eval_resize=183, eval_size=160),
         target_data="shapes",
-        global_batch=64,
-        images_seen=50_000,
-        bn_span=64,
-        optim=Optim(lr=0.2, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
+        global_batch=32,
+        images_seen=72_000,
+        bn_span=32,
+        optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
         schedule=Schedule(kind="cosine", unit="run", warmup=0.1),
-        quality=Quality(targets=(("top1", 0.85),), unit="run", first=0.1, every=0.1),
+        quality=Quality(targets=(("top1", 0.85),), unit="run", first=0.1, every=0.05),
     )

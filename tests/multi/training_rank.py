@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import matplotlib.figure  # noqa: F401  the report draws with it
+import torch._dynamo  # noqa: F401  the memory estimate's meta device brings it in
 import tyro  # noqa: F401
 
 import paceline.cli.eval

@@ -1,0 +1,159 @@
+"""Killed and resumed = never killed: the same tensors to the bit, the same events, the same MLPerf log."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+from small_run import (
+    STEPS,
+    Trainer,
+    assert_same_run,
+    copy_of,
+    events,
+    last_event,
+    mllog,
+    said,
+    step_reached,
+    wait_until,
+)
+
+from paceline.log.events import read_events
+
+pytestmark = pytest.mark.multi
+
+# Two ranks: three images a forward, statistics over both ranks, and a weight average. Three: log intervals that
+# checkpoints cut, and a sum of gradients whose order depends on how data parallel groups them.
+FLAGS = {
+    1: "--save-every 3 --log-every 2 --keep 99",
+    2: "--save-every 3 --log-every 2 --keep 99 --ema 0.9",
+    3: "--save-every 3 --log-every 4 --keep 99",
+}
+
+
+@pytest.fixture(scope="module")
+def unbroken(trainer: Trainer) -> Callable[[int], Path]:
+    """The run that nothing happened to, by number of ranks."""
+    made: dict[int, Path] = {}
+
+    def run(ranks: int) -> Path:
+        if ranks not in made:
+            made[ranks] = trainer.finished(trainer.folder / f"unbroken{ranks}", FLAGS[ranks], ranks=ranks)
+        return made[ranks]
+
+    return run
+
+
+def saved_steps(run: Path) -> list[int]:
+    """Steps whose checkpoints are whole on the disk."""
+    return sorted(int(path.name[5:]) for path in (run / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_killed_at_a_random_step_it_goes_on_to_the_same_bits(trainer, unbroken, tmp_path, request, ranks):
+    step = Random(request.node.nodeid).randrange(1, STEPS - 5)
+    run = tmp_path / "killed"
+    job = trainer.start(trainer.train(run, FLAGS[ranks]), ranks=ranks)
+    wait_until(lambda: step_reached(run) >= step, f"step {step}")
+    job.send(signal.SIGKILL)
+    ended = job.wait()
+    assert [rank.code for rank in ended] == [-signal.SIGKILL] * ranks, said(ended)
+    announced = [event["step"] for event in read_events(run / "events.jsonl") if event["event"] == "checkpoint"]
+    assert set(saved_steps(run)) <= set(announced)
+    trainer.finished(run, FLAGS[ranks], ranks=ranks)
+    kinds = [event["event"] for event in read_events(run / "events.jsonl")]
+    assert kinds.count("resume") == (1 if step > 3 else kinds.count("resume"))
+    assert_same_run(run, unbroken(ranks))
+
+
+def interrupted_copy(run: Path, name: str, step: int) -> Path:
+    """A copy as a kill leaves it once the checkpoint of `step` is whole; the next line of each log is half written."""
+    copy = copy_of(run, name)
+    for saved in saved_steps(copy):
+        if saved > step:
+            shutil.rmtree(copy / "checkpoints" / f"step-{saved:06d}")
+    for link in ("last", "best"):
+        if not (copy / "checkpoints" / link).exists():
+            (copy / "checkpoints" / link).unlink()
+
+    def event_step(line: str) -> float:
+        record = json.loads(line)
+        return inf if record["event"] == "end" else record["step"]
+
+    def mllog_step(line: str) -> float:
+        record = json.loads(line.removeprefix(":::MLLOG "))
+        return inf if record["key"] == "run_stop" else record["metadata"].get("step_num", -1)
+
+    for file, step_of in (("events.jsonl", event_step), ("mllog.txt", mllog_step)):
+        lines = (copy / file).read_text().splitlines(keepends=True)
+        kept = [line for line in lines if step_of(line) <= step]
+        (copy / file).write_text("".join(kept) + lines[len(kept)][:40])
+    (copy / "report.html").unlink()
+    return copy
+
+
+# Where an epoch ended (9), where an evaluation fell on an epoch's end (13), and anywhere (27).
+@pytest.mark.parametrize("step", [9, 13, 27])
+def test_killed_right_after_a_checkpoint_it_repeats_nothing(trainer, unbroken, step):
+    run = interrupted_copy(unbroken(1), f"after{step}", step)
+    trainer.finished(run, FLAGS[1])
+    assert_same_run(run, unbroken(1))
+
+
+def test_killed_before_the_first_checkpoint_it_starts_over_and_logs_nothing_twice(trainer, unbroken):
+    run = interrupted_copy(unbroken(1), "early", 2)
+    trainer.finished(run, FLAGS[1])
+    assert_same_run(run, unbroken(1))
+
+
+def test_killed_while_it_was_set_up_the_same_command_is_not_refused(trainer, unbroken, tmp_path):
+    run = tmp_path / "early"
+    run.mkdir()
+    (run / ".lock").touch()
+    trainer.finished(run, FLAGS[1])
+    assert_same_run(run, unbroken(1))
+
+
+def test_killed_between_the_last_checkpoint_and_the_end_event_only_the_end_is_missing(trainer, unbroken):
+    run = interrupted_copy(unbroken(1), "late", STEPS)
+    trainer.finished(run, FLAGS[1])
+    assert_same_run(run, unbroken(1))
+
+
+def test_killed_between_the_checkpoint_that_met_the_target_and_the_end_event_it_trains_no_further(trainer):
+    flags = "--quality.targets top1 0.4 --eval-every 5 --keep 99"
+    run = trainer.finished(trainer.folder / "met", flags)
+    met = last_event(run)
+    assert met["status"] == "success" and met["step"] < STEPS
+    copy = interrupted_copy(run, "met-and-killed", met["step"])
+    trainer.finished(copy, flags)
+    assert_same_run(copy, run)
+
+
+def test_on_another_number_of_ranks_the_data_goes_on_where_it_stopped(trainer, unbroken):
+    run = interrupted_copy(unbroken(2), "fewer", 12)
+    trainer.finished(run, FLAGS[2], ranks=1)
+    (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
+    assert (resumed["step"], resumed["world"]) == (12, 1)
+    for got, wanted in zip(events(run), events(unbroken(2)), strict=True):
+        assert got.keys() == wanted.keys() and got["step"] == wanted["step"]
+        if got["event"] == "train":
+            assert got["samples"] == wanted["samples"] and got["loss"] == pytest.approx(wanted["loss"], abs=2e-3)
+
+
+def test_a_log_has_its_blocks_and_epochs_in_mlperfs_order(unbroken):
+    depth = {"block": 0, "epoch": 0}
+    for key, _, facts in mllog(unbroken(1)):
+        noun, _, verb = key.rpartition("_")
+        if noun in depth:
+            depth[noun] += 1 if verb == "start" else -1
+            assert depth[noun] in (0, 1), facts
+        if key == "epoch_start":
+            assert depth["block"] == 1, f"an epoch begins outside a block: {facts}"
+    assert depth["block"] == 0

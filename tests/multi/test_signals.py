@@ -1,0 +1,130 @@
+"""Asked to stop, by a signal, a file or a clock: saved at once, said how it ended, and gone on to the same bits."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from small_run import (
+    LONG_EVALUATION,
+    STEPS,
+    Trainer,
+    events,
+    kinds,
+    last_event,
+    said,
+    step_reached,
+    tensor_files,
+    wait_until,
+)
+
+pytestmark = pytest.mark.multi
+
+SAVED, INTERRUPTED = "--save-every 100 --log-every 2", 75
+
+
+@pytest.fixture(scope="module")
+def unbroken(trainer: Trainer) -> Path:
+    """The run on one rank that nobody asked to stop, with evaluations of a second or two."""
+    return trainer.finished(trainer.folder / "not-asked", f"{SAVED} {LONG_EVALUATION}")
+
+
+def assert_goes_on_like(trainer: Trainer, run: Path, unbroken: Path, flags: str, *, ranks: int = 1) -> None:
+    """The same command again ends the run as if it had never stopped; checkpoints that stopping made are extra."""
+    trainer.finished(run, flags, ranks=ranks)
+    assert tensor_files(run) == tensor_files(unbroken)
+    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
+
+
+def evaluating(run: Path) -> bool:
+    """Whether an evaluation is under way."""
+    log = run / "mllog.txt"
+    text = log.read_text() if log.exists() else ""
+    return text.count('"eval_start"') > text.count('"eval_stop"')
+
+
+def test_sigterm_in_training_saves_at_once_and_exits_75(trainer, unbroken, tmp_path):
+    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
+    job = trainer.start(trainer.train(run, flags))
+    wait_until(lambda: step_reached(run) >= 4, "step 4")
+    job.send(signal.SIGTERM)
+    (ended,) = job.wait()
+    assert ended.code == INTERRUPTED, ended.text
+    end = last_event(run)
+    assert (end["event"], end["status"]) == ("end", "interrupted") and "signal" in end["reason"]
+    assert 4 <= end["step"] < 13
+    assert kinds(run)[-2:] == [("checkpoint", end["step"]), ("end", end["step"])]
+    assert (run / "checkpoints" / "last").resolve().name == f"step-{end['step']:06d}"
+    assert_goes_on_like(trainer, run, unbroken, flags)
+
+
+def test_sigterm_in_an_evaluation_saves_and_the_evaluation_is_repeated_first(trainer, unbroken, tmp_path):
+    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
+    job = trainer.start(trainer.train(run, flags))
+    wait_until(lambda: evaluating(run), "an evaluation")
+    job.send(signal.SIGTERM)
+    (ended,) = job.wait()
+    assert ended.code == INTERRUPTED, ended.text
+    end = last_event(run)
+    assert (end["status"], end["step"]) == ("interrupted", 13) and "evaluation" in end["reason"]
+    assert kinds(run)[-3:] == [("train", 12), ("checkpoint", 13), ("end", 13)]
+    assert_goes_on_like(trainer, run, unbroken, flags)
+    assert kinds(run)[kinds(run).index(("resume", 13)) + 1] == ("eval", 13)
+
+
+def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, unbroken, tmp_path):
+    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
+    job = trainer.start(trainer.train(run, flags))
+    wait_until(lambda: step_reached(run) >= 2, "step 2")
+    (run / "STOP").touch()
+    (ended,) = job.wait()
+    assert ended.code == INTERRUPTED, ended.text
+    assert last_event(run)["status"] == "interrupted"
+    assert not (run / "STOP").exists()
+    assert_goes_on_like(trainer, run, unbroken, flags)
+
+
+@pytest.mark.parametrize("target, code, status", [("", 0, "success"), ("--quality.targets top1 1.1", 1, "ran_out")])
+def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tmp_path, target, code, status):
+    run = tmp_path / "budget"
+    flags = f"--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s {target}"
+    (ended,) = trainer.run(trainer.train(run, flags))
+    assert ended.code == code, ended.text
+    end = last_event(run)
+    assert (end["event"], end["status"]) == ("end", status) and "time budget 1s used up" in end["reason"]
+    assert [kind for kind, _ in kinds(run)][-3:] == ["eval", "checkpoint", "end"]
+    assert {step for _, step in kinds(run)[-3:]} == {end["step"]}
+    assert end["step"] > 1 and (run / "report.html").exists()
+
+
+def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(trainer, tmp_path):
+    run = tmp_path / "budget"
+    flags = "--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s"
+    ended = trainer.run(trainer.train(run, flags), ranks=2)
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    assert [kind for kind, _ in kinds(run)][-3:] == ["eval", "checkpoint", "end"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_of_two_ranks_stops_both_after_the_same_step(trainer, tmp_path, rank):
+    run, unbroken = tmp_path / "asked", trainer.folder / "not-asked-2"
+    if not unbroken.exists():
+        trainer.finished(unbroken, SAVED, ranks=2)
+    job = trainer.start(trainer.train(run, SAVED), ranks=2)
+    wait_until(lambda: step_reached(run) >= 4, "step 4")
+    job.send(signal.SIGTERM, rank=rank)
+    ended = job.wait()
+    assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
+    assert last_event(run)["status"] == "interrupted" and last_event(run)["step"] < STEPS
+    assert_goes_on_like(trainer, run, unbroken, SAVED, ranks=2)
+
+
+def test_a_signal_to_one_of_two_ranks_ends_the_evaluation_of_both(trainer, tmp_path):
+    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
+    job = trainer.start(trainer.train(run, flags), ranks=2)
+    wait_until(lambda: evaluating(run), "an evaluation")
+    job.send(signal.SIGUSR1, rank=1)
+    ended = job.wait()
+    assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
+    assert kinds(run)[-3:] == [("train", 12), ("checkpoint", 13), ("end", 13)]
