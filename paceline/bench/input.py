@@ -137,10 +137,11 @@ def _report(
     efficiency = {name: [cpu for _, cpu in rounds] for name, rounds in measured.items()}
     peers = [name for name in measured if name.startswith("torchvision")]
     best_peer = max(peers, key=lambda name: statistics.median(efficiency[name]))
+    tuned = next(name for name in measured if name.startswith("tuned"))
     bare = next(name for name in measured if name.startswith("bare"))
     ratios = {}
     for name in (name for name in measured if name.startswith("paceline")):
-        against = {"best peer": best_peer, "bare decode": bare}
+        against = {"best peer": best_peer, "tuned peer": tuned, "bare decode": bare}
         ratios[name] = {
             what: statistics.median(a / b for a, b in zip(efficiency[name], efficiency[other]))
             for what, other in against.items()
@@ -182,7 +183,7 @@ def python_microseconds(decoder: Decoder, images: int = 2000) -> float:
 
 def _table(report: dict[str, Any]) -> Table:
     table = Table(title="decode + RandomResizedCrop + flip into a batch (medians over rounds)")
-    for column in ("contender", "images/s", "images/CPU-s", "x best peer", "x bare decode"):
+    for column in ("contender", "images/s", "images/CPU-s", "x best peer", "x tuned peer", "x bare decode"):
         table.add_column(column, justify="left" if column == "contender" else "right")
     for name, rounds in report["images_per_cpu_second"].items():
         ratio = report["ratio_of_images_per_cpu_second"].get(name, {})
@@ -190,7 +191,7 @@ def _table(report: dict[str, Any]) -> Table:
             name + (" (best peer)" if name == report["best_peer"] else ""),
             f"{statistics.median(report['images_per_second'][name]):.0f}",
             f"{statistics.median(rounds):.0f}",
-            *(f"{ratio[what]:.2f}" if ratio else "" for what in ("best peer", "bare decode")),
+            *(f"{ratio[what]:.2f}" if ratio else "" for what in ("best peer", "tuned peer", "bare decode")),
         )
     return table
 

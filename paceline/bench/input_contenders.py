@@ -93,11 +93,12 @@ def _load_tensor(path: Path) -> Any:
 
 
 @contextmanager
-def torchvision_loader(paths: list[Path], size: int, workers: int, decode: str) -> Iterator[Take]:
+def torchvision_loader(
+    paths: list[Path], size: int, workers: int, decode: str, intra_op_threads: int | None = None
+) -> Iterator[Take]:
     """torchvision.transforms.v2 in a torch DataLoader; decode "pil" or "tensor".
 
-    One intra-op thread everywhere: with torch's default the main process of the workers=0 case spins in OpenMP and gets
-    several times slower per CPU-second, so this favours the peer.
+    intra_op_threads  of this process, which matter with workers=0 (worker processes have one); None: torch's default
     """
     from torchvision.transforms import v2
 
@@ -107,7 +108,7 @@ def torchvision_loader(paths: list[Path], size: int, workers: int, decode: str) 
         steps.append(v2.PILToTensor())
         load = _load_pil
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(intra_op_threads or before)
     loader = torch.utils.data.DataLoader(
         _Photos(paths, load, v2.Compose(steps)),
         batch_size=BATCH,
@@ -151,7 +152,11 @@ def _decode_all(jpegs: list[bytes]) -> None:
 
 
 def contenders(paths: list[Path], size: int, cores: int, decoders: list[Decoder]) -> dict[str, Callable[[], Any]]:
-    """name -> a function that makes the contender; names start with "paceline", "torchvision" or "bare"."""
+    """name -> a function that makes the contender.
+
+    Names start with "paceline", "torchvision" (the peers), "tuned torchvision" (a peer that no loader argument gives:
+    without workers, and told to use one intra-op thread, so that small pictures are not split over all cores) or "bare".
+    """
     menu: dict[str, Callable[[], Any]] = {}
     for decoder in decoders:
         menu[f"paceline {decoder}, {cores} threads"] = partial(ours, paths, size, cores, decoder)
@@ -159,5 +164,6 @@ def contenders(paths: list[Path], size: int, cores: int, decoders: list[Decoder]
         for workers in sorted({0, 1, cores}):
             name = f"torchvision {decode}, {workers} workers"
             menu[name] = partial(torchvision_loader, paths, size, workers, decode)
+    menu["tuned torchvision tensor, 0 workers"] = partial(torchvision_loader, paths, size, 0, "tensor", 1)
     menu[f"bare decode, {cores} threads"] = partial(bare_decode, paths, cores)
     return menu

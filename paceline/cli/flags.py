@@ -62,7 +62,9 @@ def parse_recipe(
         recipe = choose_recipe(name)
         asked_system, words = _take_system(words[1:])
         system_name = asked_system or "auto"
-        system = choose_system(system_name)
+        # Asking the machine needs torch; --help should not wait for it.
+        unasked = system_name == "auto" and any(word in ("-h", "--help") for word in words)
+        system = System() if unasked else choose_system(system_name)
     else:
         name, recipe, system_name, system = base
         asked_system, words = _take_system(words)
@@ -172,5 +174,6 @@ def _first_paragraph(name: str, recipe: Recipe) -> str:
     text = inspect.getdoc(RECIPES[name]) if name in RECIPES else None
     about = (text or f"{name}: {recipe.task}").split("\n\n")[0]
     return (
-        f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function."
+        f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
+        f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
     )

@@ -21,7 +21,7 @@ GIB = 2**30
 class ShowFlags:
     """What `show` plans for."""
 
-    nodes: int = 1  # machines
+    nodes: int = 1  # machines that take part
     world: int = 0  # ranks; 0 = nodes x ranks of one node
     train_images: int = 0  # training images; 0 = those of the data set the recipe was written for
     val_images: int = 0  # validation images; 0 = those of the data set the recipe was written for

@@ -147,15 +147,15 @@ class Loader:
             step = self._next_step
             if self._error is None and step == self._last_step:
                 raise StopIteration
-            slot = self._ring[step % len(self._ring)]
             began = time.perf_counter()
-            while not (slot.ready or self._error or self._stopping):
+            while not (self._error or self._stopping or self._ring[step % len(self._ring)].ready):
                 self._changed.wait()
             self.wait_seconds += time.perf_counter() - began
             if self._error is not None:
                 raise self._error
             if self._stopping:
                 raise RuntimeError("the loader was closed")
+            slot = self._ring[step % len(self._ring)]
             slot.ready = False
             self._held = slot
             self._next_step += 1

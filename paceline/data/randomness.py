@@ -21,6 +21,8 @@ _MIX2 = 0x94D0_49BB_1331_11EB
 # Random keys of the permutations come from a stream of their own, so that no sample's first number tells its place.
 PERMUTATION_STREAM = 1 << 32
 
+_BLOCK = 1 << 16
+
 
 def _mix(word: int) -> int:
     """SplitMix64's output function: a bijection of 64-bit words in which each input bit reaches each output bit."""
@@ -93,5 +95,9 @@ def hash_keys(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
     key = _mix((seed + _STEP) & _MASK)
     key = _mix((key + epoch + _STEP) & _MASK)
     key = _mix((key + PERMUTATION_STREAM + _STEP) & _MASK)
-    offset = (key + _STEP) & _MASK
-    return _mix_array(indices.astype(np.uint64) + np.uint64(offset))
+    offset = np.uint64((key + _STEP) & _MASK)
+    keys = np.empty(len(indices), np.uint64)
+    for start in range(0, len(indices), _BLOCK):  # in blocks: whole-array temporaries would be several times the keys
+        block = slice(start, start + _BLOCK)
+        keys[block] = _mix_array(indices[block].astype(np.uint64) + offset)
+    return keys

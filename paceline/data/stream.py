@@ -9,6 +9,7 @@ Letters: n samples in the data set, B images in the global batch.
 
 from __future__ import annotations
 
+import mmap
 import threading
 from functools import lru_cache
 
@@ -23,7 +24,10 @@ _sorting = threading.Lock()
 # Two, because a step may span two epochs and the threads that prefetch run ahead of the one that consumes.
 @lru_cache(maxsize=2)
 def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
-    order = np.argsort(hash_keys(seed, epoch, np.arange(n)), kind="stable").astype(np.int64, copy=False)
+    # A mapping of its own goes back to the system when it is dropped. From malloc, arrays of this size end up in the heaps
+    # of whichever loader threads sorted, and the process grows by tens of megabytes over its first epochs.
+    order = np.frombuffer(mmap.mmap(-1, max(1, 8 * n)), dtype=np.int64, count=n)
+    np.copyto(order, np.argsort(hash_keys(seed, epoch, np.arange(n)), kind="stable"))
     order.flags.writeable = False
     return order
 

@@ -31,7 +31,7 @@ from paceline.prepare.shape_outlines import CLASSES
 from paceline.prepare.shape_scenes import SPLITS, Kind, annotate, draw_picture
 
 # Part of the cache folder's name: raise it with every change that alters a picture or an annotation.
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 
 # (train pictures, val pictures, side in pixels)
 DEFAULTS: dict[Kind, tuple[int, int, int]] = {"boxes": (1600, 320, 256), "classes": (2000, 400, 128)}

@@ -107,8 +107,8 @@ def test_dct_scaled_crops_of_photos_are_within_six_levels_on_average(shared_data
 def test_evaluation_crops_of_photos_are_within_two_levels_of_pillow(shared_data, decoder):
     for data in _photos(shared_data, 12):
         header = read_header(data, "it")
-        window = resize_and_centre_crop(header.height, header.width, 300, 280)
-        most, mean = _difference(_ours(data, window, (280, 280), decoder), _reference(data, window, (280, 280)))
+        window = resize_and_centre_crop(header.height, header.width, 400, 380)
+        most, mean = _difference(_ours(data, window, (380, 380), decoder), _reference(data, window, (380, 380)))
         assert dct_scale(window) == 1
         assert most <= 2
         assert mean < 0.3
@@ -242,7 +242,7 @@ def test_exif_orientation_is_ignored_and_can_be_counted(decoder):
 def test_the_header_is_read_without_decoding(shared_data):
     for data in _photos(shared_data, 40):
         picture = Image.open(io.BytesIO(data))
-        header = read_header(data[: len(data) // 3], "it")
+        header = read_header(data[: read_header(data, "it").height_at + 5], "it")
         assert (header.width, header.height) == picture.size
         assert header.components == len(picture.getbands())
         assert header.plain_jpeg
@@ -298,12 +298,11 @@ def test_a_photo_with_its_tail_missing_raises_at_every_scale(shared_data, decode
             _ours(data[:-500], window, (size, size), decoder)
 
 
-def test_an_image_that_lacks_only_its_end_marker_is_whole(decoder):
+def test_bytes_after_the_end_of_the_image_do_no_harm(decoder):
     data = _encode(_picture(64, 64))
-    window = Window(0, 0, 64, 64, 32, 32)
-    whole = _reference(data, window, (32, 32))
+    window = Window(0, 0, 64, 64, 60, 60)
     for variant in (data + b"\x00" * 30, data + b"appended by a camera"):
-        assert _difference(_ours(variant, window, (32, 32), decoder), whole)[1] < 6
+        assert _difference(_ours(variant, window, (60, 60), decoder), _reference(data, window, (60, 60)))[0] <= 2
 
 
 def test_stray_bytes_before_the_end_marker_do_no_harm(decoder):

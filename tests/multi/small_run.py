@@ -124,6 +124,8 @@ class Trainer:
         started = ("SLURM_", "OMPI_", "PMI", "TORCHELASTIC", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(started)}
         environ = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **self.environ, **more}
+        if environ.pop("PYTHONDONTWRITEBYTECODE", None):
+            environ["PYTHONPYCACHEPREFIX"] = str(self.folder / "bytecode")  # torch is compiled once, not by every rank
         return subprocess.Popen(
             [*launcher, "-m", "paceline", *arguments],
             env=environ,

@@ -22,6 +22,7 @@ from small_run import (
 pytestmark = pytest.mark.multi
 
 SAVED, INTERRUPTED = "--save-every 100 --log-every 2", 75
+ENDLESS = "--images-seen 1000000 --eval-every 100000"
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +74,25 @@ def test_sigterm_in_an_evaluation_saves_and_the_evaluation_is_repeated_first(tra
     assert kinds(run)[kinds(run).index(("resume", 13)) + 1] == ("eval", 13)
 
 
-def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, unbroken, tmp_path):
-    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
+def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, tmp_path):
+    run, flags = tmp_path / "asked", f"{SAVED} {ENDLESS}"
     job = trainer.start(trainer.train(run, flags))
     wait_until(lambda: step_reached(run) >= 2, "step 2")
     (run / "STOP").touch()
     (ended,) = job.wait()
     assert ended.code == INTERRUPTED, ended.text
-    assert last_event(run)["status"] == "interrupted"
+    end = last_event(run)
+    assert end["status"] == "interrupted" and "STOP file" in end["reason"]
     assert not (run / "STOP").exists()
-    assert_goes_on_like(trainer, run, unbroken, flags)
+    (ended,) = trainer.run(trainer.train(run, f"{flags} --steps {end['step'] + 3}"))
+    assert ended.code == 0, ended.text
+    assert last_event(run)["status"] == "success" and last_event(run)["step"] == end["step"] + 3
 
 
 @pytest.mark.parametrize("target, code, status", [("", 0, "success"), ("--quality.targets top1 1.1", 1, "ran_out")])
 def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tmp_path, target, code, status):
     run = tmp_path / "budget"
-    flags = f"--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s {target}"
+    flags = f"{ENDLESS} --log-every 2 --time-budget 1s {target}"
     (ended,) = trainer.run(trainer.train(run, flags))
     assert ended.code == code, ended.text
     end = last_event(run)
@@ -100,8 +104,7 @@ def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tm
 
 def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(trainer, tmp_path):
     run = tmp_path / "budget"
-    flags = "--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s"
-    ended = trainer.run(trainer.train(run, flags), ranks=2)
+    ended = trainer.run(trainer.train(run, f"{ENDLESS} --log-every 2 --time-budget 1s"), ranks=2)
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     assert [kind for kind, _ in kinds(run)][-3:] == ["eval", "checkpoint", "end"]
 

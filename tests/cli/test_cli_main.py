@@ -1,0 +1,430 @@
+"""The command line's front door: exit codes, instant answers, names and their neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import NET, TINY, command, make_photos, refused, train, without_report
+
+import paceline
+from paceline.cli import main as front_door
+from paceline.cli.flags import _flags_of
+from paceline.cli.main import VERBS, main
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.recipes import RECIPES
+
+ROOT = Path(paceline.__file__).parents[1]
+
+
+def in_a_process(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=variables, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+# What is imported -----------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_loads_no_torch_and_has_no_side_effect():
+    program = """
+import os, sys, threading, warnings, signal, logging
+before = (dict(os.environ), os.getcwd(), threading.active_count(), list(warnings.filters), signal.getsignal(signal.SIGINT),
+          logging.getLogger().handlers[:], os.listdir("."))
+import paceline
+after = (dict(os.environ), os.getcwd(), threading.active_count(), list(warnings.filters), signal.getsignal(signal.SIGINT),
+         logging.getLogger().handlers[:], os.listdir("."))
+assert before == after
+heavy = {"torch", "torchvision", "tyro", "numpy", "rich", "PIL", "tensorboard"} & set(sys.modules)
+assert not heavy, heavy
+assert sorted(paceline.__all__) == ["__version__", "load", "train"] and paceline.__version__
+try:
+    paceline.trian
+except AttributeError as problem:
+    assert "trian" in str(problem)
+else:
+    raise AssertionError("an unknown attribute was found")
+"""
+    done = in_a_process("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["trian"], ["train"], ["train", "resnet50-tinny"], ["--version"]])
+def test_help_and_mistyped_names_answer_without_torch_and_without_tyro(words):
+    program = f"""
+import sys
+from paceline.cli.main import main
+code = main({words!r})
+loaded = {{"torch", "numpy", "torchvision"}} & set(sys.modules)
+assert not loaded, loaded
+if {words!r} in (["--help"], ["trian"], ["--version"]):
+    assert "tyro" not in sys.modules
+sys.exit(code)
+"""
+    done = in_a_process("-c", program)
+    assert done.returncode == (0 if words[0].startswith("--") else 2), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_of_a_recipe_does_not_wait_for_torch():
+    program = """
+import sys
+from paceline.cli.main import main
+assert main(["train", "resnet50", "--help"]) == 0
+assert "torch" not in sys.modules
+"""
+    done = in_a_process("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert "--global-batch" in done.stdout
+
+
+def test_the_module_answers_like_the_command_and_a_closed_pipe_is_no_error():
+    done = in_a_process("-m", "paceline", "--version")
+    assert (done.returncode, done.stdout) == (0, f"paceline {paceline.__version__}\n")
+    pipe = f"set -o pipefail; {sys.executable} -m paceline --help | true"
+    done = subprocess.run(
+        ["bash", "-c", pipe], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Exit codes -----------------------------------------------------------------------------------------------------------
+
+
+def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for verb in VERBS:
+        assert f"\n  {verb} " in text
+        assert callable(front_door.verb(verb).run)
+    assert main([]) == 2
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "status"),
+    [
+        pytest.param(["--steps", "2"], 0, "success", id="no target and the asked work done"),
+        pytest.param(["--quality.targets", "top1", "0.0", "--eval-every", "1"], 0, "success", id="target reached"),
+        pytest.param(["--quality.targets", "top1", "1.1", "--images-seen", "16"], 1, "ran_out", id="ended without it"),
+        pytest.param(["--quality.targets", "top1", "1.1", "--steps", "2"], 0, "success", id="as many steps as asked"),
+        pytest.param(
+            ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1"], 3, "failed", id="not finite"
+        ),
+    ],
+)
+def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeypatch, flags, code, status):
+    without_report(monkeypatch)
+    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "run", *TINY, *flags]
+    said = command(capsys, *words)
+    assert said.code == code, said
+    assert "Traceback" not in said.err
+    last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["status"]) == ("end", status)
+    if status == "failed":
+        bundle = json.loads(next((tmp_path / "run").glob("non-finite-step-*.json")).read_text())
+        assert len(bundle["images"]) == 8 and last["reason"].count("is not finite") == 1
+
+
+def test_an_interrupt_is_75_and_a_bug_is_3_with_its_traceback(capsys, monkeypatch):
+    from paceline.cli import doctor
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def broken(_):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(doctor, "run", interrupted)
+    assert main(["doctor"]) == 75
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setattr(doctor, "run", broken)
+    assert main(["doctor"]) == 3
+    assert "ZeroDivisionError: planted" in capsys.readouterr().err
+
+
+def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("RANK", "2")
+    assert main(["trian"]) == 2
+    assert "train" in capsys.readouterr().err
+
+
+# Names and their neighbours -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "neighbour"),
+    [
+        (["trian"], "paceline train"),
+        (["evaluate"], "paceline eval"),
+        (["train", "resnet50-tinny"], "resnet50-tiny"),
+        (["train", "resnet50-mlperf-3020"], "resnet50-mlperf-3200"),
+        (["show", "resnet-50"], "resnet50"),
+        (["train", "resnet50-tiny", "--system", "h100x9"], "h100x8"),
+        (["train", "resnet50-tiny", "--system=cpuu"], "cpu"),
+        (["train", "resnet50-tiny", "--optim.learning_rate", "1"], "optim.lr"),
+        (["eval", "--checkpont", "last"], "--checkpoint"),
+        (["predict", "--pictuers", "x"], "--pictures"),
+        (["prepare", "folder", "--data", ".", "--worker", "1"], "--workers"),
+        (["prepare", "floder"], "folder"),
+        (["bench", "inputs"], "input"),
+    ],
+)
+def test_an_unknown_name_is_refused_and_its_neighbour_named(capsys, words, neighbour):
+    refused(command(capsys, *words), neighbour)
+
+
+def test_a_name_far_from_all_others_gets_the_whole_menu(capsys):
+    refused(command(capsys, "train", "vgg16"), *RECIPES)
+    refused(command(capsys, "zzz"), "paceline --help")
+
+
+FLAGS = (*_flags_of(RECIPES["resnet50-tiny"]()), *_flags_of(System(), "system."), *_flags_of(Controls()))
+
+
+def typos(flag: str) -> list[str]:
+    """One letter wrong, missing, doubled, or two swapped, in the middle of the flag's last word."""
+    at = len(flag) - len(flag.rsplit(".", 1)[-1].lstrip("-")) // 2 - 1
+    other = "q" if flag[at] != "q" else "x"
+    made = [flag[:at] + other + flag[at + 1 :], flag[:at] + flag[at + 1 :], flag[:at] + flag[at] + flag[at:]]
+    if at + 1 < len(flag):
+        made.append(flag[:at] + flag[at + 1] + flag[at] + flag[at + 2 :])
+    return [wrong for wrong in made if wrong not in FLAGS]
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_one_wrong_letter_in_any_flag_is_noticed_and_the_right_one_named(capsys, flag):
+    assert typos(flag)
+    for wrong in typos(flag):
+        for words in ([wrong, "1"], [f"{wrong}=1"], [wrong.replace("-", "_").replace("__", "--", 1), "1"]):
+            said = command(capsys, "train", "resnet50-tiny", "--system", "h100x8", *words)
+            refused(said, words[0].partition("=")[0], flag)
+
+
+def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(capsys):
+    for words in (["--steps", "abc"], ["--optim.kind", "adam"], ["--input.area", "0.5"], ["--exact", "maybe"]):
+        said = command(capsys, "train", "resnet50-tiny", "--system", "h100x8", *words)
+        assert said.code == 2 and "Traceback" not in said.err
+        assert words[0].removeprefix("--").split(".")[-1] in said.err, said.err
+
+
+# A recipe, a system, a task of one's own ------------------------------------------------------------------------------
+
+OWN = '''
+from dataclasses import replace
+from paceline.config.system import System
+from paceline.recipes.resnet50 import tiny
+from paceline.tasks import open_classification
+
+def fn():
+    """Mine."""
+    return replace(tiny(), seed=77)
+
+def with_task():
+    return replace(tiny(), task="{file}:task")
+
+def task(recipe, controls, world, *, say):
+    say("my own task")
+    return open_classification(recipe, controls, world, say=say)
+
+def rack7():
+    return System("cpu", per_node=1, memory_gib=3, loader_threads=2)
+
+def broken():
+    raise ValueError("planted")
+
+def number():
+    return 5
+'''
+
+
+@pytest.fixture
+def own_file(tmp_path) -> Path:
+    file = tmp_path / "my.py"
+    file.write_text(OWN.replace("{file}", str(file)))
+    return file
+
+
+def test_a_recipe_and_a_system_of_ones_own_train_from_their_file(photos, own_file, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    words = ["train", "./my.py:fn", "--system", "./my.py:rack7", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    assert command(capsys, *words).code == 0
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["name"], facts["recipe"]["seed"], facts["system"]["memory_gib"]) == ("./my.py:fn", 77, 3)
+    assert facts["system_name"] == "./my.py:rack7" and facts["threads"]["loader"] == 2
+    own_file.unlink()  # the recipe is in run.json: its file is not needed any more
+    assert command(capsys, "train", run / "run.json", "--out", tmp_path / "again").code == 0
+    assert command(capsys, "eval", run).code == 0
+
+
+def test_without_out_a_run_of_ones_own_recipe_gets_a_numbered_folder(photos, own_file, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        assert command(capsys, "train", f"{own_file}:fn", "--data", photos, *TINY, "--steps", 1).code == 0
+        assert (tmp_path / "runs").is_dir() and len(list((tmp_path / "runs").glob(f"*-{number:03d}"))) == 1
+
+
+def test_a_task_of_ones_own_trains_and_is_evaluated(photos, own_file, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    run = tmp_path / "run"
+    said = command(capsys, "train", f"{own_file}:with_task", "--data", photos, "--out", run, *TINY, "--steps", 1)
+    assert said.code == 0 and "my own task" in said.out
+    assert "my own task" in command(capsys, "eval", run).out
+    refused(command(capsys, "show", f"{own_file}:with_task"), "memory")
+    refused(command(capsys, "predict", run, photos / "val"), "classification")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("{folder}/none.py:fn", "no file"),
+        ("{folder}/my.py:missing", "no recipe 'missing'"),
+        ("{folder}/my.py:broken", "ValueError: planted"),
+        ("{folder}/my.py:number", "returned int, not a Recipe"),
+        ("{folder}/my.py:rack7", "returned System, not a Recipe"),
+        ("{folder}/bad.py:fn", "does not import (SyntaxError"),
+    ],
+)
+def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, wanted):
+    (own_file.parent / "bad.py").write_text("def fn(:\n")
+    refused(command(capsys, "train", name.format(folder=own_file.parent)), ".py", wanted)
+
+
+# show -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["resnet50-mlperf-3200", "--system", "h100x8"], ["401 steps an epoch", "14,837 steps", "802", "400 a rank"]),
+        (
+            ["resnet50-mlperf-57344", "--system", "h100x8", "--nodes", "448"],
+            ["23 steps an epoch", "joined over 2 ranks"],
+        ),
+        (["resnet50-gaudi2-2048", "--system", "h100x8"], ["625 steps an epoch", "21,875 steps"]),
+        (["resnet50-a100-3264", "--system", "a100x8"], ["393 steps an epoch", "global batch 3,264", "408 a rank"]),
+        (["resnet50-tiny", "--system", "h100x8", "--world", "1", "--train-images", "640"], ["640 training images"]),
+    ],
+)
+def test_show_prints_the_published_numbers(capsys, words, wanted):
+    said = command(capsys, "show", *words)
+    assert said.code == 0 and said.err == ""
+    for text in wanted:
+        assert text in said.out, (text, said.out)
+
+
+def test_show_json_is_one_object_with_recipe_system_plan_and_memory(capsys):
+    said = command(capsys, "show", "resnet50-mlperf-3200", "--system", "h100x8", "--json")
+    facts = json.loads(said.out)
+    assert facts["plan"]["steps_per_epoch"] == 401 and facts["plan"]["total_steps"] == 14_837
+    assert facts["recipe"]["optim"]["lr"] == 11.0 and facts["system"]["per_node"] == 8
+    assert facts["memory"]["parameters"] == 25_557_032
+    assert set(facts["plan"]) == {field.name for field in dataclasses.fields(paceline.config.plan.Plan)}  # type: ignore[attr-defined]
+
+
+def test_show_of_a_run_plans_with_the_runs_own_recipe_data_and_ranks(photos, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    assert train(capsys, photos, tmp_path / "run").code == 0
+    for named in (tmp_path / "run", tmp_path / "run" / "run.json"):
+        said = command(capsys, "show", named)
+        assert "global batch 8" in said.out and "18 training images" in said.out and "9 images" in said.out, said.out
+    plan = json.loads(command(capsys, "show", tmp_path / "run", "--json").out)["plan"]
+    saved = json.loads((tmp_path / "run" / "run.json").read_text())["plan"]
+    assert {**plan, "stop_after": 0, "eval_steps": 0} == {**saved, "stop_after": 0, "eval_steps": 0}
+
+
+def test_show_refuses_what_no_machine_can_do(capsys):
+    refused(command(capsys, "show", "resnet50-tiny", "--nodes", 0), "--nodes")
+    refused(command(capsys, "show", "resnet50", "--world", 3), "2048 does not divide over 3 ranks")
+    refused(command(capsys, "show", "resnet50", "--target-data", "mine"), "--train-images")
+
+
+# Recipes are not changed behind anybody's back ------------------------------------------------------------------------
+
+
+def test_a_changed_batch_without_its_learning_rate_is_refused_with_both_ways_out(capsys, tmp_path):
+    said = command(capsys, "train", "resnet50-tiny", "--global-batch", 32, "--out", tmp_path / "run")
+    refused(said, "from 64 to 32", "--optim.lr 0.1", "--optim.lr 0.2")
+    assert not (tmp_path / "run").exists()
+    assert command(capsys, "show", "resnet50-tiny", "--global-batch", 32, "--optim.lr", "0.2").code == 0
+
+
+@pytest.mark.parametrize(("flag", "value", "other"), [("--epochs", 2, "images_seen"), ("--images-seen", 640, "epochs")])
+def test_one_length_replaces_the_other(capsys, flag, value, other):
+    name = "resnet50-tiny" if flag == "--epochs" else "resnet50"
+    facts = json.loads(command(capsys, "show", name, flag, value, "--json").out)
+    assert facts["recipe"][other] == 0 and facts["recipe"][flag[2:].replace("-", "_")] == value
+    refused(command(capsys, "show", name, "--epochs", 1, "--images-seen", 5), "give the length once")
+
+
+def test_a_run_json_repeats_the_run_exactly(photos, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    assert train(capsys, photos, tmp_path / "first", "--optim.momentum", "0.8", "--ema", "0.5", steps=6).code == 0
+    assert command(capsys, "train", tmp_path / "first" / "run.json", "--out", tmp_path / "second").code == 0
+    first, second = (tmp_path / name / "checkpoints" / "last" for name in ("first", "second"))
+    files = sorted(path.name for path in first.glob("*.safetensors"))
+    assert files == ["average.safetensors", "model.safetensors", "optimiser.safetensors"]
+    for name in files:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    was, now = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("first", "second"))
+    assert was["recipe"] == now["recipe"] and was["plan"] == now["plan"]
+    # One changed flag makes another run of it.
+    words = ["train", tmp_path / "first" / "run.json", "--out", tmp_path / "third", "--seed", 2]
+    assert command(capsys, *words).code == 0
+    third = tmp_path / "third" / "checkpoints" / "last"
+    assert (first / "model.safetensors").read_bytes() != (third / "model.safetensors").read_bytes()
+
+
+def test_a_repeated_run_forgets_the_target_only_when_the_data_change(photos, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    assert train(capsys, photos, tmp_path / "a", "--quality.targets", "top1", "1.1").code == 0
+    other = make_photos(tmp_path / "other")
+    assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
+    said = command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "c", "--data", other)
+    assert said.code == 0 and "was set for shapes" in said.out
+    targets = [json.loads((tmp_path / run / "run.json").read_text())["recipe"]["quality"]["targets"] for run in "abc"]
+    assert targets == [[["top1", 1.1]], [["top1", 1.1]], []]
+
+
+def test_naming_a_system_by_either_spelling_counts_as_given():
+    from paceline.cli.flags import parse_recipe
+
+    for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch", "4"]):
+        assert "system" in parse_recipe(["resnet50", *words], Controls(), verb="train").given
+    assert "system" not in parse_recipe(["resnet50", "--seed", "4"], Controls(), verb="train").given
+
+
+# Noise ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_what_it_does_on_stdout_and_nothing_on_stderr(photos, tmp_path):
+    words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, "--steps", "2"]
+    done = in_a_process("-m", "paceline", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert "Warning" not in done.stdout
+    assert lines[-1].endswith("report.html") and lines[-2].startswith("success: ")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    assert NET == TINY[: len(NET)]

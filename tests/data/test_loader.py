@@ -1,0 +1,274 @@
+"""The loader: any number of threads gives the same batches, in order, from any step, and ends cleanly."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.batch.batch import Batch
+from paceline.config.errors import DataError
+from paceline.data.loader import Loader
+from paceline.data.randomness import SampleRandom
+from paceline.data.stream import batch_indices, shard
+
+CPU = torch.device("cpu")
+SHAPE = (5, 7, 3)
+
+
+def _noise(epoch: int, index: int, out: np.ndarray) -> int:
+    """Pixels from the sample's key; slower for some samples, so that threads finish out of order."""
+    random = SampleRandom(11, epoch, index)
+    if index % 5 == 0:
+        time.sleep(0.001)
+    out[...] = np.frombuffer(random.bits().to_bytes(8, "little") * 14, np.uint8)[: out.size].reshape(out.shape)
+    return index % 10
+
+
+def _stream(n: int, batch: int, forwards: int = 1):
+    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        epochs, indices = batch_indices(n, seed=4, step=step, global_batch=batch, forwards=forwards)
+        return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
+
+    return schedule
+
+
+def _collect(*, threads: int, first_step: int = 0, last_step: int | None = 6, forwards: int = 2, **more):
+    options = {"read_decode": _noise, "schedule": _stream(23, 12, forwards), "device": CPU, "image_shape": SHAPE}
+    found = []
+    with Loader(**{**options, **more}, threads=threads, first_step=first_step, last_step=last_step) as loader:
+        for step, batches in loader:
+            found.append((step, [(b.images.clone(), b.labels, b.indices) for b in batches]))
+    return found
+
+
+def _equal(left, right) -> bool:
+    return [step for step, _ in left] == [step for step, _ in right] and all(
+        torch.equal(a, b)
+        for (_, ours), (_, theirs) in zip(left, right)
+        for one, two in zip(ours, theirs)
+        for a, b in zip(one, two)
+    )
+
+
+def _loader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("loader-")]
+
+
+def test_batches_hold_the_samples_that_the_schedule_names_in_its_order():
+    found = _collect(threads=3)
+    assert [step for step, _ in found] == list(range(6))
+    for step, batches in found:
+        assert len(batches) == 2
+        for (images, labels, indices), (epochs, wanted) in zip(batches, _stream(23, 12, 2)(step)):
+            assert images.shape == (6, 3, 5, 7)
+            assert images.dtype == torch.uint8
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert indices.tolist() == wanted.tolist()
+            assert labels.tolist() == [index % 10 for index in wanted]
+            for position, (epoch, index) in enumerate(zip(epochs, wanted)):
+                expected = np.empty(SHAPE, np.uint8)
+                _noise(int(epoch), int(index), expected)
+                np.testing.assert_array_equal(images[position].permute(1, 2, 0).numpy(), expected)
+
+
+def test_one_two_and_four_threads_give_the_same_pixels():
+    one = _collect(threads=1)
+    assert _equal(one, _collect(threads=2))
+    assert _equal(one, _collect(threads=4, prefetch=5))
+    assert not _equal(one, _collect(threads=1, first_step=1, last_step=7))
+
+
+def test_starting_at_a_step_gives_the_same_batches_as_walking_there():
+    whole = _collect(threads=2, last_step=9)
+    assert _equal(whole[5:], _collect(threads=2, first_step=5, last_step=9))
+
+
+def test_starting_late_asks_for_no_earlier_step():
+    asked: list[int] = []
+    stream = _stream(1000, 8)
+
+    def schedule(step):
+        asked.append(step)
+        return stream(step)
+
+    _collect(threads=2, first_step=10**9, last_step=10**9 + 3, forwards=1, schedule=schedule)
+    assert asked == [10**9, 10**9 + 1, 10**9 + 2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(0, 40),
+    world=st.integers(1, 5),
+    batch=st.integers(1, 9),
+    threads=st.integers(1, 5),
+    prefetch=st.integers(1, 4),
+)
+def test_an_evaluation_sees_every_image_once_whatever_the_cut(n, world, batch, threads, prefetch):
+    seen: list[int] = []
+    for rank in range(world):
+        mine = shard(n, rank, world)
+
+        def schedule(step, mine=mine):
+            part = np.array(mine[step * batch : (step + 1) * batch], dtype=np.int64)
+            return [(np.zeros_like(part), part)]
+
+        for _, batches in _collect(
+            threads=threads,
+            schedule=schedule,
+            last_step=-(-len(mine) // batch),
+            prefetch=prefetch,
+            read_decode=lambda epoch, index, out: index,
+        ):
+            seen += batches[0][2].tolist()
+    assert sorted(seen) == list(range(n))
+
+
+def test_a_step_without_samples_is_an_empty_batch():
+    empty = np.zeros(0, np.int64)
+    found = _collect(threads=2, last_step=3, schedule=lambda step: [(empty, empty)])
+    assert [batches[0][0].shape for _, batches in found] == [(0, 3, 5, 7)] * 3
+
+
+def test_labels_of_any_kind_reach_the_function_that_makes_the_batch():
+    def read_decode(epoch, index, out):
+        return [index] * (index % 3)
+
+    def make_batch(images, labels, indices):
+        counts = torch.tensor([len(label) for label in labels])
+        return Batch(images=images, labels=counts, indices=indices)
+
+    found = _collect(threads=2, read_decode=read_decode, make_batch=make_batch)
+    assert all(torch.equal(labels, indices % 3) for _, batches in found for _, labels, indices in batches)
+
+
+def test_a_batch_on_the_cpu_stays_untouched_until_the_next_is_asked_for():
+    with Loader(
+        read_decode=_noise,
+        schedule=_stream(23, 12),
+        threads=3,
+        prefetch=1,
+        image_shape=SHAPE,
+        device=CPU,
+    ) as loader:
+        for step, batches in loader:
+            before = batches[0].images.clone()
+            time.sleep(0.01)  # time for the threads to fill all that they may
+            assert torch.equal(before, batches[0].images)
+            if step == 8:
+                break
+
+
+def test_the_rings_memory_is_allocated_once():
+    with Loader(
+        read_decode=_noise, schedule=_stream(23, 12), threads=2, prefetch=2, image_shape=SHAPE, device=CPU
+    ) as loader:
+        places = [next(loader)[1][0].images.data_ptr() for _ in range(12)]
+    assert len(set(places)) == 3
+    assert places[:9] == places[3:]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_broken_file_is_raised_at_the_consumer_at_once_and_named(threads):
+    def read_decode(epoch, index, out):
+        if index == 17:
+            raise DataError("train/n01/broken.jpg: the image cannot be decoded: truncated.\nReplace it.")
+        return index
+
+    def schedule(step):
+        indices = np.arange(step * 10, step * 10 + 10)
+        return [(np.zeros_like(indices), indices)]
+
+    with Loader(
+        read_decode=read_decode, schedule=schedule, threads=threads, prefetch=3, image_shape=SHAPE, device=CPU
+    ) as loader:
+        with pytest.raises(DataError, match=r"train/n01/broken\.jpg"):
+            for step, _ in loader:
+                assert step == 0  # step 1 holds sample 17
+        with pytest.raises(DataError, match=r"broken\.jpg"):  # and again, should it be asked again
+            next(loader)
+    assert not _loader_threads()
+
+
+def test_an_error_in_the_schedule_reaches_the_consumer_too():
+    def schedule(step):
+        raise ValueError("no such step")
+
+    with (
+        Loader(read_decode=_noise, schedule=schedule, threads=2, prefetch=1, image_shape=SHAPE, device=CPU) as loader,
+        pytest.raises(ValueError, match="no such step"),
+    ):
+        next(loader)
+    assert not _loader_threads()
+
+
+def test_closing_early_leaves_no_threads_even_when_they_wait_for_a_free_slot():
+    loader = Loader(read_decode=_noise, schedule=_stream(23, 12), threads=4, prefetch=1, image_shape=SHAPE, device=CPU)
+    next(loader)
+    time.sleep(0.05)  # the ring is full now, all threads wait
+    assert len(_loader_threads()) == 4
+    loader.close()
+    assert not _loader_threads()
+    loader.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(loader)
+
+
+def test_an_exception_in_the_consumer_closes_the_loader():
+    with (
+        pytest.raises(KeyError),
+        Loader(
+            read_decode=_noise, schedule=_stream(23, 12), threads=4, prefetch=2, image_shape=SHAPE, device=CPU
+        ) as loader,
+    ):
+        next(loader)
+        raise KeyError("of the training step")
+    assert not _loader_threads()
+
+
+def test_waiting_for_data_is_counted_and_not_waiting_is_not():
+    def slow(epoch, index, out):
+        time.sleep(0.01)
+        return 0
+
+    with Loader(
+        read_decode=slow, schedule=_stream(23, 10), threads=1, prefetch=1, image_shape=SHAPE, device=CPU
+    ) as loader:
+        next(loader)
+        waited = loader.wait_seconds
+        assert waited > 0.05  # ten samples of ten milliseconds, one thread
+        while not loader._ring[1].ready:
+            time.sleep(0.01)
+        next(loader)
+        assert loader.wait_seconds - waited < 0.05
+
+
+def test_the_loader_sets_no_thread_counts():
+    before = torch.get_num_threads()
+    _collect(threads=3)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_batches_are_copies_that_stay():
+    device = torch.device("cuda", 0)
+    kept = []
+    with Loader(
+        read_decode=_noise,
+        schedule=_stream(23, 12, 2),
+        threads=3,
+        last_step=9,
+        prefetch=2,
+        image_shape=SHAPE,
+        device=device,
+    ) as loader:
+        for step, batches in loader:
+            kept.append((step, [(b.images, b.labels, b.indices) for b in batches]))
+    assert all(b[0].is_contiguous(memory_format=torch.channels_last) for _, batches in kept for b in batches)
+    on_host = [(step, [tuple(t.cpu() for t in b) for b in batches]) for step, batches in kept]
+    assert _equal(on_host, _collect(threads=1, last_step=9))

@@ -1,0 +1,82 @@
+"""However a batch is cut, into ranks, forwards or loader threads, the run is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from small_run import Trainer, events, tensor_files
+
+from paceline.config.plan import make_plan
+from paceline.config.recipe import override
+from paceline.config.system import System
+from paceline.data.manifest import Manifest
+from paceline.prepare.folder import ensure_prepared
+from paceline.recipes import RECIPES
+from paceline.tasks.classification import Classification
+
+pytestmark = pytest.mark.multi
+
+# A small lr: rounding that tips one activation over its kink makes a jump in proportion to it, and kinks are no error.
+FIFTY_STEPS = (
+    "--global-batch 64 --bn-span 16 --optim.lr 0.002 --images-seen 3200 --eval-every 50 --log-every 1 "
+    "--input.size 16 --model.stem small"
+)
+
+
+@pytest.fixture(scope="module")
+def whole(trainer: Trainer) -> Path:
+    """1 rank x 64 images in one forward."""
+    return trainer.finished(trainer.folder / "whole", FIFTY_STEPS)
+
+
+@pytest.mark.parametrize(
+    "ranks, images",
+    [
+        pytest.param(1, 16, id="4 forwards of 16"),
+        pytest.param(2, 32, id="2 ranks of 32"),
+        pytest.param(2, 8, id="2 ranks that share statistics over 8 + 8"),
+    ],
+)
+def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(trainer, whole, ranks, images):
+    run = trainer.folder / f"cut-{ranks}-{images}"
+    trainer.finished(run, f"{FIFTY_STEPS} --system.images-per-forward {images}", ranks=ranks)
+    losses, wanted = ([e["loss"] for e in events(one) if e["event"] == "train"] for one in (run, whole))
+    assert len(losses) == 50 and losses == pytest.approx(wanted, abs=1e-5)
+    assert wanted[-1] < wanted[0] - 0.1  # gradients had their say
+    got, wanted = (safetensors.torch.load(tensor_files(one)["model.safetensors"]) for one in (run, whole))
+    running = [name for name in got if "running_" in name]
+    assert len(running) > 10
+    for name in running:
+        torch.testing.assert_close(got[name], wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
+    monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
+    recipe = override(RECIPES["resnet50-tiny"](), {"global_batch": 12, "optim.lr": 0.05, "bn_span": 4})
+    task = Classification(recipe, Manifest.load(ensure_prepared(trainer.photos, say=print)))
+    plans = [
+        make_plan(recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images)
+        for world, most in ((1, 12), (2, 6), (2, 3))
+    ]
+    assert [(plan.forwards, plan.bn_join) for plan in plans] == [(1, 1), (3, 2), (3, 2)]
+    for step in range(20):
+        photos = [sorted(task.images_of_step(plan, step)) for plan in plans]
+        assert len(photos[0]) == 12 and photos[0] == photos[1] == photos[2]
+
+
+def test_any_number_of_loader_threads_gives_the_same_run_to_the_bit(trainer):
+    runs = [
+        trainer.finished(trainer.folder / f"threads{threads}", f"--log-every 1 --system.loader-threads {threads}")
+        for threads in (1, 2, 4)
+    ]
+    assert events(runs[0]) == events(runs[1]) == events(runs[2])
+    assert tensor_files(runs[0]) == tensor_files(runs[1]) == tensor_files(runs[2])
+
+
+def test_two_ranks_learn_one_batch_by_heart(trainer):
+    run = trainer.finished(trainer.folder / "overfit", "--overfit-one-batch --log-every 1", ranks=2)
+    losses = [event["loss"] for event in events(run) if event["event"] == "train"]
+    assert losses[0] > 1.0 and losses[-1] < 0.75  # label smoothing alone costs 0.5 nats of three classes

@@ -1,0 +1,163 @@
+"""Two ranks as a user starts them; and one rank's failure ends all, by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import (
+    CLASSES,
+    LONG_EVALUATION,
+    ROOT,
+    VAL_EACH,
+    Trainer,
+    events,
+    kinds,
+    last_event,
+    mpirun,
+    said,
+    step_reached,
+    tensor_files,
+    torchrun,
+    wait_until,
+)
+
+from paceline.config.system import System
+from paceline.data.manifest import Manifest
+from paceline.evaluate import inference
+from paceline.prepare.folder import ensure_prepared
+from paceline.tasks.classification import Classification
+from paceline.tasks.task import Place
+from paceline.trained import open_trained
+
+pytestmark = pytest.mark.multi
+
+VAL_IMAGES = CLASSES * VAL_EACH
+FLAGS = f"--save-every 100 --log-every 2 {LONG_EVALUATION}"
+
+
+@pytest.fixture(scope="module")
+def unbroken(trainer: Trainer) -> Path:
+    """Two ranks that nothing happened to."""
+    return trainer.finished(trainer.folder / "two-ranks", FLAGS, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory) -> Iterator[Path]:
+    """A running Slurm of one node; -> its slurm.conf."""
+    missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"a one-node Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not: {missing}")
+    script, folder = str(ROOT / "scripts" / "slurm_one_node.sh"), tmp_path_factory.mktemp("slurm")
+    try:
+        started = subprocess.run(
+            [script, "start", str(folder)], capture_output=True, text=True, timeout=90, check=False
+        )
+        assert started.returncode == 0, started.stderr
+        yield folder / "slurm.conf"
+    finally:
+        subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
+
+
+def assert_stops_and_goes_on(
+    trainer: Trainer, run: Path, unbroken: Path, launcher: list[str], how: str, **more
+) -> None:
+    """Train, ask the launcher to stop, go on to the end with the same command."""
+    command = trainer.train(run, FLAGS)
+    process = trainer.launching(launcher, command, **more)
+    try:
+        wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4")
+        process.send_signal(getattr(signal, how))
+        text, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert last_event(run)["event"] == "end" and last_event(run)["status"] == "interrupted", text
+    done = trainer.launched(launcher, command, **more)
+    assert done.returncode == 0, done.stdout
+    assert tensor_files(run) == tensor_files(unbroken)
+    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
+    assert len(kinds(run)) > len(events(run))  # there was a resume
+
+
+def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path):
+    assert_stops_and_goes_on(trainer, tmp_path / "run", unbroken, torchrun(2), "SIGTERM")
+
+
+def test_two_ranks_under_mpirun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path, need_program):
+    need_program("mpirun", "openmpi-bin")
+    assert_stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1")
+
+
+def test_two_ranks_under_srun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path, slurm):
+    srun = ["srun", "-n", "2", "--overcommit", torchrun(1)[0]]
+    assert_stops_and_goes_on(trainer, tmp_path / "run", unbroken, srun, "SIGUSR1", SLURM_CONF=str(slurm))
+
+
+def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, unbroken, monkeypatch):
+    found = []
+    for ranks in (1, 2, 3):
+        ended = trainer.run(["eval", str(unbroken), "--checkpoint", "last", "--limit-val", "0", "--json"], ranks=ranks)
+        assert [rank.code for rank in ended] == [0] * ranks, said(ended)
+        (line,) = [line for line in ended[0].text.splitlines() if line.startswith("{")]
+        found.append(json.loads(line))
+        assert not any(rank.text.startswith("{") for rank in ended[1:])
+    monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
+    trained = open_trained(unbroken, checkpoint="last", device=torch.device("cpu"))
+    task = Classification(trained.recipe, Manifest.load(ensure_prepared(trainer.photos, say=print)))
+    packed = []
+    for rank in range(7):
+        score = task.new_score()
+        place = Place(rank, 7, torch.device("cpu"), 1)
+        with inference(trained.model), task.val_loader(6, System(), place) as loader:
+            for _, (images,) in loader:
+                score.add(images, trained.model.predict(images))  # type: ignore[operator]
+        packed.append(score.pack())
+    seven = task.summarise(packed)
+    assert [len(one["images"]) if isinstance(one["images"], list) else one["images"] for one in found] == [
+        VAL_IMAGES
+    ] * 3
+    assert seven.images == VAL_IMAGES
+    assert [{name: one[name] for name in seven.metrics} for one in found] == [dict(seven.metrics)] * 3
+    (trained_eval,) = [event for event in events(unbroken) if event["event"] == "eval"][-1:]
+    assert {name: trained_eval[name] for name in seven.metrics} == dict(seven.metrics)
+
+
+def test_a_photo_that_only_one_rank_reads_ends_all_with_its_name(trainer, tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
+    photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
+    ensure_prepared(photos, say=print)
+    spoiled = photos / "train" / "class1" / "004.jpg"
+    spoiled.write_bytes(b"\xff\xd8" + b"\0" * (spoiled.stat().st_size - 2))  # the size that the manifest remembers
+    command = trainer.train(tmp_path / "run")
+    command[command.index("--data") + 1] = str(photos)
+    ended = trainer.run(command, ranks=2)
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    (who,) = [number for number, rank in enumerate(ended) if "class1/004.jpg" in rank.text and "failed:\n" in rank.text]
+    assert f"rank {who} (of 2) failed:" in ended[who].text
+    assert not any("Traceback" in rank.text for rank in ended)
+    end = last_event(tmp_path / "run")
+    assert end["status"] == "failed" and "class1/004.jpg" in end["reason"]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_killed_rank_ends_the_training_by_name_and_the_run_can_go_on(trainer, unbroken, tmp_path, who):
+    run = tmp_path / "run"
+    job = trainer.start(trainer.train(run, FLAGS), ranks=2)
+    wait_until(lambda: step_reached(run) >= 4, "step 4")
+    job.send(signal.SIGKILL, rank=who)
+    ended = job.wait()
+    assert [rank.code for rank in ended] == [-9 if rank == who else 3 for rank in range(2)], said(ended)
+    survivor = ended[1 - who]
+    assert f"rank {who} (of 2) failed" in survivor.text and "Traceback" not in survivor.text
+    if who == 1:  # rank 0 writes the events
+        assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "failed")
+    trainer.finished(run, FLAGS, ranks=2)
+    assert tensor_files(run) == tensor_files(unbroken)

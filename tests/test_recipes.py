@@ -1,0 +1,223 @@
+"""Every recipe on the menu: loads, survives JSON, stays small, names its source, and has a help text of its own a field."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import paceline.cli
+import paceline.config
+from paceline.cli.main import main
+from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.errors import RecipeError
+from paceline.config.plan import make_plan, shorten
+from paceline.config.recipe import DATA_IMAGES, Recipe, check_recipe
+from paceline.config.run import Controls, Run, fill, read_run
+from paceline.config.system import System, check_system
+from paceline.recipes import RECIPES
+from paceline.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
+
+MOST_SHARED_FIELDS = 25
+WORLDS = (1, 8, 64, 3584)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_loads_and_does_not_contradict_itself(name):
+    recipe = RECIPES[name]()
+    assert isinstance(recipe, Recipe)
+    check_recipe(recipe)
+    assert RECIPES[name]() == recipe
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.seed = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_path):
+    recipe, system = RECIPES[name](), h100x8()
+    controls = Controls(data="photos", steps=7, exact=True, time_budget="2h")
+    plan = make_plan(recipe, System(), world=1, most=recipe.bn_span, train_images=50_000, val_images=10)
+    (tmp_path / "run.json").write_text(Run(name, recipe, "h100x8", system, shorten(plan, steps=7), controls).to_json())
+    facts = read_run(tmp_path)
+    blank = Recipe(task="", model=ResNetModel(), input=PhotoInput())
+    assert fill(blank, facts["recipe"], "recipe") == recipe
+    assert fill(System(), facts["system"], "system") == system
+    assert fill(Controls(), facts["controls"], "controls") == controls
+    assert facts["plan"]["stop_after"] == 7 and facts["world"] == 1
+
+
+def test_a_key_that_this_version_does_not_know_is_refused_by_its_name():
+    facts = json.loads(json.dumps(dataclasses.asdict(RECIPES["resnet50"]())))
+    facts["optim"]["beta2"] = 0.5
+    with pytest.raises(RecipeError, match=r"recipe\.optim: unknown key 'beta2'"):
+        fill(RECIPES["resnet50"](), facts, "recipe")
+
+
+def shared_fields(node: type, above: str = "") -> Iterator[str]:
+    """Dotted names of the recipe's own leaves; a nested dataclass counts its fields, the task-typed two count as one each."""
+    for entry in dataclasses.fields(node):
+        yield f"{above}{entry.name}"
+
+
+def test_a_recipe_has_at_most_25_shared_fields():
+    assert len(list(shared_fields(Recipe))) <= MOST_SHARED_FIELDS
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_recipe_has_a_plan_on_any_number_of_ranks_or_a_refusal_that_says_why(name, world):
+    recipe, system = RECIPES[name](), h100x8()
+    train, val = DATA_IMAGES[recipe.target_data]
+    try:
+        plan = make_plan(recipe, system, world=world, most=512, train_images=train, val_images=val)
+    except RecipeError as refusal:
+        assert re.search(r"--(global-batch|bn-span) \d+ .*nearest", str(refusal).replace("\n", " "), re.IGNORECASE), (
+            refusal
+        )
+        assert world > 1
+        return
+    assert plan.images_per_forward * plan.forwards * world == recipe.global_batch == plan.global_batch
+    assert plan.bn_span == min(recipe.bn_span, recipe.global_batch)
+    assert plan.images_per_forward * plan.bn_join == plan.bn_span * plan.bn_groups
+    assert plan.eval_steps[-1] == plan.total_steps
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_tells_its_command_or_its_source(name):
+    text = inspect.getdoc(RECIPES[name]) or ""
+    assert len(text.splitlines()[0]) > 20, name
+    assert re.search(r"paceline train|train resnet|Published|Source|config |DGX|batch_256", text), f"{name}: {text}"
+
+
+def test_names_on_the_menu_are_workload_source_batch():
+    for name, make in RECIPES.items():
+        assert re.fullmatch(r"resnet50(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+)?", name), name
+        batch = re.search(r"-(\d{3,})", name)
+        assert batch is None or int(batch[1]) == make().global_batch, name
+
+
+@pytest.mark.parametrize("make", [h100x8, h200x8, a100x8, v100x8], ids=lambda make: make.__name__)
+def test_every_named_machine_is_sound(make):
+    system = make()
+    check_system(system)
+    assert SYSTEMS[make.__name__] is make
+    assert system.per_node == 8 and system.accelerator == "cuda"
+    assert (system.precision == "fp16") == (make is v100x8)  # V100 has no bf16
+
+
+# Help texts -----------------------------------------------------------------------------------------------------------
+
+
+def dataclass_sources() -> list[Path]:
+    files = [*Path(paceline.config.__path__[0]).glob("*.py"), *Path(paceline.cli.__path__[0]).glob("*.py")]
+    return sorted(file for file in files if "@dataclass" in file.read_text())
+
+
+def fields_in(file: Path) -> Iterator[tuple[str, str, int, int]]:
+    """(class, field, first line, last line) of every dataclass in a source file."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(mark) for mark in node.decorator_list):
+            for entry in node.body:
+                if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
+                    assert entry.end_lineno is not None
+                    yield node.name, entry.target.id, entry.lineno, entry.end_lineno
+
+
+def comments_in(file: Path) -> dict[int, tuple[str, bool]]:
+    """Line -> (comment, whether code stands before it)."""
+    found = {}
+    for token in tokenize.generate_tokens(io.StringIO(file.read_text()).readline):
+        if token.type == tokenize.COMMENT:
+            found[token.start[0]] = (token.string.lstrip("# "), bool(token.line[: token.start[1]].strip()))
+    return found
+
+
+# What no command line shows: bookkeeping of a parsed command, whose fields speak for themselves.
+NOT_FLAGS = {("Asked", "recipe"), ("Asked", "system"), ("Asked", "system_name"), ("Run", "recipe"), ("Run", "system")}
+NOT_FLAGS |= {("Run", "plan"), ("Run", "controls")}
+
+
+@pytest.mark.parametrize("file", dataclass_sources(), ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_every_field_has_its_comment_on_its_own_single_line(file):
+    comments = comments_in(file)
+    for owner, name, first, last in fields_in(file):
+        if (owner, name) in NOT_FLAGS:
+            continue
+        assert first == last, f"{file.name}:{first}: {owner}.{name} is wrapped, so its help text is lost; shorten it"
+        assert first in comments and comments[first][1], (
+            f"{file.name}:{first}: {owner}.{name} has no comment on its line"
+        )
+        above = comments.get(first - 1)
+        assert above is None or above[1], (
+            f"{file.name}:{first - 1}: a comment above {owner}.{name} would leak into its help"
+        )
+
+
+def own_comments(node: object, above: str = "") -> Iterator[tuple[str, str]]:
+    """(flag, the comment on its field's own line) of a dataclass instance and all below it, read from the sources."""
+    kind = type(node)
+    file = Path(inspect.getfile(kind))
+    comments = comments_in(file)
+    lines = {name: first for owner, name, first, _ in fields_in(file) if owner == kind.__name__}
+    for entry in dataclasses.fields(node):  # type: ignore[arg-type]
+        value = getattr(node, entry.name)
+        if dataclasses.is_dataclass(value):
+            yield from own_comments(value, f"{above}{entry.name}.")
+        else:
+            yield f"--{above}{entry.name}".replace("_", "-"), comments[lines[entry.name]][0]
+
+
+def help_by_flag(text: str) -> dict[str, str]:
+    """Flag -> everything that --help says of it, blanks made one."""
+    found: dict[str, str] = {}
+    flag = ""
+    for line in text.splitlines():
+        line = line.strip("\u2502\u256d\u256e\u2570\u256f\u2500 ")
+        start = re.match(r"(--[a-z][a-z0-9.-]+)", line)
+        if start:
+            flag = start[1]
+            found[flag] = line
+        elif flag:
+            found[flag] += f" {line}"
+    return {flag: " ".join(said.split()) for flag, said in found.items()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # one column of boxes
+    said = io.StringIO()
+    with redirect_stdout(said):
+        assert main(["train", name, "--help"]) == 0
+    shown = help_by_flag(said.getvalue())
+    wanted = dict(own_comments(RECIPES[name]()))
+    wanted |= dict(own_comments(Controls()))
+    wanted |= dict(own_comments(System(), "system."))
+    assert len(wanted) > 60
+    for flag, comment in wanted.items():
+        assert flag in shown, f"{flag} is not offered"
+        assert comment in shown[flag], f"{flag}: {shown[flag]!r}"
+        for other, neighbour in wanted.items():
+            if other != flag and len(neighbour) > 25 and neighbour != comment and neighbour not in comment:
+                assert neighbour not in shown[flag], f"{flag} shows the text of {other}"
+
+
+@pytest.mark.parametrize(
+    "verb", ["eval", "predict", "report", "doctor", "prepare folder", "prepare shapes", "preview", "show"]
+)
+def test_the_other_verbs_answer_help_with_a_text_for_every_flag(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    recipe = ["resnet50-tiny"] if verb in ("preview", "show") else []
+    assert main([*verb.split(), *recipe, "--help"]) == 0
+    for flag, text in help_by_flag(capsys.readouterr().out).items():
+        if flag != "--help":
+            words = re.sub(r"\(default:.*?\)$|--\S+|\{.*?\}", "", text).split()
+            assert any(word.islower() for word in words), f"{verb} {flag}: {text!r}"

@@ -1,0 +1,91 @@
+"""What the tests of whole commands share: a small class-folder set, flags of a network that trains in a blink, one command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paceline.cli.main import main
+from paceline.job import Job
+
+CLASSES = ("ant", "bee", "cat")
+NET = [
+    "--model.depth",
+    "18",
+    "--model.width",
+    "8",
+    "--input.size",
+    "32",
+    "--input.eval-size",
+    "32",
+    "--input.eval-resize",
+    "36",
+]
+TINY = [*NET, "--global-batch", "8", "--optim.lr", "0.01"]
+# The same for the Python call.
+TINY_CHANGES = {
+    "model.depth": 18,
+    "model.width": 8,
+    "input.size": 32,
+    "input.eval_size": 32,
+    "input.eval_resize": 36,
+    "global_batch": 8,
+    "optim.lr": 0.01,
+}
+
+
+def make_photos(
+    root: Path, classes: tuple[str, ...] = CLASSES, *, train: int = 6, val: int = 3, kind: str = "jpg"
+) -> Path:
+    """root/{train,val}/CLASS/N.kind: noise with a tint for each class."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", train), ("val", val)):
+        for number, label in enumerate(classes):
+            folder = root / split / label
+            folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = random.integers(0, 255, (40, 48, 3), dtype=np.uint8)
+                pixels[..., number % 3] //= 4
+                Image.fromarray(pixels).save(folder / f"{index}.{kind}")
+    return root
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
+    """Carry out `paceline WORDS` in this process."""
+    capsys.readouterr()
+    code = main([str(word) for word in words])
+    said = capsys.readouterr()
+    return Said(code, said.out, said.err)
+
+
+def train(capsys: pytest.CaptureFixture[str], data: Path, out: Path, *more: object, steps: int = 2) -> Said:
+    """`paceline train resnet50-tiny` with the small network."""
+    return command(capsys, "train", "resnet50-tiny", "--data", data, "--out", out, *TINY, "--steps", steps, *more)
+
+
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the report out: it takes longer than the run, and has tests of its own."""
+    monkeypatch.setattr(Job, "write_report", lambda self: None)
+
+
+def refused(said: Said, *wanted: str, lines: int = 4) -> None:
+    """The command ended as a user error: exit code 2, one message of few lines with all `wanted` in it, no traceback."""
+    assert said.code == 2, said
+    message = said.err.strip()
+    assert message.startswith("paceline: ") and message.count("paceline: ") == 1, said.err
+    assert "Traceback" not in said.err and len(message.splitlines()) <= lines, said.err
+    for text in wanted:
+        assert text in message, (text, message)
