@@ -16,7 +16,9 @@ class Flags:
     """What to measure."""
 
     data: Path | None = None  # folder with JPEG photos, at any depth
-    decoders: tuple[Literal["simplejpeg", "nvimgcodec", "pillow"], ...] = ()  # ours to run; empty = the default and installed extras
+    decoders: tuple[
+        Literal["simplejpeg", "nvimgcodec", "pillow"], ...
+    ] = ()  # ours to run; empty = the default and installed extras
     size: int = 224  # side of the output, pixels
     seconds: float = 3.0  # measured per contender and round
     rounds: int = 5  # rounds; every contender is measured once in each

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
@@ -37,16 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code."""
     settle_environment()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(overview())
-        return 0 if words else USER_ERROR
-    if words[0] in ("--version", "version"):
-        from paceline import __version__
-
-        print(f"paceline {__version__}")
-        return 0
     try:
-        return verb(words[0]).run(words[1:])
+        code = _carry_out(words)
+        sys.stdout.flush()  # here, where a reader that went away can still be noticed
+        return code
     except UserError as problem:
         complain(f"paceline: {problem}")
         return USER_ERROR
@@ -75,7 +70,19 @@ def settle_environment() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def verb(name: str):
+def _carry_out(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if words else USER_ERROR
+    if words[0] in ("--version", "version"):
+        from paceline import __version__
+
+        print(f"paceline {__version__}")
+        return 0
+    return verb(words[0]).run(words[1:])
+
+
+def verb(name: str) -> ModuleType:
     """The module of a verb.
 
     Raises UserError for an unknown one, naming its nearest neighbour.
