@@ -127,7 +127,7 @@ def test_a_span_beyond_the_batch_is_the_whole_batch() -> None:
 
 
 def test_exact_epochs_are_fractions_and_any_batch_fits_any_data_set() -> None:
-    recipe = override(RECIPES["resnet50-tiny"](), {"global_batch": 64, "images_seen": 0, "epochs": 3.0})
+    recipe = override(RECIPES["resnet50-tiny"](), {"global_batch": 64, "optim.lr": 0.2, "epochs": 3.0})
     plan = make_plan(recipe, h100x8(), world=1, most=64, train_images=10, val_images=3)
     assert plan.steps_per_epoch == pytest.approx(10 / 64)
     assert plan.total_steps == 1  # three epochs of ten images are not one batch
@@ -151,7 +151,7 @@ def test_exact_evaluation_points_replace_the_cadence() -> None:
     ("changes", "names"),
     [
         ({"epochs": 0.0}, "--epochs"),
-        ({"images_seen": 5}, "--epochs"),
+        ({"images_seen": 5, "epochs": 3.0}, "--epochs"),
         ({"optim.lr": 0.0}, "--optim.lr"),
         ({"bn_span": 0}, "--bn-span"),
         ({"ema": 1.0}, "--ema"),
