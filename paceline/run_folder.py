@@ -19,7 +19,7 @@ from typing import IO, Any
 from paceline.checkpoint.read import check_same_recipe, newest_valid
 from paceline.checkpoint.snapshot import Snapshot, bytes_of
 from paceline.checkpoint.writer import CheckpointWriter, check_space
-from paceline.config.errors import UserError
+from paceline.config.errors import CheckpointError, UserError
 from paceline.config.run import Controls, Run, fill, read_run
 from paceline.config.system import System
 from paceline.dist.exchange import from_main
@@ -50,7 +50,7 @@ class RunFolder:
     def load(self, run: Run, say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
         """The newest checkpoint that is whole, with its name; None for a fresh run.
 
-        Raises CheckpointError when it belongs to another recipe.
+        Raises CheckpointError when it belongs to another recipe or to other data.
         """
         if self.saved is None:
             return None
@@ -59,7 +59,14 @@ class RunFolder:
             say(f"{self.path} has no checkpoint yet: starting over")
             return None
         folder, snapshot = found
-        check_same_recipe(snapshot.facts["recipe"], fingerprint(run)["recipe"])
+        wanted = fingerprint(run)
+        check_same_recipe(snapshot.facts["recipe"], wanted["recipe"])
+        if any(snapshot.facts[name] != wanted[name] for name in ("data_hash", "train_images")):
+            raise CheckpointError(
+                f"{self.path} was begun on other training images ({snapshot.facts['train_images']:,} there, "
+                f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
+                "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+            )
         return snapshot, folder.name
 
     def check_space(self, state: State, keep: int) -> None:
@@ -97,8 +104,10 @@ class RunFolder:
 
 
 def fingerprint(run: Run) -> dict[str, Any]:
-    """What a checkpoint says of its run: the recipe decides whether another run may go on from it."""
-    return json.loads(json.dumps({"recipe": asdict(run.recipe), "data_hash": run.provenance["data"]["hash"]}))
+    """What a checkpoint says of its run: recipe and data decide whether another run may go on from it."""
+    data = run.provenance["data"]
+    facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}
+    return json.loads(json.dumps(facts))
 
 
 @contextmanager

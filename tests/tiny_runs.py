@@ -15,7 +15,7 @@ from paceline.job import Job
 CLASSES = ("ant", "bee", "cat")
 NET = [
     "--model.depth",
-    "18",
+    "10",
     "--model.width",
     "8",
     "--input.size",
@@ -28,7 +28,7 @@ NET = [
 TINY = [*NET, "--global-batch", "8", "--optim.lr", "0.01"]
 # The same for the Python call.
 TINY_CHANGES = {
-    "model.depth": 18,
+    "model.depth": 10,
     "model.width": 8,
     "input.size": 32,
     "input.eval_size": 32,

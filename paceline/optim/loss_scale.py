@@ -7,7 +7,7 @@ Skipped steps are counted on the device; read `skipped` once an interval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -72,6 +72,6 @@ class LossScaler:
         """The tensors themselves, by name: current scale, good steps in a row, steps skipped so far."""
         return {"scale": self.current, "good_steps": self.good_steps, "skipped": self.skipped}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy a saved state in. Raises CheckpointError for another set of names or shapes."""
         copy_into(self.state(), state, "loss scale")

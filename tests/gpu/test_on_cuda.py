@@ -32,7 +32,7 @@ def a_step(device: str, precision: str, *, compile: bool = False) -> tuple[Train
         task="classification", model=ResNetModel(depth=18), input=PhotoInput(size=SIZE), global_batch=IMAGES, epochs=1,
         bn_span=IMAGES, optim=Optim(lr=0.05),
     )  # fmt: skip
-    system = System(device.split(":")[0], precision=precision, compile=compile)  # type: ignore[arg-type]
+    system = System(device.split(":", maxsplit=1)[0], precision=precision, compile=compile)  # type: ignore[arg-type]
     plan = make_plan(recipe, system, world=1, most=IMAGES, train_images=1000, val_images=10)
     model = build_classifier(recipe, 10)
     initialise(model.network, "torchvision", torch.Generator().manual_seed(0))

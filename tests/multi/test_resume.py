@@ -56,19 +56,17 @@ def saved_steps(run: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_killed_at_a_random_step_it_goes_on_to_the_same_bits(trainer, unbroken, tmp_path, request, ranks):
-    step = Random(request.node.nodeid).randrange(1, STEPS - 5)
+def test_killed_twice_at_random_steps_it_goes_on_to_the_same_bits(trainer, unbroken, tmp_path, request, ranks):
     run = tmp_path / "killed"
-    job = trainer.start(trainer.train(run, FLAGS[ranks]), ranks=ranks)
-    wait_until(lambda: step_reached(run) >= step, f"step {step}")
-    job.send(signal.SIGKILL)
-    ended = job.wait()
-    assert [rank.code for rank in ended] == [-signal.SIGKILL] * ranks, said(ended)
-    announced = [event["step"] for event in read_events(run / "events.jsonl") if event["event"] == "checkpoint"]
-    assert set(saved_steps(run)) <= set(announced)
+    for step in sorted(Random(request.node.nodeid).sample(range(1, STEPS - 5), 2)):
+        job = trainer.start(trainer.train(run, FLAGS[ranks]), ranks=ranks)
+        wait_until(lambda: step_reached(run) >= step, f"step {step}")  # noqa: B023
+        job.send(signal.SIGKILL)
+        ended = job.wait()
+        assert [rank.code for rank in ended] == [-signal.SIGKILL] * ranks, said(ended)
+        announced = [event["step"] for event in read_events(run / "events.jsonl") if event["event"] == "checkpoint"]
+        assert set(saved_steps(run)) <= set(announced)
     trainer.finished(run, FLAGS[ranks], ranks=ranks)
-    kinds = [event["event"] for event in read_events(run / "events.jsonl")]
-    assert kinds.count("resume") == (1 if step > 3 else kinds.count("resume"))
     assert_same_run(run, unbroken(ranks))
 
 
@@ -145,6 +143,19 @@ def test_on_another_number_of_ranks_the_data_goes_on_where_it_stopped(trainer, u
         assert got.keys() == wanted.keys() and got["step"] == wanted["step"]
         if got["event"] == "train":
             assert got["samples"] == wanted["samples"] and got["loss"] == pytest.approx(wanted["loss"], abs=2e-3)
+
+
+def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):
+    run = interrupted_copy(unbroken(1), "other-photos", 12)
+    other = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
+    shutil.copy(other / "train" / "class0" / "000.jpg", other / "train" / "class0" / "another.jpg")
+    command = trainer.train(run, FLAGS[1])
+    command[command.index("--data") + 1] = str(other)
+    for refused in (command, trainer.train(run, f"{FLAGS[1]} --limit-train 50")):
+        (ended,) = trainer.run(refused)
+        assert ended.code == 2 and "other training images (51 there, 5" in ended.text, ended.text
+    trainer.finished(run, FLAGS[1])
+    assert_same_run(run, unbroken(1))
 
 
 def test_a_log_has_its_blocks_and_epochs_in_mlperfs_order(unbroken):

@@ -10,6 +10,7 @@ from small_run import (
     LONG_EVALUATION,
     STEPS,
     Trainer,
+    assert_same_run,
     events,
     kinds,
     last_event,
@@ -74,6 +75,18 @@ def test_sigterm_in_an_evaluation_saves_and_the_evaluation_is_repeated_first(tra
     assert kinds(run)[kinds(run).index(("resume", 13)) + 1] == ("eval", 13)
 
 
+def test_sigkill_in_an_evaluation_costs_the_way_back_to_the_last_checkpoint(trainer, unbroken, tmp_path):
+    run, flags = tmp_path / "killed", f"{SAVED} {LONG_EVALUATION}"
+    job = trainer.start(trainer.train(run, flags))
+    wait_until(lambda: step_reached(run) >= 26 and evaluating(run), "the second evaluation")
+    job.send(signal.SIGKILL)
+    (ended,) = job.wait()
+    assert ended.code == -signal.SIGKILL and ("eval", 26) not in kinds(run)
+    trainer.finished(run, flags)
+    assert ("resume", 13) in kinds(run)
+    assert_same_run(run, unbroken)
+
+
 def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, tmp_path):
     run, flags = tmp_path / "asked", f"{SAVED} {ENDLESS}"
     job = trainer.start(trainer.train(run, flags))
@@ -109,18 +122,21 @@ def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(
     assert [kind for kind, _ in kinds(run)][-3:] == ["eval", "checkpoint", "end"]
 
 
+TWO = f"{SAVED} --ema 0.9"  # of which each rank has running statistics of its own
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_of_two_ranks_stops_both_after_the_same_step(trainer, tmp_path, rank):
     run, unbroken = tmp_path / "asked", trainer.folder / "not-asked-2"
     if not unbroken.exists():
-        trainer.finished(unbroken, SAVED, ranks=2)
-    job = trainer.start(trainer.train(run, SAVED), ranks=2)
+        trainer.finished(unbroken, TWO, ranks=2)
+    job = trainer.start(trainer.train(run, TWO), ranks=2)
     wait_until(lambda: step_reached(run) >= 4, "step 4")
     job.send(signal.SIGTERM, rank=rank)
     ended = job.wait()
     assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
     assert last_event(run)["status"] == "interrupted" and last_event(run)["step"] < STEPS
-    assert_goes_on_like(trainer, run, unbroken, SAVED, ranks=2)
+    assert_goes_on_like(trainer, run, unbroken, TWO, ranks=2)
 
 
 def test_a_signal_to_one_of_two_ranks_ends_the_evaluation_of_both(trainer, tmp_path):
