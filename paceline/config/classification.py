@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from paceline.config.recipe import Recipe, refuse_outside
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Stem = Literal["imagenet", "small"]
@@ -40,3 +43,35 @@ class PhotoInput:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
+
+
+def check_classification(recipe: Recipe[ResNetModel, PhotoInput]) -> None:
+    """Refuse a network or a data treatment that cannot be.
+
+    Raises RecipeError naming the flag.
+    """
+    model, photo = recipe.model, recipe.input
+    (low, high), (narrow, wide) = photo.area, photo.aspect
+    refuse_outside(
+        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
+        ("--model.bn-eps", model.bn_eps, 0 < model.bn_eps < math.inf, "must be above 0"),
+        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
+        ("--model.label-smoothing", model.label_smoothing, 0 <= model.label_smoothing < 1, "lies in [0, 1)"),
+        ("--input.size", photo.size, photo.size >= 1, "must be 1 or more"),
+        ("--input.eval-size", photo.eval_size, photo.eval_size >= 1, "must be 1 or more"),
+        ("--input.eval-resize", photo.eval_resize, photo.eval_resize >= photo.eval_size,
+         f"must be at least --input.eval-size, which is {photo.eval_size}"),
+        ("--input.area", photo.area, 0 < low <= high <= 1, "shares of the photo, the smaller first, in (0, 1]"),
+        ("--input.aspect", photo.aspect, 0 < narrow <= wide < math.inf, "width / height, the smaller first, above 0"),
+        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
+        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
+        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
+    )  # fmt: skip
+    # The stem halves the picture once or twice, three stages halve it again.
+    side = math.ceil(photo.size / (32 if model.stem == "imagenet" else 16))
+    values = min(recipe.bn_span, recipe.global_batch) * side * side
+    refuse_outside(
+        ("--bn-span", recipe.bn_span, values > 1,
+         f"with --global-batch {recipe.global_batch} and --input.size {photo.size} the last BatchNorm has a single value "
+         "to take statistics of; use more images or a larger size"),
+    )  # fmt: skip

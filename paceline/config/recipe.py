@@ -7,6 +7,7 @@ Nothing derived is stored here: steps, per-rank batches and decay points come ou
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
@@ -101,16 +102,60 @@ def check_recipe(recipe: Recipe) -> None:
         )
     if recipe.bn_span < 1:
         raise RecipeError(f"--bn-span {recipe.bn_span}: BatchNorm statistics need at least one image.")
-    if recipe.optim.lr <= 0:
-        raise RecipeError(f"--optim.lr {recipe.optim.lr:g}: the learning rate must be above 0.")
-    if not 0 <= recipe.ema < 1:
-        raise RecipeError(f"--ema {recipe.ema:g}: the decay per step lies in [0, 1).")
-    if recipe.optim.nesterov and (recipe.optim.momentum_form != "torch" or recipe.optim.kind != "sgd"):
+    optim, schedule, quality = recipe.optim, recipe.schedule, recipe.quality
+    refuse_outside(
+        ("--epochs", recipe.epochs, 0 <= recipe.epochs < math.inf, "the length must be finite and not negative"),
+        ("--images-seen", recipe.images_seen, recipe.images_seen >= 0, "the length must not be negative"),
+        ("--ema", recipe.ema, 0 <= recipe.ema < 1, "the decay per step lies in [0, 1)"),
+        ("--seed", recipe.seed, 0 <= recipe.seed < 2**63, "a seed lies in [0, 2^63)"),
+        ("--optim.lr", optim.lr, 0 < optim.lr < math.inf, "the learning rate must be above 0 and finite"),
+        ("--optim.momentum", optim.momentum, 0 <= optim.momentum < 1, "momentum lies in [0, 1)"),
+        ("--optim.weight-decay", optim.weight_decay, 0 <= optim.weight_decay < math.inf, "must not be negative"),
+        ("--optim.lars-eta", optim.lars_eta, 0 < optim.lars_eta < math.inf, "must be above 0"),
+        ("--optim.lars-eps", optim.lars_eps, 0 <= optim.lars_eps < math.inf, "must not be negative"),
+        ("--schedule.warmup-from", schedule.warmup_from, 0 <= schedule.warmup_from <= 1, "a fraction lies in [0, 1]"),
+        ("--schedule.factor", schedule.factor, 0 < schedule.factor < math.inf, "must be above 0"),
+        ("--schedule.end-lr", schedule.end_lr, 0 <= schedule.end_lr < math.inf, "must not be negative"),
+        ("--quality.first", quality.first, 0 <= quality.first < math.inf, "must not be negative"),
+    )
+    end = 1.0 if schedule.unit == "run" else math.inf
+    for flag, value in (("warmup", schedule.warmup), ("horizon", schedule.horizon)):
+        if not 0 <= value <= end or value == math.inf:
+            raise RecipeError(
+                f"--schedule.{flag} {value:g}: lies in [0, {end:g}], counted in {_counted(schedule.unit)}."
+            )
+    if any(later <= earlier for earlier, later in zip((0.0, *schedule.boundaries), schedule.boundaries)):
+        raise RecipeError(f"--schedule.boundaries {_listed(schedule.boundaries)}: must be above 0 and ascending.")
+    if not all(0 < point < math.inf for point in quality.at):
+        raise RecipeError(f"--quality.at {_listed(quality.at)}: evaluation points must be above 0.")
+    for name, value in quality.targets:
+        if not 0 <= value <= 1:
+            raise RecipeError(
+                f"--quality.targets {name} {value:g}: metrics are fractions in [0, 1], e.g. {name} 0.759."
+            )
+    if optim.nesterov and (optim.momentum_form != "torch" or optim.kind != "sgd"):
         raise RecipeError("--optim.nesterov: only kind sgd with momentum_form torch has a look-ahead gradient.")
-    if not recipe.quality.at and recipe.quality.every <= 0:
-        raise RecipeError(
-            f"--quality.every {recipe.quality.every:g}: the distance between evaluations must be above 0."
-        )
+    if not quality.at and not 0 < quality.every < math.inf:
+        raise RecipeError(f"--quality.every {quality.every:g}: the distance between evaluations must be above 0.")
+
+
+def refuse_outside(*rules: tuple[str, Any, bool, str]) -> None:
+    """Each rule is (flag, value, whether it holds, what must hold).
+
+    Raises RecipeError for the first that does not.
+    """
+    for flag, value, holds, what in rules:
+        if not holds:
+            shown = _listed(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else value
+            raise RecipeError(f"{flag} {shown}: {what}.")
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _counted(unit: Unit) -> str:
+    return "epochs" if unit == "epochs" else "fractions of the run"
 
 
 def check_batch_and_lr(before: Recipe, after: Recipe, given: set[str]) -> None:

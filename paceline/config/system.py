@@ -5,6 +5,7 @@ Every field's comment stands on the field's own line: it is that field's help te
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,7 +40,9 @@ def check_system(system: System) -> None:
     for name in ("images_per_forward", "loader_threads", "intra_op_threads", "loss_scale"):
         if getattr(system, name) < 0:
             raise RecipeError(
-                f"--system.{name.replace('_', '-')} {getattr(system, name)}: must be 0 (automatic) or more."
+                f"--system.{name.replace('_', '-')} {getattr(system, name):g}: must be 0 (automatic) or more."
             )
-    if system.per_node < 1 or system.prefetch < 1 or system.memory_gib <= 0:
+    if system.loss_scale and system.precision != "fp16":
+        raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
+    if system.per_node < 1 or system.prefetch < 1 or not 0 < system.memory_gib < math.inf:
         raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.classification import PhotoInput, ResNetModel, check_classification
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.recipe import Recipe
@@ -25,8 +25,9 @@ Say = Callable[[str], None]
 def open_classification(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Classification:
     """Class-folder data, prepared once on each node by its first rank.
 
-    Raises DataError for data that cannot be used.
+    Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
+    check_classification(recipe)
 
     def prepared() -> Path:
         return ensure_prepared(data_root(controls.data, "classes", say), say=say)
@@ -63,6 +64,7 @@ def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:
         raise RecipeError(
             f"--task {recipe.task}: the memory of this task is not known without its data ({', '.join(MEMORY)} is)."
         )
+    check_classification(recipe)
     return MEMORY[recipe.task](recipe, system)
 
 

@@ -81,7 +81,7 @@ def images_that_fit(memory: MemoryEstimate, system: System) -> int:
     most = int((system.memory_gib * GIB - memory.fixed) / memory.per_image)
     if most < 1:
         raise RecipeError(
-            f"one image of this recipe needs about {memory.total(1) / GIB:.1f} GiB, --system.memory-gib is "
+            f"one image of this recipe needs about {memory.total(1) / GIB:.2g} GiB, --system.memory-gib is "
             f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.size, or another --model."
         )
     return min(most, MOST_IMAGES)

@@ -25,15 +25,8 @@ from paceline.log.events import read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES, TRAIN_EACH, VAL_EACH = 3, 17, 67  # 51 images at a batch of 12: epochs end inside steps, 5 steps and later
-STEPS = 30
-NETWORK = (
-    "--model.depth 10 --model.width 8 --input.size 32 --input.eval-size 32 --input.eval-resize 36 --bn-span 4 "
-    "--system cpu --system.intra-op-threads 1 --system.loader-threads 1"
-)
-LENGTH = (
-    f"--global-batch 12 --optim.lr 0.05 --images-seen {12 * STEPS} --schedule.kind constant --schedule.warmup 0 "
-    "--eval-every 13 --limit-val 21"
-)
+RECIPE = f"{Path(__file__).with_name('small_recipe.py')}:small"
+FLAGS = "--system cpu --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 13 --limit-val 21"
 # Evaluations at a large size take about two seconds on one core: long enough to be interrupted.
 LONG_EVALUATION = "--input.eval-size 224 --input.eval-resize 240 --limit-val 0"
 TIMINGS = ("seconds", "images_per_second", "data_wait", "eval_seconds")
@@ -69,7 +62,7 @@ def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 60)
 
 
 class Trainer:
-    """Starts `paceline train resnet50-tiny` on the small photos, as 1 or more ranks of this host."""
+    """Starts `paceline train` with the small recipe on the small photos, as 1 or more ranks of this host."""
 
     def __init__(self, zygote: Zygote, folder: Path) -> None:
         self.zygote, self.folder = zygote, folder
@@ -80,13 +73,13 @@ class Trainer:
     def train(self, run: Path, flags: str = "") -> list[str]:
         """The command line of one training; `flags` outweigh the small defaults."""
         given: dict[str, list[str]] = {}
-        for word in f"{NETWORK} {LENGTH} {flags}".split():
+        for word in f"{FLAGS} {flags}".split():
             if word.startswith("--"):
                 name, given[word] = word, []
             else:
                 given[name].append(word)
         chosen = [word for name, values in given.items() for word in (name, *values)]
-        return ["train", "resnet50-tiny", "--data", str(self.photos), "--out", str(run), *chosen]
+        return ["train", RECIPE, "--data", str(self.photos), "--out", str(run), *chosen]
 
     def start(self, arguments: list[str], *, ranks: int = 1) -> Job:
         """Start one command on `ranks` ranks and return at once."""

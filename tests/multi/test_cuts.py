@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from small_recipe import small
 from small_run import Trainer, events, tensor_files
 
 from paceline.config.plan import make_plan
-from paceline.config.recipe import override
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
 from paceline.prepare.folder import ensure_prepared
-from paceline.recipes import RECIPES
 from paceline.tasks.classification import Classification
 
 pytestmark = pytest.mark.multi
@@ -55,7 +54,7 @@ def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(tra
 
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
-    recipe = override(RECIPES["resnet50-tiny"](), {"global_batch": 12, "optim.lr": 0.05, "bn_span": 4})
+    recipe = small()
     task = Classification(recipe, Manifest.load(ensure_prepared(trainer.photos, say=print)))
     plans = [
         make_plan(recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images)

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from small_recipe import STEPS
 from small_run import (
-    STEPS,
     Trainer,
     assert_same_run,
     copy_of,
@@ -141,8 +141,11 @@ def test_on_another_number_of_ranks_the_data_goes_on_where_it_stopped(trainer, u
     assert (resumed["step"], resumed["world"]) == (12, 1)
     for got, wanted in zip(events(run), events(unbroken(2)), strict=True):
         assert got.keys() == wanted.keys() and got["step"] == wanted["step"]
-        if got["event"] == "train":
-            assert got["samples"] == wanted["samples"] and got["loss"] == pytest.approx(wanted["loss"], abs=2e-3)
+        if (
+            got["event"] == "train"
+        ):  # float noise grows with every step; other photos would cost a tenth or more at once
+            tolerance = 1e-4 if got["step"] <= 16 else 0.03
+            assert got["samples"] == wanted["samples"] and got["loss"] == pytest.approx(wanted["loss"], abs=tolerance)
 
 
 def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):

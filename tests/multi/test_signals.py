@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from small_recipe import STEPS
 from small_run import (
     LONG_EVALUATION,
-    STEPS,
     Trainer,
     assert_same_run,
     events,
