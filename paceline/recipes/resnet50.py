@@ -152,5 +152,5 @@ def tiny() -> ImageRecipe:
         # poly2 and the average of the weights both show early what the run has learned: the target is met at half its length.
         schedule=Schedule(kind="poly2", unit="run", warmup=0.1),
         ema=0.99,
-        quality=Quality(targets=(("top1", 0.80),), unit="run", first=0.1, every=0.05),
+        quality=Quality(targets=(("top1", 0.80),), unit="run", first=0.1, every=0.1),
     )
