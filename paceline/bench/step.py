@@ -8,6 +8,7 @@ clock speed or a busy neighbour hits all alike; what counts is the ratio within 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import platform
 import statistics
@@ -118,8 +119,7 @@ def peers(depth: int) -> dict[str, nn.Module]:
 
     found: dict[str, nn.Module] = {"torchvision": torchvision.models.get_model(f"resnet{depth}", weights=None)}
     if importlib.util.find_spec("timm"):
-        import timm
-
+        timm = importlib.import_module("timm")  # by name: a type checker without timm must not mind
         found["timm"] = timm.create_model(f"resnet{depth}", pretrained=False)
     return found
 
