@@ -9,6 +9,8 @@ Importing has no side effects and does not import torch; the two functions do wh
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load", "train"]
+
+
+class _Package(ModuleType):
+    """The package, in which `train` is the function although a module has that name: importing the module would put it here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value.train if name == "train" and isinstance(value, ModuleType) else value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

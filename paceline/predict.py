@@ -105,6 +105,10 @@ def _encoded(photo: Photo) -> tuple[bytes, str]:
             return Path(photo).read_bytes(), str(photo)
         except OSError as problem:
             raise DataError(f"{photo}: cannot be read ({problem.strerror}).") from None
+    if isinstance(photo, np.ndarray) and not (
+        photo.dtype == np.uint8 and photo.ndim == 3 and photo.shape[2] == 3 and photo.size
+    ):
+        raise DataError(f"a photo given as an array must be (H, W, 3) uint8 RGB, not {photo.shape} {photo.dtype}.")
     image = photo if isinstance(photo, Image.Image) else Image.fromarray(photo)
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, format="BMP")

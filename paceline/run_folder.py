@@ -45,6 +45,8 @@ class RunFolder:
         """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same."""
         if self.saved is None or given or self.saved["world"] != world:
             return wanted
+        if self.saved["system"]["accelerator"] != wanted.accelerator:
+            return wanted  # the run moved to another kind of machine
         return fill(System(), self.saved["system"], "system")
 
     def load(self, run: Run, say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
@@ -177,10 +179,13 @@ def _make(path: Path, what: str) -> None:
 
 def _lock(path: Path) -> IO[str]:
     """Hold the folder for as long as this process lives."""
+    file = None
     try:
         file = (path / ".lock").open("w")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        assert file is not None
+        file.close()
         raise UserError(
             f"{path}: another process is training in this folder. Wait for it, or choose another --out."
         ) from None

@@ -79,7 +79,7 @@ def train(
             system_name=system,
             system=SYSTEMS[system](),
             controls=Controls(data=data, out=out, **controls),
-            given=frozenset(changes or {}),
+            given=frozenset(changes or {}) | ({"system"} if system != "auto" else set()),
         )
     )
 
@@ -87,7 +87,7 @@ def train(
 def run_training(request: Request) -> Ending:
     """Carry out one request on this rank: join the other ranks, set up, train, report."""
     launch = read_launch(os.environ)
-    device = choose_device(request.system, launch.local_rank)
+    device = choose_device(request.system, launch.local_rank, launch.local_world)
     with open_world(launch, device=device) as world, set_up(request, launch, world) as job:
         ending = loop(job)
         job.write_report()

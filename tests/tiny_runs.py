@@ -81,6 +81,12 @@ def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job, "write_report", lambda self: None)
 
 
+def of_its_own(patch: pytest.MonkeyPatch, factory: pytest.TempPathFactory) -> None:
+    """For fixtures that serve a whole module, which the fixtures of single tests do not reach: a cache, and no report."""
+    patch.setenv("PACELINE_CACHE", str(factory.mktemp("cache")))
+    without_report(patch)
+
+
 def refused(said: Said, *wanted: str, lines: int = 4) -> None:
     """The command ended as a user error: exit code 2, one message of few lines with all `wanted` in it, no traceback."""
     assert said.code == 2, said

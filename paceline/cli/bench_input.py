@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from paceline.cli.flags import parse
+from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError
 
 
@@ -16,9 +16,7 @@ class Flags:
     """What to measure."""
 
     data: Path | None = None  # folder with JPEG photos, at any depth
-    decoders: tuple[
-        Literal["simplejpeg", "nvimgcodec", "pillow"], ...
-    ] = ()  # ours to run; empty = the default and installed extras
+    decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
     size: int = 224  # side of the output, pixels
     seconds: float = 3.0  # measured per contender and round
     rounds: int = 5  # rounds; every contender is measured once in each

@@ -68,6 +68,8 @@ def settle_environment() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # When a rank dies, torch's C++ prints backtraces of the echoes on the others; our own line names the cause.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # torch's profiler library (--profile) logs its start and stop, and an error for want of a GPU; 99 is above all of them.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def _carry_out(words: Sequence[str]) -> int:

@@ -25,10 +25,16 @@ def mllog_facts(run: Run) -> dict[str, Any]:
             end_lr=schedule.end_lr,
             poly_power=2 if poly else None,
             decay_steps=round(plan.schedule_steps),
-            warmup_epochs=round(plan.warmup_steps * in_epochs, 3),
+            warmup_epochs=_whole(plan.warmup_steps * in_epochs),
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
             lars_epsilon=optim.lars_eps,
-            boundary_epochs=[round(boundary * in_epochs, 3) for boundary in plan.boundaries],
+            boundary_epochs=[_whole(boundary * in_epochs) for boundary in plan.boundaries],
         ),
     }
+
+
+def _whole(epochs: float) -> float:
+    """Three decimals, and none where it is a whole number, as published logs have it."""
+    rounded = round(epochs, 3)
+    return int(rounded) if rounded == int(rounded) else rounded

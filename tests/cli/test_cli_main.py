@@ -117,8 +117,8 @@ def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
     [
         pytest.param(["--steps", "2"], 0, "success", id="no target and the asked work done"),
         pytest.param(["--quality.targets", "top1", "0.0", "--eval-every", "1"], 0, "success", id="target reached"),
-        pytest.param(["--quality.targets", "top1", "1.1", "--images-seen", "16"], 1, "ran_out", id="ended without it"),
-        pytest.param(["--quality.targets", "top1", "1.1", "--steps", "2"], 0, "success", id="as many steps as asked"),
+        pytest.param(["--quality.targets", "top1", "1.0", "--images-seen", "16"], 1, "ran_out", id="ended without it"),
+        pytest.param(["--quality.targets", "top1", "1.0", "--steps", "2"], 0, "success", id="as many steps as asked"),
         pytest.param(
             ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1"], 3, "failed", id="not finite"
         ),
@@ -402,13 +402,13 @@ def test_a_run_json_repeats_the_run_exactly(photos, tmp_path, capsys, monkeypatc
 
 def test_a_repeated_run_forgets_the_target_only_when_the_data_change(photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    assert train(capsys, photos, tmp_path / "a", "--quality.targets", "top1", "1.1").code == 0
+    assert train(capsys, photos, tmp_path / "a", "--quality.targets", "top1", "1.0").code == 0
     other = make_photos(tmp_path / "other")
     assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
     said = command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "c", "--data", other)
     assert said.code == 0 and "was set for shapes" in said.out
     targets = [json.loads((tmp_path / run / "run.json").read_text())["recipe"]["quality"]["targets"] for run in "abc"]
-    assert targets == [[["top1", 1.1]], [["top1", 1.1]], []]
+    assert targets == [[["top1", 1.0]], [["top1", 1.0]], []]
 
 
 def test_naming_a_system_by_either_spelling_counts_as_given():

@@ -25,7 +25,7 @@ from paceline.log.events import read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES, TRAIN_EACH, VAL_EACH = 3, 17, 67  # 51 images at a batch of 12: epochs end inside steps, 5 steps and later
-RECIPE = f"{Path(__file__).with_name('small_recipe.py')}:small"
+RECIPES = Path(__file__).with_name("small_recipe.py")
 FLAGS = "--system cpu --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 13 --limit-val 21"
 # Evaluations at a large size take about two seconds on one core: long enough to be interrupted.
 LONG_EVALUATION = "--input.eval-size 224 --input.eval-resize 240 --limit-val 0"
@@ -70,8 +70,8 @@ class Trainer:
         self.environ = {"PACELINE_CACHE": str(folder / "cache")}
         self._jobs = 0
 
-    def train(self, run: Path, flags: str = "") -> list[str]:
-        """The command line of one training; `flags` outweigh the small defaults."""
+    def train(self, run: Path, flags: str = "", *, recipe: str = "small") -> list[str]:
+        """The command line of one training; `flags` outweigh the defaults above."""
         given: dict[str, list[str]] = {}
         for word in f"{FLAGS} {flags}".split():
             if word.startswith("--"):
@@ -79,7 +79,7 @@ class Trainer:
             else:
                 given[name].append(word)
         chosen = [word for name, values in given.items() for word in (name, *values)]
-        return ["train", RECIPE, "--data", str(self.photos), "--out", str(run), *chosen]
+        return ["train", f"{RECIPES}:{recipe}", "--data", str(self.photos), "--out", str(run), *chosen]
 
     def start(self, arguments: list[str], *, ranks: int = 1) -> Job:
         """Start one command on `ranks` ranks and return at once."""
@@ -96,9 +96,9 @@ class Trainer:
         """Run one command on `ranks` ranks to its end."""
         return self.start(arguments, ranks=ranks).wait()
 
-    def finished(self, run: Path, flags: str = "", *, ranks: int = 1) -> Path:
+    def finished(self, run: Path, flags: str = "", *, ranks: int = 1, recipe: str = "small") -> Path:
         """A training that must end with exit code 0; -> its folder."""
-        ended = self.run(self.train(run, flags), ranks=ranks)
+        ended = self.run(self.train(run, flags, recipe=recipe), ranks=ranks)
         assert [rank.code for rank in ended] == [0] * ranks, said(ended)
         return run
 

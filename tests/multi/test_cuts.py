@@ -18,17 +18,13 @@ from paceline.tasks.classification import Classification
 
 pytestmark = pytest.mark.multi
 
-# A small lr: rounding that tips one activation over its kink makes a jump in proportion to it, and kinks are no error.
-FIFTY_STEPS = (
-    "--global-batch 64 --bn-span 16 --optim.lr 0.002 --images-seen 3200 --eval-every 50 --log-every 1 "
-    "--input.size 16 --model.stem small"
-)
+FIFTY_STEPS = "--eval-every 50 --log-every 1"
 
 
 @pytest.fixture(scope="module")
 def whole(trainer: Trainer) -> Path:
     """1 rank x 64 images in one forward."""
-    return trainer.finished(trainer.folder / "whole", FIFTY_STEPS)
+    return trainer.finished(trainer.folder / "whole", FIFTY_STEPS, recipe="smooth")
 
 
 @pytest.mark.parametrize(
@@ -41,10 +37,10 @@ def whole(trainer: Trainer) -> Path:
 )
 def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(trainer, whole, ranks, images):
     run = trainer.folder / f"cut-{ranks}-{images}"
-    trainer.finished(run, f"{FIFTY_STEPS} --system.images-per-forward {images}", ranks=ranks)
+    trainer.finished(run, f"{FIFTY_STEPS} --system.images-per-forward {images}", ranks=ranks, recipe="smooth")
     losses, wanted = ([e["loss"] for e in events(one) if e["event"] == "train"] for one in (run, whole))
     assert len(losses) == 50 and losses == pytest.approx(wanted, abs=1e-5)
-    assert wanted[-1] < wanted[0] - 0.1  # gradients had their say
+    assert wanted[-1] < wanted[0] / 2  # gradients had their say
     got, wanted = (safetensors.torch.load(tensor_files(one)["model.safetensors"]) for one in (run, whole))
     running = [name for name in got if "running_" in name]
     assert len(running) > 10

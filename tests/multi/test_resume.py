@@ -28,12 +28,12 @@ from paceline.log.events import read_events
 
 pytestmark = pytest.mark.multi
 
-# Two ranks: three images a forward, statistics over both ranks, and a weight average. Three: log intervals that
-# checkpoints cut, and a sum of gradients whose order depends on how data parallel groups them.
+# Two ranks: two images a forward, statistics over both ranks, and a weight average. Three: each rank's statistics are its
+# own, checkpoints cut the log's intervals, and the order of a sum depends on how data parallel groups the gradients.
 FLAGS = {
     1: "--save-every 3 --log-every 2 --keep 99",
     2: "--save-every 3 --log-every 2 --keep 99 --ema 0.9",
-    3: "--save-every 3 --log-every 4 --keep 99",
+    3: "--save-every 3 --log-every 4 --keep 99 --ema 0.9",
 }
 
 

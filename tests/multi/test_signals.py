@@ -122,7 +122,7 @@ def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(
     assert [kind for kind, _ in kinds(run)][-3:] == ["eval", "checkpoint", "end"]
 
 
-TWO = f"{SAVED} --ema 0.9"  # of which each rank has running statistics of its own
+TWO = f"{SAVED} --ema 0.9 --bn-span 3"  # running statistics, and averages of them, that differ from rank to rank
 
 
 @pytest.mark.parametrize("rank", [0, 1])

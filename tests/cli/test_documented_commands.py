@@ -1,0 +1,74 @@
+"""Every `paceline ...` command in a fenced block of README, CONTRIBUTING and docs gets past its own flag parser."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from paceline.cli import main as front_door
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# `paceline`, `.venv/bin/paceline`, `python -m paceline`, `torchrun ... -m paceline`; not the folder paceline/.
+CALL = re.compile(r"(?:^|[\s/])paceline\s+([a-z][^#&|]*)")
+
+
+class Parsed(Exception):
+    """Raised where a verb has its flags and would begin to work."""
+
+
+def documented() -> list[str]:
+    found = []
+    for page in PAGES:
+        text = page.read_text() if page.is_file() else ""
+        for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.M | re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                call = CALL.search(line.partition("#")[0])
+                if call and call[1].split()[0] in front_door.VERBS:
+                    found.append(call[1].strip())
+    return sorted(set(found))
+
+
+def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carry a command out up to the point where its flags are known to be right."""
+    words = shlex.split(command)
+    verb = front_door.verb(words[0])
+    if words[0] == "bench":
+        from paceline.cli import bench_input, bench_step
+
+        modules = [bench_input, bench_step]
+    else:
+        modules = [verb]
+    for module in modules:
+        for name in ("parse", "parse_recipe"):
+            if hasattr(module, name):
+                original = getattr(module, name)
+
+                def parse_and_stop(*given, _original=original, **named):
+                    _original(*given, **named)
+                    raise Parsed
+
+                monkeypatch.setattr(module, name, parse_and_stop)
+    with pytest.raises(Parsed):
+        verb.run(words[1:])
+
+
+@pytest.mark.parametrize("command", documented())
+def test_a_documented_command_gets_past_its_parser(command, monkeypatch):
+    parse(command.replace("RUN/run.json", "resnet50-tiny").replace("RECIPE", "resnet50-tiny"), monkeypatch)
+
+
+def test_the_readme_shows_the_verbs_that_people_need():
+    said = {command.split()[0] for command in documented()}
+    assert said >= {"train", "predict", "eval", "prepare", "show"}
+
+
+@pytest.mark.parametrize("command", ["eval RUN --checkpont best", "train resnet50-tinny", "prepare folder --dat X"])
+def test_a_mistyped_command_would_be_noticed(command, monkeypatch):
+    from paceline.config.errors import UserError
+
+    with pytest.raises(UserError):
+        parse(command, monkeypatch)

@@ -1,0 +1,325 @@
+"""Refusals beyond the usual ones: numbers that cannot be meant, runs that go on, weights and folders of every kind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pickle
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_runs import TINY, command, make_photos, of_its_own, refused, train, without_report
+
+from paceline.cli.main import main
+from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.recipe import Recipe
+from paceline.models.weights import export_torchvision_state
+from paceline.tasks.classification import Classification, build_classifier
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory) -> Path:
+    """A run of two steps."""
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(run), *TINY, "--steps", "2"]
+        assert main(words) == 0
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    without_report(monkeypatch)
+
+
+@pytest.fixture
+def set_of_its_own(tmp_path) -> Path:
+    return make_photos(tmp_path / "set")
+
+
+def tree(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+# Flags ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--input.size", 0], ["--input.eval-size", 64], ["--input.area", 0.5, 0.1], ["--input.aspect", 0, 1],
+        ["--input.flip", 2], ["--input.std", 0, 1, 1], ["--model.width", 0], ["--model.label-smoothing", 1],
+        ["--model.bn-eps", 0], ["--model.bn-momentum", 0], ["--model.depth", 42], ["--optim.momentum", 1],
+        ["--optim.weight-decay", -1], ["--optim.lr", "nan"], ["--optim.lr", 0], ["--schedule.warmup", 2],
+        ["--schedule.boundaries", 0.5, 0.2], ["--quality.every", 0], ["--quality.targets", "top1", 75.9],
+        ["--quality.targets", "top7", 0.5], ["--quality.at", 0], ["--seed", -1], ["--epochs", "inf"], ["--ema", 1],
+        ["--bn-span", 0], ["--bn-span", 3], ["--global-batch", 0], ["--limit-val", -1], ["--steps", -1], ["--keep", 0],
+        ["--time-budget", "soon"], ["--profile", 5], ["--task", "segmentation"], ["--system.memory-gib", "nan"],
+        ["--system.loss-scale", 128], ["--system.images-per-forward", 3], ["--system.prefetch", 0],
+        ["--bn-span", 1, "--global-batch", 1, "--optim.lr", 0.1],
+    ],
+    ids=lambda flags: " ".join(map(str, flags)),
+)  # fmt: skip
+def test_a_number_that_cannot_be_meant_is_refused_by_its_flag(photos, tmp_path, capsys, flags):
+    said = train(capsys, photos, tmp_path / "run", *flags)
+    assert said.code == 2 and "Traceback" not in said.err, said
+    flag = "--bn-span" if "images-per-forward" in flags[0] else flags[0]
+    assert flag.removeprefix("--").split(".")[-1] in said.err, said.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_launchers_incomplete_variables_are_named(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    refused(train(capsys, photos, tmp_path / "run"), "RANK")
+    assert not (tmp_path / "run").exists()
+
+
+# Data and folders -----------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_data_set_is_not_touched_and_the_way_out_that_is_offered_works(set_of_its_own, tmp_path, capsys):
+    (set_of_its_own / "val" / "cat" / "0.jpg").write_bytes(b"")
+    before = tree(set_of_its_own)
+    refused(train(capsys, set_of_its_own, tmp_path / "run"), "cat/0.jpg", "--on-unreadable skip", lines=8)
+    assert tree(set_of_its_own) == before and not (tmp_path / "run").exists()
+    assert command(capsys, "prepare", "folder", set_of_its_own, "--on-unreadable", "skip").code == 0
+    assert train(capsys, set_of_its_own, tmp_path / "run").code == 0
+
+
+def test_a_photo_that_breaks_after_it_was_verified_is_named_and_never_skipped(set_of_its_own, tmp_path, capsys):
+    assert train(capsys, set_of_its_own, tmp_path / "first").code == 0
+    victim = set_of_its_own / "train" / "ant" / "0.jpg"
+    time = victim.stat().st_mtime_ns
+    victim.write_bytes(b"\x00" * victim.stat().st_size)
+    os.utime(victim, ns=(time, time))  # as a failing disk would: no newer, no shorter
+    said = train(capsys, set_of_its_own, tmp_path / "second", steps=3)
+    assert said.code == 2 and "ant/0.jpg" in said.err and "Traceback" not in said.err, said
+
+
+def test_an_empty_out_folder_is_used_also_after_a_refused_start(photos, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    refused(train(capsys, photos, tmp_path / "run", "--weights", tmp_path / "none.pth"), "none.pth")
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}
+    assert train(capsys, photos, tmp_path / "run").code == 0
+
+
+def test_a_read_only_out_folder_is_refused(photos, tmp_path, capsys):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        disk.chmod(0o500)
+    elif subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,ro", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here, and root may write into any folder")
+    try:
+        refused(train(capsys, photos, disk / "run"), "--out", "cannot be written")
+        refused(train(capsys, photos, disk), "--out", "cannot be written")
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+
+# Going on -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_off(photos, tmp_path, capsys, monkeypatch) -> Path:
+    """A run that broke inside its evaluation after step 6; checkpoints of steps 2 and 4 are there."""
+
+    def planted(self, _, index, out):
+        raise ZeroDivisionError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "read_val", planted)
+        said = train(capsys, photos, tmp_path / "run", "--save-every", 2, "--keep", 3, steps=6)
+    assert said.code == 3 and "planted" in said.err
+    return tmp_path / "run"
+
+
+def spoil_newest(run: Path) -> Path:
+    newest = max((run / "checkpoints").glob("step-*"))
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (newest / "model.safetensors").write_bytes(content)
+    return newest
+
+
+def test_after_a_damaged_checkpoint_the_run_ends_with_the_unbroken_runs_bytes(photos, broken_off, tmp_path, capsys):
+    damaged = spoil_newest(broken_off)
+    said = train(capsys, photos, broken_off, "--save-every", 2, "--keep", 3, steps=6)
+    assert said.code == 0, said
+    assert f"skipping {damaged.name}" in said.out and "checksum" in said.out and "resumed from step-" in said.out
+    assert said.out.count("skipping") == 1
+    assert train(capsys, photos, tmp_path / "unbroken", "--save-every", 2, "--keep", 3, steps=6).code == 0
+    for name in ("model.safetensors", "optimiser.safetensors"):
+        there, wanted = (folder / "checkpoints" / "last" / name for folder in (broken_off, tmp_path / "unbroken"))
+        assert there.read_bytes() == wanted.read_bytes(), name
+
+
+def test_when_every_checkpoint_is_damaged_nothing_starts_over_silently(photos, broken_off, capsys):
+    for folder in (broken_off / "checkpoints").glob("step-*"):
+        (folder / "model.safetensors").write_bytes(b"")
+    before = tree(broken_off)
+    refused(train(capsys, photos, broken_off, steps=6), "every checkpoint is damaged", "--out", lines=8)
+    assert tree(broken_off) == before
+
+
+def test_another_recipes_checkpoint_is_refused_with_every_difference_and_nothing_is_lost(photos, broken_off, capsys):
+    before = tree(broken_off)
+    said = train(capsys, photos, broken_off, "--optim.momentum", 0.5, "--seed", 9, steps=6)
+    refused(said, "optim.momentum: 0.9 in the checkpoint, 0.5 now", "seed: 1 in the checkpoint, 9 now", lines=8)
+    assert tree(broken_off) == before
+    assert train(capsys, photos, broken_off, steps=6).code == 0
+
+
+@pytest.mark.parametrize("classes", [("ant", "bee", "cat"), ("ant", "bee", "dog"), ("ant", "bee")], ids=str)
+def test_other_data_are_refused_on_resume(broken_off, tmp_path, capsys, classes):
+    before = tree(broken_off)
+    other = make_photos(tmp_path / "other", classes, train=7)
+    said = train(capsys, other, broken_off, steps=6)
+    assert said.code == 2 and "--data" in said.err, said
+    assert tree(broken_off) == before
+
+
+def test_two_processes_do_not_train_in_one_folder(photos, broken_off, capsys):
+    with (broken_off / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(train(capsys, photos, broken_off, steps=6), "another process")
+    assert train(capsys, photos, broken_off, steps=6).code == 0
+
+
+def test_a_finished_run_is_never_written_to_again(photos, finished, capsys):
+    before = tree(finished)
+    refused(train(capsys, photos, finished), "--out", "finished")
+    refused(command(capsys, "train", finished / "run.json", "--out", finished), "finished")
+    refused(command(capsys, "train", finished), "is a folder", "run.json")
+    assert tree(finished) == before
+
+
+def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
+    file = tmp_path / "run.json"
+    file.write_text("{")
+    refused(command(capsys, "train", file), "run.json", "cannot be read")
+    file.write_text('{"name": 1}')
+    refused(command(capsys, "train", file), "does not describe a run")
+    refused(command(capsys, "train", tmp_path / "none.json"), "no run.json here")
+    refused(command(capsys, "eval", tmp_path / "none"), "no run.json here")
+    facts = json.loads((finished / "run.json").read_text())
+    facts["recipe"]["optim"]["beta2"] = 0.9
+    file.write_text(json.dumps(facts))
+    refused(command(capsys, "train", file), "beta2", "another version")
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+def test_weights_of_a_resnet34_are_refused_in_safetensors_too(photos, tmp_path, capsys):
+    model = build_classifier(Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3)
+    save_file(export_torchvision_state(model.network), tmp_path / "resnet34.safetensors")
+    words = ["--weights", tmp_path / "resnet34.safetensors", "--model.depth", 18]
+    refused(train(capsys, photos, tmp_path / "run", *words), "resnet34", "another model", "layer1.2")
+    assert not (tmp_path / "run").exists()
+
+
+class Malicious:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return (Path.touch, (self.target,))
+
+
+@pytest.mark.parametrize("suffix", ["pth", "pkl", "bin"])
+def test_a_malicious_pickle_runs_nothing_whatever_its_name(photos, tmp_path, capsys, suffix):
+    file, target = tmp_path / f"weights.{suffix}", tmp_path / "owned"
+    if suffix == "pth":
+        torch.save({"state_dict": Malicious(target)}, file)
+    else:
+        file.write_bytes(pickle.dumps({"conv1.weight": Malicious(target)}))
+    refused(train(capsys, photos, tmp_path / "run", "--weights", file), file.name, lines=6)
+    assert not target.exists() and not (tmp_path / "run").exists()
+    pickle.loads(pickle.dumps(Malicious(target)))
+    assert target.exists()  # the trap works where it is stepped into
+
+
+def test_weights_that_are_none_are_refused(photos, finished, broken_off, tmp_path, capsys):
+    (tmp_path / "text.pth").write_text("no weights")
+    (tmp_path / "text.safetensors").write_text("no weights")
+    for name in ("text.pth", "text.safetensors", "none.pth"):
+        refused(train(capsys, photos, tmp_path / "new", "--weights", tmp_path / name), name)
+    refused(train(capsys, photos, tmp_path / "new", "--weights", finished), "checkpoints/best")
+    refused(train(capsys, photos, tmp_path / "new", "--weights", spoil_newest(broken_off)), "damaged")
+    assert not (tmp_path / "new").exists()
+
+
+# Using a run ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(finished, photos, tmp_path, capsys):
+    for words in (["eval", finished], ["predict", finished, photos / "val" / "ant", "--out", tmp_path / "answers"]):
+        refused(command(capsys, *words, "--checkpoint", "step-77"), "step-77", "step-000002")
+        refused(command(capsys, *words, "--checkpoint", "newest"), "newest", "best")
+    assert not (tmp_path / "answers").exists()
+
+
+def test_predict_refuses_before_it_writes_anything(finished, photos, tmp_path, capsys):
+    text, answers = tmp_path / "notes.jpg", tmp_path / "answers"
+    text.write_text("these are no pixels")
+    (tmp_path / "empty").mkdir()
+    for photo, wanted in ((text, "notes.jpg"), (tmp_path / "empty", "no photos"), (tmp_path / "gone.jpg", "gone.jpg")):
+        refused(command(capsys, "predict", finished, photos / "val" / "ant", photo, "--out", answers), wanted)
+        assert not answers.exists()
+    refused(command(capsys, "predict", finished), "at least one photo")
+    refused(command(capsys, "predict", photos, photos / "val" / "ant"), "run.json")
+    refused(command(capsys, "predict", finished, photos / "val" / "ant", "--out", text), "--out")
+
+
+def test_eval_refuses_data_with_other_classes_by_name(finished, tmp_path, capsys):
+    other = make_photos(tmp_path / "other", ("ant", "bee", "dog", "eel"))
+    refused(command(capsys, "eval", finished, "--data", other), "cat", "dog, eel", "4 classes here, 3 in the run")
+    same = make_photos(tmp_path / "same", val=5)
+    assert "15 images" in command(capsys, "eval", finished, "--data", same).out
+
+
+def test_eval_refuses_flags_that_cannot_be_meant(finished, tmp_path, capsys):
+    refused(command(capsys, "eval", finished, "--batch", -1), "--batch")
+    refused(command(capsys, "eval", finished, "--checkpoint", "all", "--out", tmp_path / "x.json"), "--out")
+    (tmp_path / "file").write_text("")
+    refused(command(capsys, "eval", finished, "--out", tmp_path / "file" / "x.json"), "--out")
+
+
+def test_a_damaged_checkpoint_is_named_by_eval_and_the_others_can_be_scored(broken_off, photos, capsys):
+    assert train(capsys, photos, broken_off, "--save-every", 2, "--keep", 3, steps=6).code == 0
+    spoil_newest(broken_off)
+    refused(command(capsys, "eval", broken_off, "--checkpoint", "last"), "damaged", "model.safetensors")
+    assert command(capsys, "eval", broken_off, "--checkpoint", "step-4").code == 0
+
+
+def test_preview_and_report_name_what_they_cannot_do(finished, photos, tmp_path, capsys):
+    words = ["preview", "resnet50-tiny", "--data", photos, "--images", 6]
+    assert command(capsys, *words, "--out", tmp_path / "new" / "mosaic.png").code == 0
+    assert (tmp_path / "new" / "mosaic.png").stat().st_size > 1000
+    refused(command(capsys, *words, "--out", tmp_path / "mosaic.doc"), "--out", ".png")
+    refused(command(capsys, *words, "--columns", 0), "--columns")
+    refused(command(capsys, "report"), "name a run folder")
+    refused(command(capsys, "report", tmp_path), "no run.json")
+    refused(command(capsys, "show", finished, "--world", 3), "does not divide over 3 ranks")
+
+
+def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_path, capsys, monkeypatch):
+    said = command(capsys, "doctor")
+    assert said.code == 0 and "ready" in said.out and "torch" in said.out, said
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / "cache"))
+    said = command(capsys, "doctor")
+    assert said.code == 2 and "PACELINE_CACHE" in said.out and "1 problem" in said.out, said
+    refused(command(capsys, "doctor", "--fix"), "--fix")

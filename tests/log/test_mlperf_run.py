@@ -1,0 +1,157 @@
+"""A real run under an MLPerf recipe, made small: the official checker objects to nothing but its accuracy."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import skip_or_fail
+from tiny_runs import NET, command, make_photos, of_its_own, without_report
+
+from paceline.log.mllog import PREFIX
+
+EPOCHS, STEPS_AN_EPOCH, BATCH = 7, 3, 8
+# The published recipe; its form is what the rules look at: LARS, poly 2, first evaluation after epoch 3, then every 4.
+SMALL = [
+    "resnet50-mlperf-3200",
+    *NET,
+    "--global-batch",
+    BATCH,
+    "--bn-span",
+    BATCH,
+    "--optim.lr",
+    0.1,
+    "--epochs",
+    EPOCHS,
+]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        data = make_photos(tmp_path_factory.mktemp("photos") / "set", train=BATCH, val=3)
+        run = tmp_path_factory.mktemp("runs") / "run"
+        from paceline.cli.main import main
+
+        words = ["train", *SMALL, "--data", data, "--out", run, "--quality.targets", "top1", 0.759]
+        assert main([str(word) for word in words]) in (0, 1)  # noise may well be guessed
+    return run / "mllog.txt"
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line.removeprefix(PREFIX)) for line in path.read_text().splitlines()]
+
+
+def test_the_official_checker_objects_to_nothing_but_the_accuracy(log, tmp_path):
+    if importlib.util.find_spec("mlperf_logging") is None:
+        skip_or_fail("mlperf-logging is not installed (extra: mlperf)")
+    module = [sys.executable, "-W", "ignore", "-m", "mlperf_logging.compliance_checker"]
+    options = ["--usage", "training", "--ruleset", "4.0.0", "--werror", "--log_output", str(tmp_path / "checker.log")]
+
+    def check(path: Path) -> tuple[bool, list[str]]:
+        done = subprocess.run([*module, *options, str(path)], capture_output=True, text=True, timeout=120)
+        return done.returncode == 0, [line for line in (done.stdout + done.stderr).splitlines() if " - " in line]
+
+    accepted, printed = check(log)
+    objections = [line for line in printed if not line.startswith("INFO") and "FAILED" not in line]
+    assert accepted or (objections and all("eval_accuracy" in line for line in objections)), printed
+    # With an accuracy that meets the target the very same log is accepted: nothing else is wrong with it.
+    lines = log.read_text().splitlines()
+    last = max(number for number, line in enumerate(lines) if '"eval_accuracy"' in line)
+    record = json.loads(lines[last].removeprefix(PREFIX))
+    lines[last] = PREFIX + json.dumps({**record, "value": 0.7591})
+    lines = [line.replace('"status": "aborted"', '"status": "success"') for line in lines]
+    (tmp_path / "reached.txt").write_text("\n".join(lines) + "\n")
+    accepted, printed = check(tmp_path / "reached.txt")
+    assert accepted, printed
+    # And the checker would have noticed: one line less is a complaint.
+    fewer = [line for line in lines if '"lars_opt_momentum"' not in line]
+    (tmp_path / "fewer.txt").write_text("\n".join(fewer) + "\n")
+    accepted, printed = check(tmp_path / "fewer.txt")
+    assert not accepted and any("lars_opt_momentum" in line for line in printed), printed
+
+
+def test_the_log_tells_the_recipes_own_numbers(log):
+    said = {record["key"]: record["value"] for record in records(log)}
+    wanted = {
+        "submission_benchmark": "resnet",
+        "global_batch_size": BATCH,
+        "gradient_accumulation_steps": 1,
+        "model_bn_span": BATCH,
+        "seed": 1,
+        "opt_name": "lars",
+        "lars_epsilon": 0.0,
+        "lars_opt_base_learning_rate": 0.1,
+        "lars_opt_end_learning_rate": 1e-4,
+        "lars_opt_weight_decay": 5e-5,
+        "lars_opt_momentum": 0.9,
+        "lars_opt_learning_rate_decay_poly_power": 2,
+        "lars_opt_learning_rate_decay_steps": EPOCHS * STEPS_AN_EPOCH,
+        "lars_opt_learning_rate_warmup_epochs": 2,
+        "train_samples": 3 * BATCH,
+        "eval_samples": 9,
+    }
+    assert {key: said.get(key) for key in wanted} == wanted
+    assert isinstance(said["lars_opt_learning_rate_warmup_epochs"], int)
+
+
+def test_evaluations_follow_epochs_three_and_seven_and_the_run_stops_once(log):
+    told = records(log)
+    epochs = [record["metadata"]["epoch_num"] for record in told if record["key"] == "eval_accuracy"]
+    assert epochs == [3, 7][: len(epochs)] and epochs
+    keys = [record["key"] for record in told]
+    for once in ("init_start", "init_stop", "run_start", "run_stop"):
+        assert keys.count(once) == 1
+    assert keys[-1] == "run_stop"
+    assert keys.count("weights_initialization") == len(set(map(str, weights(told)))) > 20
+
+
+def weights(told: list[dict]) -> list[str]:
+    return [record["metadata"]["tensor"] for record in told if record["key"] == "weights_initialization"]
+
+
+def test_blocks_hold_their_epochs_and_their_evaluation(log):
+    """block_start, (epoch_start, epoch_stop, tracked_stats) for each epoch, eval_start, ..., block_stop; then the next."""
+    keys = [record["key"] for record in records(log)]
+    story = keys[keys.index("eval_samples") + 1 : -1]
+    epoch = ["epoch_start", "epoch_stop", "tracked_stats"]
+    evaluation = ["eval_start", "eval_stop", "eval_accuracy", "block_stop"]
+    blocks = story.count("block_start")
+    lengths = [3, 4][:blocks]
+    assert story == [key for length in lengths for key in ["block_start", *epoch * length, *evaluation]]
+    starts = [record["metadata"] for record in records(log) if record["key"] == "block_start"]
+    assert [(start["first_epoch_num"], start["epoch_count"]) for start in starts] == [(1, 3), (4, 4)][:blocks]
+
+
+def test_times_never_run_backwards(log):
+    times = [record["time_ms"] for record in records(log)]
+    assert times == sorted(times)
+
+
+def test_a_recipe_that_is_not_an_mlperf_one_writes_a_log_too(tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    data = make_photos(tmp_path / "set")
+    words = [
+        "resnet50",
+        *NET,
+        "--global-batch",
+        8,
+        "--optim.lr",
+        0.1,
+        "--epochs",
+        1,
+        "--bn-span",
+        8,
+        "--schedule.warmup",
+        0.5,
+    ]
+    said = command(capsys, "train", *words, "--data", data, "--out", tmp_path / "run")
+    assert said.code == 0
+    told = {record["key"]: record["value"] for record in records(tmp_path / "run" / "mllog.txt")}
+    assert told["opt_name"] == "sgd" and told["sgd_opt_base_learning_rate"] == 0.1
+    assert told["opt_learning_rate_warmup_epochs"] == 0.5 and told["run_stop"] is None

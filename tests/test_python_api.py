@@ -1,0 +1,349 @@
+"""The same from Python: train, load, predict; weights in and out; and what evaluation leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from safetensors.torch import save_file
+from tiny_runs import CLASSES, TINY_CHANGES, command, make_photos, of_its_own, train, without_report
+from torch import nn
+
+import paceline
+from paceline.cli import choose
+from paceline.config.errors import DataError, RecipeError, UserError
+from paceline.config.recipe import override
+from paceline.evaluate import inference
+from paceline.models.weights import export_torchvision_state
+from paceline.recipes import RECIPES
+from paceline.tasks.classification import ClassificationScore
+from paceline.trained import open_trained
+
+ROOT = Path(paceline.__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Three classes; PNG, so that a path and its pixels are the same image to the last bit."""
+    return make_photos(tmp_path_factory.mktemp("photos") / "set", kind="png", train=8, val=4)
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory) -> paceline.train.Ending:  # type: ignore[name-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        return paceline.train(
+            "resnet50-tiny",
+            data=str(photos),
+            out=str(tmp_path_factory.mktemp("runs") / "run"),
+            system="cpu",
+            changes={**TINY_CHANGES, "ema": 0.0, "optim.lr": 0.05, "schedule.warmup": 0.0},
+            steps=9,
+            eval_every=3,
+            keep=9,
+        )
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    without_report(monkeypatch)
+
+
+def events(run: str | Path, kind: str) -> list[dict]:
+    lines = (Path(run) / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+# train ----------------------------------------------------------------------------------------------------------------
+
+
+def test_train_returns_how_the_run_ended(trained):
+    assert (trained.status, trained.step, trained.exit_code) == ("success", 9, 0)
+    assert "no target" in trained.reason
+    best = max(event["top1"] for event in events(trained.run, "eval"))
+    assert trained.best["top1"] == best and set(trained.best) == {"top1", "top5"}
+    facts = json.loads((Path(trained.run) / "run.json").read_text())
+    assert facts["recipe"]["optim"]["lr"] == 0.05 and facts["command"]
+
+
+def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(photos, tmp_path, capsys):
+    recipe = replace(override(RECIPES["resnet50-tiny"](), TINY_CHANGES), seed=5)
+    ending = paceline.train(recipe, data=str(photos), out=str(tmp_path / "a"), steps=2)
+    assert ending.status == "success"
+    assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
+    first, second = (tmp_path / name / "checkpoints/last/model.safetensors" for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+    assert command(capsys, "eval", tmp_path / "a").code == 0
+
+
+def test_train_names_what_it_does_not_know(photos, tmp_path):
+    for words, wanted in (
+        ({"recipe": "resnet50-tinny"}, "resnet50-tiny"),
+        ({"recipe": "resnet50-tiny", "system": "gpus"}, "gpu"),
+        ({"recipe": "resnet50-tiny", "data": str(tmp_path / "none")}, "no such folder"),
+    ):
+        with pytest.raises(UserError, match=wanted):
+            paceline.train(**{"data": str(photos), "out": str(tmp_path / "run"), **words})
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(TypeError, match="stepps"):
+        paceline.train("resnet50-tiny", data=str(photos), stepps=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"optim.lrr": 1}, "Did you mean lr"),
+        ({"optm.lr": 1}, "Did you mean optim"),
+        ({"seed.x": 1}, "seed.x: int has no fields"),
+        ({"global_batch": 7}, "--optim.lr"),
+        ({"epochs": 2, "images_seen": 5}, "give the length once"),
+    ],
+)
+def test_changes_are_checked_as_flags_are(changes, wanted):
+    with pytest.raises(RecipeError, match=wanted):
+        override(RECIPES["resnet50-tiny"](), changes)
+
+
+def test_a_changed_length_replaces_the_other_kind():
+    assert override(RECIPES["resnet50-tiny"](), {"epochs": 2}).images_seen == 0
+    assert override(RECIPES["resnet50"](), {"images_seen": 640}).epochs == 0
+
+
+# load and predict -----------------------------------------------------------------------------------------------------
+
+
+def test_a_path_its_pixels_and_a_pil_image_get_the_same_answer(trained, photos):
+    predictor = paceline.load(trained.run)
+    assert predictor.classes == CLASSES
+    path = photos / "val" / "bee" / "0.png"
+    image = Image.open(path)
+    image.load()
+    answers = predictor.predict([path, str(path), np.asarray(image), image])
+    assert [answer.file for answer in answers] == [str(path), str(path), "", ""]
+    for answer in answers[1:]:
+        assert answer.classes == answers[0].classes and answer.scores == answers[0].scores
+    assert sum(answers[0].scores) == pytest.approx(1, abs=1e-5)
+    assert list(answers[0].scores) == sorted(answers[0].scores, reverse=True)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
+def test_a_pil_image_of_any_mode_is_read_as_its_rgb(trained, photos, mode):
+    predictor = paceline.load(trained.run)
+    image = Image.open(photos / "val" / "bee" / "0.png").convert(mode)
+    got, wanted = predictor.predict([image, image.convert("RGB")])
+    assert got.scores == wanted.scores
+
+
+def test_three_classes_give_three_answers_and_top5_is_certain(trained, photos):
+    answer = paceline.load(trained.run, checkpoint="last").predict([photos / "val" / "ant" / "1.png"])[0]
+    assert len(answer.classes) == len(answer.names) == len(answer.scores) == 3
+    assert sorted(answer.names) == sorted(CLASSES)
+    assert all(event["top5"] == 1.0 for event in events(trained.run, "eval"))
+
+
+@pytest.mark.parametrize(
+    "photo",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+    ids=lambda photo: f"{photo.shape} {photo.dtype}",
+)
+def test_an_array_that_is_no_rgb_photo_is_refused(trained, photo):
+    with pytest.raises(DataError, match=r"\(H, W, 3\) uint8 RGB"):
+        paceline.load(trained.run).predict([photo])
+
+
+def test_the_answers_do_not_depend_on_the_batch_and_no_photos_give_none(trained, photos):
+    predictor = paceline.load(trained.run)
+    paths = sorted((photos / "val").rglob("*.png"))
+    assert predictor.predict([]) == []
+    together, alone = predictor.predict(paths), predictor.predict(paths, batch=1)
+    for left, right in zip(together, alone):
+        assert left.classes == right.classes
+        assert left.scores == pytest.approx(right.scores, abs=1e-5)
+
+
+def test_prediction_agrees_with_the_evaluation_of_training(trained, photos):
+    """The same photos, the same checkpoint: predict's best classes are those that training's evaluation wrote down."""
+    file = Path(trained.run) / "predictions" / "step-000009.json"
+    images = json.loads(file.read_text())["images"]
+    answers = paceline.load(trained.run, checkpoint="last").predict(
+        [photos / "val" / image["file"] for image in images]
+    )
+    for image, answer in zip(images, answers):
+        assert [entry["class"] for entry in image["top5"]] == list(answer.classes)
+        assert [entry["score"] for entry in image["top5"]] == pytest.approx(answer.scores, abs=1e-5)
+
+
+def test_predict_writes_pictures_and_one_json(trained, photos, tmp_path, capsys):
+    other = make_photos(tmp_path / "other", kind="jpg")
+    words = ["predict", trained.run, photos / "val" / "ant", other / "val" / "ant", other / "val" / "bee" / "2.jpg"]
+    said = command(capsys, *words, "--out", tmp_path / "answers")
+    assert said.code == 0 and said.err == ""
+    facts = json.loads((tmp_path / "answers" / "predictions.json").read_text())
+    assert [Path(image["file"]).name for image in facts["images"]] == [
+        *(f"{i}.png" for i in range(4)), *(f"{i}.jpg" for i in range(3)), "2.jpg",
+    ]  # fmt: skip
+    assert facts["classes"] == list(CLASSES) and facts["checkpoint"].startswith("step-")
+    pictures = sorted(path for path in (tmp_path / "answers").iterdir() if path.suffix == ".jpg")
+    assert len(pictures) == 8  # photos of one name do not overwrite each other
+    for picture in pictures:
+        with Image.open(picture) as image:
+            assert image.size[0] > 40 and image.mode == "RGB"
+    words[-1] = photos / "val" / "ant" / "0.png"
+    assert command(capsys, *words, "--out", tmp_path / "bare", "--no-pictures").code == 0
+    assert [path.name for path in (tmp_path / "bare").iterdir()] == ["predictions.json"]
+
+
+def test_load_names_what_is_no_run(tmp_path, trained):
+    with pytest.raises(UserError, match=r"no run\.json"):
+        paceline.load(tmp_path)
+    with pytest.raises(UserError, match="step-000099"):
+        paceline.load(trained.run, checkpoint="step-000099")
+
+
+# evaluate -------------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_gives_each_module_its_own_mode_back_even_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)))
+    model[2].eval()  # a part that somebody froze
+    before = [module.training for module in model.modules()]
+    assert True in before and False in before
+    with inference(model):
+        assert not any(module.training for module in model.modules()) and torch.is_inference_mode_enabled()
+    assert [module.training for module in model.modules()] == before
+    with pytest.raises(ZeroDivisionError), inference(model):
+        raise ZeroDivisionError
+    assert [module.training for module in model.modules()] == before and not torch.is_inference_mode_enabled()
+
+
+def test_training_goes_on_the_same_whether_it_was_evaluated_in_between_or_not(photos, tmp_path, capsys):
+    assert train(capsys, photos, tmp_path / "often", "--eval-every", 1, steps=4).code == 0
+    assert train(capsys, photos, tmp_path / "once", steps=4).code == 0
+    often, once = (tmp_path / name / "checkpoints/last/model.safetensors" for name in ("often", "once"))
+    assert often.read_bytes() == once.read_bytes()
+
+
+@pytest.mark.parametrize(("ema", "precision"), [(0.0, "fp32"), (0.5, "fp32"), (0.0, "bf16")])
+def test_eval_repeats_the_evaluation_of_training_exactly(photos, tmp_path, capsys, ema, precision):
+    run, more = tmp_path / "run", ["--optim.lr", 0.05, "--system.precision", precision]
+    said = train(capsys, photos, run, "--eval-every", 2, "--keep", 9, "--ema", ema, *more, steps=6)
+    assert said.code == 0
+    found = command(capsys, "eval", run, "--checkpoint", "all", "--json").out.splitlines()
+    scored = [json.loads(line) for line in found if line.startswith("{")]
+    by_step = {score["step"]: score for score in scored}
+    told = events(run, "eval")
+    assert [event["step"] for event in told] == [2, 4, 6] and by_step.keys() >= {2, 4, 6}
+    for event in told:
+        for name in ("images", "top1", "top5"):
+            assert event[name] == by_step[event["step"]][name]
+    out = tmp_path / "again.json"
+    assert command(capsys, "eval", run, "--checkpoint", "last", "--out", out).code == 0
+    assert json.loads(out.read_text()) == json.loads((run / "predictions" / "step-000006.json").read_text())
+
+
+def test_eval_scores_another_number_of_images_where_asked(trained, photos, capsys):
+    assert "5 images" in command(capsys, "eval", trained.run, "--limit-val", 5).out
+    assert "12 images" in command(capsys, "eval", trained.run, "--batch", 5).out
+    best = json.loads(command(capsys, "eval", trained.run, "--json").out.splitlines()[-1])
+    assert best["top1"] == trained.best["top1"]
+
+
+def test_limits_take_images_of_every_class(photos, tmp_path, capsys):
+    assert train(capsys, photos, tmp_path / "run", "--limit-train", 6, "--limit-val", 3, steps=1).code == 0
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (facts["plan"]["train_images"], facts["plan"]["val_images"]) == (6, 3)
+    images = json.loads((tmp_path / "run" / "predictions" / "step-000001.json").read_text())["images"]
+    assert [image["label"] for image in images] == [0, 1, 2]
+
+
+def test_a_score_of_more_classes_than_five_keeps_five():
+    score = ClassificationScore()
+    from paceline.batch.batch import Batch
+
+    numbers = torch.arange(4)
+    score.add(Batch(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), numbers, numbers), torch.eye(4, 9))
+    assert score.pack()
+
+
+# Weights in and out ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pth", "safetensors", "checkpoint"])
+def test_weights_start_a_run_and_every_key_is_reported(trained, photos, tmp_path, capsys, kind):
+    network = open_trained(Path(trained.run), checkpoint="last").model.network
+    assert isinstance(network, nn.Module)
+    state = export_torchvision_state(network)
+    source = tmp_path / f"weights.{kind}"
+    if kind == "checkpoint":
+        source = Path(trained.run) / "checkpoints" / "last"
+    else:
+        (torch.save if kind == "pth" else save_file)(state, source)
+    # A learning rate of next to nothing: after one step the weights are still those that were read.
+    said = train(capsys, photos, tmp_path / "run", "--weights", source, "--optim.lr", 1e-9, "--ema", 0, steps=1)
+    assert said.code == 0, said
+    assert f"{len(state)} tensors used" in said.out
+    started = open_trained(tmp_path / "run", checkpoint="last").model.network
+    assert isinstance(started, nn.Module)
+    for name, tensor in export_torchvision_state(started).items():
+        if name.endswith(("weight", "bias")):
+            torch.testing.assert_close(tensor, state[name], rtol=0, atol=1e-6)
+
+
+def test_an_averaged_runs_checkpoint_gives_its_average_as_weights(photos, tmp_path, capsys):
+    assert train(capsys, photos, tmp_path / "a", "--ema", 0.9, "--optim.lr", 0.05, steps=4).code == 0
+    checkpoint = tmp_path / "a" / "checkpoints" / "last"
+    words = ["--weights", checkpoint, "--optim.lr", 1e-9, "--ema", 0]
+    said = train(capsys, photos, tmp_path / "b", *words, steps=1)
+    assert said.code == 0 and "average.safetensors" in said.out
+    averaged = open_trained(tmp_path / "a", checkpoint="last").model.state_dict()
+    for name, tensor in open_trained(tmp_path / "b", checkpoint="last").model.state_dict().items():
+        if name.endswith(("weight", "bias")):
+            torch.testing.assert_close(tensor, averaged[name], rtol=0, atol=1e-6)
+
+
+def test_a_new_head_is_reported_and_the_trunk_is_kept(trained, tmp_path, capsys):
+    two = make_photos(tmp_path / "two", ("left", "right"))
+    words = ["--weights", Path(trained.run) / "checkpoints" / "best", "--optim.lr", 1e-9]
+    said = train(capsys, two, tmp_path / "run", *words, steps=1)
+    assert said.code == 0 and "new in this model, first weights kept (2): fc.weight, fc.bias" in said.out
+
+
+def test_a_trained_checkpoint_loads_into_torchvision_and_gives_the_same_logits(photos, tmp_path, capsys):
+    """Depth 18 and width 64 are torchvision's resnet18."""
+    words = ["--model.depth", 18, "--model.width", 64]
+    assert train(capsys, photos, tmp_path / "run", *words, steps=2).code == 0
+    ours = open_trained(tmp_path / "run", checkpoint="last").model
+    assert isinstance(ours.network, nn.Module)
+    theirs = torchvision.models.resnet18(num_classes=3)
+    theirs.load_state_dict(export_torchvision_state(ours.network), strict=True)
+    images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(ours.network(images), theirs.eval()(images), rtol=1e-4, atol=1e-5)
+
+
+def test_train_is_the_function_although_its_module_has_the_same_name():
+    """Python puts a module into its package as soon as anybody imports it."""
+    assert paceline.train.__code__.co_name == "train"  # here the command line imported the module long ago
+    program = "import paceline.train; assert paceline.train.__code__.co_name == 'train'; assert callable(paceline.load)"
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    assert done.returncode == 0
+
+
+def test_the_two_ways_in_know_the_same_menus():
+    assert choose.choose_recipe("resnet50") == RECIPES["resnet50"]()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = paceline.nothing  # type: ignore[attr-defined]
