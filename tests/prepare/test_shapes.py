@@ -205,7 +205,7 @@ def test_classes_are_balanced_and_the_label_is_clearly_the_largest_shape(classes
         assert all(shape.label != label for shape in rest)
         assert seen[subject] > 2 * max([count for k, count in seen.items() if k != subject], default=0)
         others.append(len(rest))
-    assert np.mean(others) > 1.5
+    assert np.mean(others) > 1.2  # one to three are thrown; those that the subject hides are not drawn
 
 
 def thumbnails(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
