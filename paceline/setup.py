@@ -28,7 +28,6 @@ from paceline.log.recorder import Facts, Recorder
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.models.batch_norm import configure_batch_norm
-from paceline.models.weights import load_weights
 from paceline.optim.average import WeightAverage
 from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
@@ -97,7 +96,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         if resumed is not None:
             state.restore(resumed[0], world)
         elif controls.weights:
-            for line in load_weights(task.weights_of(state.model), weights_file(controls.weights)).lines():
+            for line in task.load_weights(state.model, weights_file(controls.weights)).lines():
                 say(line)
         run_folder.write(run)
         recorder = Recorder(

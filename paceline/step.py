@@ -3,7 +3,8 @@
 Letters: B global batch   W ranks   A forwards of a step on this rank
 The model returns losses summed over a forward's images. Each is scaled by W/B: gradients add up over the A forwards, data
 parallel averages them over the W ranks, and what the optimiser sees is the gradient of the mean over the global batch,
-whatever the cut.
+whatever the cut. Where a model divides its losses by the positives of the global batch, it returns their sum undivided and the
+number of positives; gradients are linear, so they are divided once, when all ranks' positives are known.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class TrainStep:
         """Take the step; -> this rank's share of each loss's mean over the global batch, on the device."""
         state = self.state
         losses = self._gradients(batches)
+        if (positives := losses.pop("positives", None)) is not None:
+            self._divide(losses, positives)
         state.optimiser.step(lr, previous_lr=previous_lr, scaler=state.scaler)
         state.optimiser.zero_grad()
         commit_running_statistics(state.model)
@@ -83,6 +86,18 @@ class TrainStep:
                 part = value.detach() / self.plan.global_batch
                 totals[name] = totals[name] + part if name in totals else part
         return totals
+
+    def _divide(self, losses: dict[str, Tensor], positives: Tensor) -> None:
+        """Turn means over the global batch's images into means over its positives: losses and gradients, in place.
+
+        positives  this rank's share of positives / B; a batch without any keeps its zeros
+        """
+        if self.plan.world > 1:
+            torch.distributed.all_reduce(positives)
+        factor = 1 / positives.clamp(min=1 / self.plan.global_batch)
+        gradients = [weight.grad for weight in self.state.model.parameters() if weight.grad is not None]
+        torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
+        losses.update({name: value * factor for name, value in losses.items()})
 
     def autocast(self) -> AbstractContextManager:
         """The System's number format for matrix products; weights, norms and losses stay float32."""

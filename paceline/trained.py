@@ -15,8 +15,7 @@ from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import fill, read_run
 from paceline.state import load_model
-from paceline.tasks import SETTINGS
-from paceline.tasks.classification import build_classifier
+from paceline.tasks import BUILDERS, SETTINGS
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def open_trained(
 
     checkpoint  best, last or step-N
     device      None: CUDA where torch sees one, else the CPU
-    model       the run's model as its task builds it; None: a classifier
+    model       the run's model as its task builds it; None: what our task of that name builds
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     facts = read_run(folder)
@@ -52,7 +51,7 @@ def open_trained(
     path = find_checkpoint(folder / "checkpoints", checkpoint)
     snapshot = load_checkpoint(path)
     if model is None:
-        model = build_classifier(recipe, len(classes))
+        model = BUILDERS[recipe.task](recipe, len(classes))
     if facts["system"].get("channels_last"):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     tensors = dict(snapshot.tensors["model"])

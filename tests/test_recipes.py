@@ -18,7 +18,6 @@ import pytest
 import paceline.cli
 import paceline.config
 from paceline.cli.main import main
-from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES, Recipe, check_recipe
@@ -26,6 +25,7 @@ from paceline.config.run import Controls, Run, fill, read_run
 from paceline.config.system import System, check_system
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
+from paceline.tasks import CHECKS, SETTINGS
 
 MOST_SHARED_FIELDS = 25
 WORLDS = (1, 8, 64, 3584)
@@ -36,6 +36,7 @@ def test_every_recipe_loads_and_does_not_contradict_itself(name):
     recipe = RECIPES[name]()
     assert isinstance(recipe, Recipe)
     check_recipe(recipe)
+    CHECKS[recipe.task](recipe)
     assert RECIPES[name]() == recipe
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.seed = 2  # type: ignore[misc]
@@ -48,7 +49,8 @@ def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_pat
     plan = make_plan(recipe, System(), world=1, most=recipe.bn_span, train_images=50_000, val_images=10)
     (tmp_path / "run.json").write_text(Run(name, recipe, "h100x8", system, shorten(plan, steps=7), controls).to_json())
     facts = read_run(tmp_path)
-    blank = Recipe(task="", model=ResNetModel(), input=PhotoInput())
+    model, treatment = SETTINGS[recipe.task]
+    blank = Recipe(task="", model=model, input=treatment)
     assert fill(blank, facts["recipe"], "recipe") == recipe
     assert fill(System(), facts["system"], "system") == system
     assert fill(Controls(), facts["controls"], "controls") == controls
@@ -95,12 +97,14 @@ def test_every_recipe_has_a_plan_on_any_number_of_ranks_or_a_refusal_that_says_w
 def test_every_recipe_tells_its_command_or_its_source(name):
     text = inspect.getdoc(RECIPES[name]) or ""
     assert len(text.splitlines()[0]) > 20, name
-    assert re.search(r"paceline train|train resnet|Published|Source|config |DGX|batch_256", text), f"{name}: {text}"
+    assert re.search(r"paceline train|train resnet|Published|Source|config |DGX|batch_256|Habana|reference", text), (
+        f"{name}: {text}"
+    )
 
 
 def test_names_on_the_menu_are_workload_source_batch():
     for name, make in RECIPES.items():
-        assert re.fullmatch(r"resnet50(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+)?", name), name
+        assert re.fullmatch(r"(resnet50|ssd)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name), name
         batch = re.search(r"-(\d{3,})", name)
         assert batch is None or int(batch[1]) == make().global_batch, name
 

@@ -55,18 +55,28 @@ def run_input_bench(
     decoders  ours to run; None: the default and every extra that is installed
     Raises DataError when the folder has no photos, RecipeError when a decoder is missing, UserError off Linux.
     """
-    if not Path("/proc/self/stat").exists():
-        raise UserError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
+    require_linux()
     paths = sorted(path for path in data.rglob("*") if path.suffix.lower() in _SUFFIXES)
     if not paths:
         raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
-    chosen: list[Decoder] = ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)] if decoders is None else decoders
+    chosen = installed_decoders() if decoders is None else decoders
     for decoder in chosen:
         require_decoder(decoder)
     cores = len(os.sched_getaffinity(0))
     menu = contenders(paths, size, cores, chosen)
     console = Console()
     console.print(f"{len(paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
+    measured = measure_in_turn(menu, rounds, seconds, console)
+    report = summary(measured, paths, size, seconds, cores)
+    report["python_microseconds_per_image"] = {decoder: python_microseconds(decoder) for decoder in chosen}
+    show(report, "decode + RandomResizedCrop + flip into a batch (medians over rounds)", console, out)
+    return report
+
+
+def measure_in_turn(
+    menu: dict[str, Callable[[], Any]], rounds: int, seconds: float, console: Console
+) -> dict[str, list[tuple[float, float]]]:
+    """contender -> of each round (images a second, images a CPU-second); each round begins with another contender."""
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in menu}
     for turn in range(rounds):
         order = list(menu)
@@ -74,12 +84,26 @@ def run_input_bench(
         for name in order:
             measured[name].append(_measure(menu[name], seconds))
         console.print(f"round {turn + 1} of {rounds} done")
-    report = _report(measured, paths, size, seconds, cores, chosen)
-    console.print(_table(report))
+    return measured
+
+
+def show(report: dict[str, Any], title: str, console: Console, out: Path | None) -> None:
+    """Print the report's table, and write the report as JSON to `out`."""
+    console.print(_table(report, title))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return report
+
+
+def installed_decoders() -> list[Decoder]:
+    """The default decoder and every extra that can be imported here."""
+    return ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)]
+
+
+def require_linux() -> None:
+    """Raises UserError elsewhere."""
+    if not Path("/proc/self/stat").exists():
+        raise UserError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
 
 
 def _installed(decoder: Decoder) -> bool:
@@ -126,14 +150,10 @@ def tree_cpu_seconds() -> float:
     return total
 
 
-def _report(
-    measured: dict[str, list[tuple[float, float]]],
-    paths: list[Path],
-    size: int,
-    seconds: float,
-    cores: int,
-    decoders: list[Decoder],
+def summary(
+    measured: dict[str, list[tuple[float, float]]], paths: list[Path], size: int, seconds: float, cores: int
 ) -> dict[str, Any]:
+    """Rates of every contender, the ratios of ours to the best and the tuned peer and to bare decoding, and where."""
     efficiency = {name: [cpu for _, cpu in rounds] for name, rounds in measured.items()}
     peers = [name for name in measured if name.startswith("torchvision")]
     best_peer = max(peers, key=lambda name: statistics.median(efficiency[name]))
@@ -160,7 +180,6 @@ def _report(
         "images_per_cpu_second": efficiency,
         "best_peer": best_peer,
         "ratio_of_images_per_cpu_second": ratios,
-        "python_microseconds_per_image": {decoder: python_microseconds(decoder) for decoder in decoders},
         "machine": {"cpu": _cpu_model(), "cores": cores, "system": platform.platform()},
         "versions": {"python": platform.python_version(), **_versions()},
         "command": " ".join(sys.argv),
@@ -181,8 +200,8 @@ def python_microseconds(decoder: Decoder, images: int = 2000) -> float:
     return (time.process_time() - began) / images * 1e6
 
 
-def _table(report: dict[str, Any]) -> Table:
-    table = Table(title="decode + RandomResizedCrop + flip into a batch (medians over rounds)")
+def _table(report: dict[str, Any], title: str) -> Table:
+    table = Table(title=title)
     for column in ("contender", "images/s", "images/CPU-s", "x best peer", "x tuned peer", "x bare decode"):
         table.add_column(column, justify="left" if column == "contender" else "right")
     for name, rounds in report["images_per_cpu_second"].items():

@@ -81,12 +81,14 @@ class _Photos(torch.utils.data.Dataset):
         return self.transform(self.load(self.paths[index])), 0
 
 
-def _load_pil(path: Path) -> Image.Image:
+def load_pil(path: Path) -> Image.Image:
+    """One file by Pillow, RGB."""
     with open(path, "rb") as file:
         return Image.open(io.BytesIO(file.read())).convert("RGB")
 
 
-def _load_tensor(path: Path) -> Any:
+def load_tensor(path: Path) -> Any:
+    """One file by torchvision.io, (3, H, W) uint8."""
     from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
     return decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)
@@ -103,10 +105,10 @@ def torchvision_loader(
     from torchvision.transforms import v2
 
     steps: list[Any] = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
-    load = _load_tensor
+    load = load_tensor
     if decode == "pil":
         steps.append(v2.PILToTensor())
-        load = _load_pil
+        load = load_pil
     before = torch.get_num_threads()
     torch.set_num_threads(intra_op_threads or before)
     loader = torch.utils.data.DataLoader(

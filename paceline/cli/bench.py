@@ -1,4 +1,4 @@
-"""`paceline bench input|step ...`: measurements beside peers, in the same run."""
+"""`paceline bench input|step|eval ...`: measurements beside peers, in the same run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ KINDS = """usage: paceline bench KIND ...
 
   input    decode + RandomResizedCrop + flip into a batch, beside torchvision transforms in a torch DataLoader
   step     a training step, beside torchvision's and timm's model in a plain loop
+  eval     scoring of boxes, beside pycocotools and faster-coco-eval
 
 Each answers --help."""
 
@@ -27,4 +28,8 @@ def run(arguments: Sequence[str]) -> int:
         from paceline.cli.bench_step import run_step
 
         return run_step(arguments[1:])
-    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step.")
+    if arguments[0] == "eval":
+        from paceline.cli.bench_eval import run_eval
+
+        return run_eval(arguments[1:])
+    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step, eval.")

@@ -1,10 +1,14 @@
-"""`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations."""
+"""`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations.
+
+With `--task ssd` the photos' boxes go along.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from paceline.cli.flags import parse
 from paceline.config.classification import Decoder
@@ -15,9 +19,10 @@ from paceline.config.errors import RecipeError
 class Flags:
     """What to measure."""
 
-    data: Path | None = None  # folder with JPEG photos, at any depth
+    data: Path | None = None  # folder with JPEG photos, at any depth; with --task ssd, a data set with boxes
+    task: Literal["classification", "ssd"] = "classification"  # whose training input
     decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
-    size: int = 224  # side of the output, pixels
+    size: int = 0  # side of the output, pixels; 0 = 224, or 300 with --task ssd
     seconds: float = 3.0  # measured per contender and round
     rounds: int = 5  # rounds; every contender is measured once in each
     out: Path | None = None  # also write the JSON here
@@ -41,12 +46,14 @@ def run_input(arguments: Sequence[str]) -> int:
         return 0
     if flags.data is None:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
-    from paceline.bench.input import run_input_bench
-
-    run_input_bench(
+    if flags.task == "ssd":
+        from paceline.bench.input_boxes import run_box_input_bench as measure
+    else:
+        from paceline.bench.input import run_input_bench as measure
+    measure(
         flags.data,
         seconds=flags.seconds,
-        size=flags.size,
+        size=flags.size or (300 if flags.task == "ssd" else 224),
         decoders=list(flags.decoders) or None,
         out=flags.out,
         rounds=flags.rounds,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from paceline.predict import Answer, Found
+
+# Pixels of the longer side of a picture with boxes: small photos are enlarged for the names, large ones reduced.
+SMALLEST, LARGEST = 640, 1600
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class Flags:
     out: Path = Path("predictions")  # folder for the pictures and predictions.json
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
+    score_above: float = 0.3  # boxes: smallest score of those that are drawn and printed; predictions.json has all
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -30,33 +39,102 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="predict", description="Label photos with a trained run.")
     if not flags.photos:
         raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
+    if not 0 <= flags.score_above <= 1:
+        raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
     from PIL import Image
 
     from paceline.predict import find_photos, load
-    from paceline.report.draw import top5_picture
 
     photos = find_photos(flags.photos)
     predictor = load(flags.run, checkpoint=flags.checkpoint)
+    shown = SHOWN[predictor.trained.recipe.task]
     answers = predictor.predict(photos)
     folder = _writable(flags.out)
-    names = _picture_names(photos)
-    for photo, name, answer in zip(photos, names, answers):
-        print(
-            f"{photo}: "
-            + "  ".join(f"{label} {100 * score:.1f} %" for label, score in zip(answer.names[:3], answer.scores))
-        )
+    for photo, name, answer in zip(photos, _picture_names(photos), answers):
+        print(f"{photo}: {shown.line(answer, flags.score_above)}")
         if flags.pictures:
             with Image.open(photo) as image:
-                top5_picture(image.convert("RGB"), answer.names, answer.scores).save(folder / name)
+                shown.picture(image.convert("RGB"), answer, flags.score_above).save(folder / name)
     facts = {
         "run": str(flags.run),
         "checkpoint": predictor.trained.checkpoint,
         "classes": list(predictor.classes),
-        "images": [asdict(answer) for answer in answers],
+        "images": [shown.record(answer, predictor) for answer in answers],
     }
     (folder / "predictions.json").write_text(json.dumps(facts, indent=2))
-    print(f"{len(photos)} photos: {folder}")
+    print(f"{len(photos)} photo{'' if len(photos) == 1 else 's'}: {folder}")
     return 0
+
+
+class Shown(NamedTuple):
+    """How a task's answers are printed, drawn and written."""
+
+    line: Callable[[Any, float], str]  # (answer, smallest score)
+    picture: Callable[[Image.Image, Any, float], Image.Image]  # (photo, answer, smallest score)
+    record: Callable[[Any, Any], dict[str, Any]]  # (answer, predictor) -> JSON
+
+
+def _classes_line(answer: Answer, _: float) -> str:
+    return "  ".join(f"{label} {100 * score:.1f} %" for label, score in zip(answer.names[:3], answer.scores))
+
+
+def _classes_picture(photo: Image.Image, answer: Answer, _: float) -> Image.Image:
+    from paceline.report.draw import top5_picture
+
+    return top5_picture(photo, answer.names, answer.scores)
+
+
+def _classes_record(answer: Answer, _: object) -> dict[str, Any]:
+    return asdict(answer)
+
+
+def _boxes_line(found: Found, least: float) -> str:
+    count = sum(score >= least for score in found.scores)
+    if not count:
+        return f"nothing with a score of {least:g} or more"
+    best = "  ".join(f"{name} {score:.2f}" for name, score in zip(found.names[: min(count, 5)], found.scores))
+    return best + (f"  and {count - 5} more" if count > 5 else "")
+
+
+def _boxes_picture(photo: Image.Image, found: Found, least: float) -> Image.Image:
+    from paceline.report.draw_boxes import Mark, marks_picture
+
+    side = min(max(*photo.size, SMALLEST), LARGEST)
+    marks = [
+        Mark((left, top, width, height), label, f"{name} {score:.2f}")
+        for (left, top, width, height), label, name, score in zip(
+            found.boxes.tolist(), found.classes, found.names, found.scores
+        )
+        if score >= least
+    ]
+    return marks_picture(photo, marks, width=side, height=side)
+
+
+def _boxes_record(found: Found, predictor: Any) -> dict[str, Any]:
+    """One photo; its `detections` have the fields of COCO's result format, and a name.
+
+    Joined over the photos they are a result file, for photos that have COCO's numbers for names.
+    """
+    stem = Path(found.file).stem
+    image_id = int(stem) if stem.isascii() and stem.isdigit() else stem
+    detections = [
+        {
+            "image_id": image_id,
+            "category_id": predictor.category_ids[label - 1],
+            "name": name,
+            "bbox": [round(edge, 2) for edge in box],
+            "score": round(score, 5),
+        }
+        for box, label, name, score in zip(found.boxes.tolist(), found.classes, found.names, found.scores)
+    ]
+    return {"file": found.file, "width": found.width, "height": found.height, "detections": detections}
+
+
+# By the recipe's task.
+SHOWN: dict[str, Shown] = {
+    "classification": Shown(_classes_line, _classes_picture, _classes_record),
+    "ssd": Shown(_boxes_line, _boxes_picture, _boxes_record),
+}
 
 
 def _writable(folder: Path) -> Path:

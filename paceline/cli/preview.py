@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.cli.flags import parse_recipe
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    from paceline.batch.detection import Objects
+
+# Pixels of a picture in the mosaic: photos at most this large, boxes and their names on this much.
+LARGEST, BOXES_SIDE = 224, 320
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,6 @@ def run(arguments: Sequence[str]) -> int:
     flags = asked.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
-    import numpy as np
     import torch
 
     from paceline.data.stream import batch_indices
@@ -36,24 +45,21 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.dist.world import open_world
     from paceline.report.draw import mosaic
     from paceline.tasks import open_task
-    from paceline.tasks.classification import Classification
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=print)
-    if not isinstance(task, Classification):
-        raise RecipeError(f"preview: --task {asked.recipe.task} has no preview; it draws classification's images.")
-    side, batch = asked.recipe.input.size, asked.recipe.global_batch
+    if not hasattr(task, "sample"):  # a task in a Python file of one's own
+        raise RecipeError(f"preview: --task {asked.recipe.task} has no method `sample`; see paceline/tasks/task.py.")
     photos, captions = [], []
-    step = flags.step
+    step, batch = flags.step, asked.recipe.global_batch
     while len(photos) < flags.images:
-        epochs, indices = batch_indices(task.train_images, seed=asked.recipe.seed, step=step, global_batch=batch)
-        for epoch, index in list(zip(epochs, indices))[: flags.images - len(photos)]:
-            out = np.empty((side, side, 3), np.uint8)
-            label = task.read_train(int(epoch), int(task.train_numbers[index]), out)
-            photos.append(out)
-            captions.append(task.classes[label])
+        epochs, numbers = batch_indices(task.train_images, seed=asked.recipe.seed, step=step, global_batch=batch)
+        for epoch, number in list(zip(epochs, numbers))[: flags.images - len(photos)]:
+            photo, caption = _drawn(*task.sample(int(epoch), int(number)), task.classes)
+            photos.append(photo)
+            captions.append(caption)
         step += 1
-    picture = mosaic(photos, captions, flags.columns, tile=max(96, min(side, 224)))
+    picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
     try:
         flags.out.parent.mkdir(parents=True, exist_ok=True)
         picture.save(flags.out)
@@ -61,3 +67,17 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--out {flags.out}: cannot be written ({problem}). Name a .png or .jpg file.") from None
     print(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
+
+
+def _drawn(pixels: np.ndarray, found: int | Objects, classes: Sequence[str]) -> tuple[Image.Image, str]:
+    """A sample as the mosaic shows it: with its class below, or with its boxes and their number."""
+    from PIL import Image
+
+    from paceline.report.draw_boxes import objects_picture
+
+    if isinstance(found, int):
+        picture = Image.fromarray(pixels)
+        picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        return picture, classes[found]
+    count = len(found.classes)
+    return objects_picture(pixels, found, classes, side=BOXES_SIDE), f"{count} object{'' if count == 1 else 's'}"

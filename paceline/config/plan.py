@@ -40,6 +40,7 @@ class Plan:
     total_steps: int  # the recipe's length
     stop_after: int  # steps this run is asked to take: total_steps, or fewer with --steps
     warmup_steps: float  # end of the warm-up
+    hold_steps: float  # end of the held peak
     schedule_steps: float  # end of the decay
     boundaries: tuple[float, ...]  # steps at which kind "steps" decays
     eval_steps: tuple[int, ...]  # evaluations fall after these steps
@@ -140,6 +141,7 @@ def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_im
         total_steps=total,
         stop_after=total,
         warmup_steps=schedule.warmup * unit,
+        hold_steps=schedule.hold * unit,
         schedule_steps=schedule.horizon * unit if schedule.horizon else float(total),
         boundaries=tuple(boundary * unit for boundary in schedule.boundaries),
         eval_steps=_eval_steps(quality.first, quality.every, quality.at, quality.unit, per_epoch, total),
@@ -185,6 +187,7 @@ def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
         warmup_steps=plan.warmup_steps,
         warmup_from=schedule.warmup_from,
         total_steps=plan.schedule_steps,
+        hold_steps=plan.hold_steps,
         end_lr=schedule.end_lr,
         boundaries=plan.boundaries,
         factor=schedule.factor,

@@ -25,7 +25,12 @@ EpochSteps = Literal["exact", "up", "down"]
 
 # Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
 # ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in prepare/shapes.py.
-DATA_IMAGES = {"imagenet": (1_281_167, 50_000), "shapes": (2_000, 400)}
+DATA_IMAGES = {
+    "imagenet": (1_281_167, 50_000),
+    "coco": (117_266, 5_000),
+    "shapes": (2_000, 400),
+    "shapes-boxes": (1_520, 320),
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Schedule:
     unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
     warmup: float = 0.0  # length of the linear warm-up, in `unit`
     warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
+    hold: float = 0.0  # until where the peak is held before cosine or poly2 fall, in `unit`
     horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
     boundaries: tuple[float, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
     factor: float = 0.1  # kind steps: the multiplier at each boundary
@@ -119,7 +125,7 @@ def check_recipe(recipe: Recipe) -> None:
         ("--quality.first", quality.first, 0 <= quality.first < math.inf, "must not be negative"),
     )
     end = 1.0 if schedule.unit == "run" else math.inf
-    for flag, value in (("warmup", schedule.warmup), ("horizon", schedule.horizon)):
+    for flag, value in (("warmup", schedule.warmup), ("hold", schedule.hold), ("horizon", schedule.horizon)):
         if not 0 <= value <= end or value == math.inf:
             raise RecipeError(
                 f"--schedule.{flag} {value:g}: lies in [0, {end:g}], counted in {_counted(schedule.unit)}."

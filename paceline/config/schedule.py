@@ -23,6 +23,7 @@ def learning_rate(
     warmup_steps: float = 0.0,
     warmup_from: float = 0.0,
     total_steps: float,
+    hold_steps: float = 0.0,
     end_lr: float = 0.0,
     boundaries: tuple[float, ...] = (),
     factor: float = 0.1,
@@ -38,6 +39,7 @@ def learning_rate(
     cosine    end_lr + (peak - end_lr) * (1 + cos(pi * (step - W) / (T - W))) / 2, so the step after the last has end_lr
     steps     peak * factor^(boundaries at or below step); boundaries count from the first step, warm-up included
     constant  peak
+    hold_steps: up to this step the peak is held; in the two formulas it takes W's place where it lies beyond W.
     At and beyond T poly2 and cosine stay at end_lr.
     """
     count = step + 1 if kind == "poly2" else step
@@ -52,6 +54,7 @@ def learning_rate(
     if count >= total_steps:
         return end_lr
     # With warmup_first 1 the step after the ramp can lie before W, or W be all there is: the peak, not more.
-    done = (count - warmup_steps) / (total_steps - warmup_steps) if count > warmup_steps else 0.0
+    start = max(warmup_steps, hold_steps)
+    done = (count - start) / (total_steps - start) if count > start else 0.0
     left = (1 - done) ** 2 if kind == "poly2" else (1 + math.cos(math.pi * done)) / 2
     return end_lr + (peak - end_lr) * left

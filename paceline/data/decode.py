@@ -32,10 +32,9 @@ from PIL import Image
 from paceline.config.errors import RecipeError
 from paceline.data.crop import Window
 from paceline.data.header import Header, undecodable
-from paceline.data.resample import resample_pillow, resample_scaled, resample_torch, scratch
+from paceline.data.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
 
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
-ResizeLaw = Literal["bilinear-antialias"]
 
 _END_OF_IMAGE = b"\xff\xd9"
 # libjpeg's word for entropy-coded rows that nobody asked for, up to the end or the next restart marker.
@@ -56,33 +55,35 @@ def decode_crop(
     flip: bool,
     decoder: Decoder,
     name: str,
+    law: ResizeLaw = "bilinear-antialias",
 ) -> None:
-    """Decode what the window needs, resize its region by "bilinear-antialias", write its part into `out`.
+    """Decode what the window needs, resize its region, write its part into `out`.
 
     data    the encoded file
     header  `read_header(data, name)`; the window was made for its size
     out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
     flip    mirror left to right, after the resize
     name    the file, for the message
+    law     how the region is resized; "bilinear" looks at single pixels, so it is decoded at full scale
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
     if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
-        scale = dct_scale(window)
+        scale = dct_scale(window) if law == "bilinear-antialias" else 1
         if scale == 1 and decoder == "nvimgcodec":
             region = _region_nvimgcodec(data, window)
             if region is not None:
-                resample_torch(region, window, out, flip)
+                resample_torch(region, window, out, flip, law)
                 return
         elif (pixels := _rows_simplejpeg(data, header, window, scale)) is not None:
             if scale == 1:
                 bottom, right = window.top + window.height, window.left + window.width
                 region = scratch("region", window.height, window.width)
                 np.copyto(region, pixels[window.top : bottom, window.left : right])
-                resample_torch(region, window, out, flip)
+                resample_torch(region, window, out, flip, law)
             else:
                 resample_scaled(pixels, scale, window, out, flip)
             return
-    _decode_pillow(data, window, out, flip, name)
+    _decode_pillow(data, window, out, flip, name, law)
 
 
 def dct_scale(window: Window) -> int:
@@ -182,11 +183,11 @@ def _silence():
         os.close(null)
 
 
-def _decode_pillow(data: bytes, window: Window, out: np.ndarray, flip: bool, name: str) -> None:
+def _decode_pillow(data: bytes, window: Window, out: np.ndarray, flip: bool, name: str, law: ResizeLaw) -> None:
     try:
         with Image.open(io.BytesIO(data)) as image:
             scale = 1
-            if image.format in ("JPEG", "MPO"):
+            if image.format in ("JPEG", "MPO") and law == "bilinear-antialias":
                 scale = dct_scale(window)
                 image.draft(None, (image.width // scale, image.height // scale))
             # Pillow warns about a palette's transparency, which plays no part in RGB.
@@ -194,4 +195,8 @@ def _decode_pillow(data: bytes, window: Window, out: np.ndarray, flip: bool, nam
             rgb = image.convert("RGB")
     except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
         raise undecodable(name, reason) from reason
-    resample_pillow(rgb, scale, window, out, flip)
+    if law == "bilinear-antialias":
+        resample_pillow(rgb, scale, window, out, flip)
+        return
+    box = (window.left, window.top, window.left + window.width, window.top + window.height)
+    resample_torch(np.array(rgb.crop(box)), window, out, flip, law)

@@ -2,11 +2,15 @@
 
 Names are compared always, sizes of every file or of a sample. A file that was overwritten by another of the same size
 is not noticed here (its bytes' digest is in the index); reading it works, and decoding it may not.
+Files of annotations are compared by name, size and time, and by their bytes where only the times differ (a copy).
 """
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +18,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.data.class_folder import list_folder
 from paceline.data.index import Index, open_split
-from paceline.data.manifest import Manifest, Split
+from paceline.data.manifest import BoxCounts, Manifest, Split
 
 # Up to so many images every file is looked at: 0.2 s on a local disk.
 CHECK_EVERY_FILE_UP_TO = 50_000
@@ -41,6 +45,8 @@ def check_fresh(manifest: Manifest) -> str | None:
 
 def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
     split = manifest.splits[name]
+    if split.boxes is not None:
+        return _check_annotations(manifest, split.boxes) or _check_images(manifest, name, everything)
     folder = manifest.root_path / split.folder
     found = [os.fsdecode(entry) for entry in list_folder(folder).folders]
     if sorted(found) != list(manifest.classes):
@@ -59,12 +65,67 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
             )
             if reason is not None:
                 return reason
+    return _check_sizes(index, everything) or _check_skipped(manifest.root_path, split)
+
+
+def _check_sizes(index: Index, everything: bool) -> str | None:
     looked_at = len(index) if everything else min(len(index), SAMPLED_FILES)
     for i in np.linspace(0, len(index) - 1, num=looked_at, dtype=np.int64):
         size = _size(index.name(i))
         if size != index.lengths[i]:
             return f"{index.name(i)}: {size:,} bytes, {index.lengths[i]:,} when it was prepared"
-    return _check_skipped(manifest.root_path, split)
+    return None
+
+
+def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None:
+    """Of a split of boxes: its annotations name the images, so their folder is not listed."""
+    return _check_sizes(open_split(manifest, name), everything) or _check_skipped(
+        manifest.root_path, manifest.splits[name]
+    )
+
+
+def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
+    found = annotation_files(manifest.root_path, counts.files)
+    if annotation_stamp(manifest.root_path, found) == counts.stamp:
+        return None
+    if annotation_digest(manifest.root_path, found) == counts.digest:
+        return None
+    which = counts.files[0] if len(counts.files) == 1 else f"{len(found):,} files of annotations"
+    return f"{manifest.root_path / which}: the annotations changed since it was prepared"
+
+
+def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:
+    """Paths of the files that `patterns` find, relative to `root` where they lie in it, sorted."""
+    found = set()
+    for pattern in patterns:
+        found.update(glob.glob(os.path.join(glob.escape(str(root)), pattern), recursive=True))
+    return sorted(os.path.relpath(path, root) if is_inside(path, root) else path for path in found)
+
+
+def is_inside(path: str | Path, folder: Path) -> bool:
+    """Whether `path` is spelled as something below `folder`."""
+    return os.path.commonpath([os.path.abspath(path), os.path.abspath(folder)]) == os.path.abspath(folder)
+
+
+def annotation_stamp(root: Path, files: Sequence[str]) -> str:
+    """SHA-256 over names, sizes and times. Opens nothing."""
+    digest = hashlib.sha256()
+    for name in files:
+        status = os.stat(root / name)
+        digest.update(b"%b\0%d\0%d\n" % (os.fsencode(name), status.st_size, status.st_mtime_ns))
+    return digest.hexdigest()
+
+
+def annotation_digest(root: Path, files: Sequence[str]) -> str:
+    """SHA-256 over names and bytes."""
+    digest = hashlib.sha256()
+    for name in files:
+        own = hashlib.sha256()
+        with open(root / name, "rb") as file:
+            while data := file.read(1 << 20):
+                own.update(data)
+        digest.update(b"%b\0%b\n" % (os.fsencode(name), own.digest()))
+    return digest.hexdigest()
 
 
 def _check_names(index: Index, folder: Path, records: range, skipped: set[bytes]) -> str | None:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.data.manifest import Manifest, prepare_command
+from paceline.data.manifest import Manifest, prepare_again
 from paceline.data.open_files import OpenFiles
 
 RECORD_ARRAYS = {
@@ -118,7 +118,7 @@ class Index:
 
 def open_split(manifest: Manifest, split: str) -> Index:
     """`Index.open` for a manifest that is loaded already."""
-    remedy = f"Prepare the data again:  {prepare_command(manifest.root_path, manifest.expect)}"
+    remedy = f"Prepare the data again:  {prepare_again(manifest)}"
     if split not in manifest.splits:
         known = ", ".join(manifest.splits)
         raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")

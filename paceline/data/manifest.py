@@ -4,9 +4,12 @@
     FOLDER/index/<hash>/     memory-mapped arrays, named by their content (paceline/data/index.py)
     FOLDER is the data set's root, a folder in the cache, or where `--out` said.
 
+Two kinds: "class-folder" (one class an image) and "boxes" (objects with a place and a class; data/boxes.py opens them).
+
 Hashes. A split's `content_hash` is SHA-256 over one line a record, in record order: path relative to the root, NUL,
-size in bytes, NUL, the first 8 bytes of the SHA-256 of the file's bytes, in hex. It speaks of names, order, sizes and
-bytes, not of times or places. `Manifest.content_hash` is SHA-256 over the class order and the splits' hashes.
+size in bytes, NUL, the first 8 bytes of the SHA-256 of the file's bytes, in hex; for boxes, the bytes of every array of
+annotations follow. It speaks of names, order, sizes and bytes, not of times or places. `Manifest.content_hash` is
+SHA-256 over the class order and the splits' hashes.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +32,8 @@ FILE_NAME = "manifest.json"
 FORMAT = 1
 
 Expect = Literal["any", "imagenet"]
+Kind = Literal["class-folder", "boxes"]
+BOX_FIELDS = ("category_ids", "request", "notes")
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,32 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
+class BoxCounts:
+    """One split's annotations in numbers, and the files they were read from."""
+
+    objects: int  # all that are in the index, crowd regions and unusable boxes too
+    crowd: int
+    degenerate: int  # width or height not above 0, or not finite: in the index, not usable for training
+    outside: int  # no part of it inside the image: likewise
+    partly_outside: int  # cut at the border for training, left as annotated for scoring
+    duplicates: int  # same image, class and box as an earlier one; kept
+    empty_images: int  # images without any object
+    left_out_objects: int  # objects of images that were left out
+    left_out_polygons: int  # fewer than three points, or not finite
+    unlisted_images: int  # image files beside the others that no annotation speaks of
+    files: tuple[str, ...]  # of annotations: glob patterns relative to the root, or absolute
+    stamp: str  # SHA-256 over their names, sizes and times: equal means unchanged
+    digest: str  # SHA-256 over their names and bytes, looked at where the stamp differs
+
+
+@dataclass(frozen=True)
 class Split:
     """One split (train or val) in numbers. `arrays` lists the index's arrays: name -> [dtype, *shape]."""
 
     folder: str  # relative to the root: "train", "val", "validation", ...
     images: int
     bytes: int
-    per_class: tuple[int, ...]  # images of each class, in class order
+    per_class: tuple[int, ...]  # images (kind "boxes": objects, without crowds) of each class, in class order
     content_hash: str
     unreadable: tuple[Unreadable, ...]
     rotated: int  # EXIF asks for a rotation or mirroring; decoding ignores it, as the benchmarks do
@@ -58,21 +82,27 @@ class Split:
     ignored: int  # entries that are no images, or hidden
     directory_mtimes: tuple[int, ...]  # nanoseconds, of each class folder: an untouched one need not be listed again
     arrays: dict[str, list[Any]]
+    boxes: BoxCounts | None = None  # kind "boxes"
 
 
 @dataclass(frozen=True)
 class Manifest:
     """A prepared data set. `folder` is where manifest.json lies and is not part of the file."""
 
-    kind: Literal["class-folder"]
+    kind: Kind
     expect: Expect  # what prepare checked it against
     root: str  # absolute, or "." where the manifest lies in the root itself (so the whole can be moved)
-    classes: tuple[str, ...]  # folder names in sort order: the position is the label
+    # Folder names in sort order: the position is the label. Kind "boxes": class k, 1..K, is classes[k-1].
+    classes: tuple[str, ...]
     class_names: tuple[str, ...] | None  # readable names, where the data set brings them
     index: str  # folder of the arrays, relative to the manifest's
     splits: dict[str, Split]
     made_by: str  # versions that decoded every file
     folder: Path = field(compare=False)
+    # Kind "boxes":
+    category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
+    request: dict[str, Any] | None = None  # what prepare was asked for, to do it again
+    notes: tuple[str, ...] = ()  # what was noticed, for people
 
     @property
     def root_path(self) -> Path:
@@ -90,12 +120,19 @@ class Manifest:
             self.class_order_hash,
             *(f"{name} {split.content_hash}" for name, split in sorted(self.splits.items())),
         ]
+        if self.category_ids is not None:
+            parts.append(" ".join(map(str, self.category_ids)))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def save(self) -> Path:
         """Write `folder`/manifest.json, whole or not at all. Raises OSError."""
         record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
         del record["folder"]
+        if self.kind == "class-folder":
+            for name in BOX_FIELDS:
+                del record[name]
+            for split in record["splits"].values():
+                del split["boxes"]
         path = self.folder / FILE_NAME
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
@@ -170,6 +207,27 @@ def prepare_command(root: Path, expect: Expect = "any") -> str:
     return f"paceline prepare {verb} --data {shlex.quote(str(root))}"
 
 
+def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None) -> str:
+    """The command that prepares boxes as `request` asks (prepare/box_folder.py BoxRequest), to be pasted."""
+    words = ["paceline prepare", request["layout"]]
+    if not request["images"]:
+        words += ["--data", shlex.quote(str(root))]
+    for name, value in request.items():
+        if name != "layout" and value not in ("", 0, "refuse"):  # the defaults
+            words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
+    return " ".join([*words, *(["--out", shlex.quote(str(out))] if out is not None else [])])
+
+
+def prepare_again(manifest: Manifest) -> str:
+    """The command that made `manifest`, to be pasted."""
+    root = manifest.root_path
+    if manifest.request is None:
+        return prepare_command(root, manifest.expect)
+    return box_command(
+        root, manifest.request, None if manifest.folder in (root, cache_place(root)) else manifest.folder
+    )
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_bytes())
@@ -194,10 +252,15 @@ def _from_record(record: dict[str, Any], folder: Path) -> Manifest:
         splits={name: _split(split) for name, split in record["splits"].items()},
         made_by=record["made_by"],
         folder=folder.absolute(),
+        category_ids=tuple(record["category_ids"]) if "category_ids" in record else None,
+        request=record.get("request"),
+        notes=tuple(record.get("notes", ())),
     )
 
 
 def _split(record: dict[str, Any]) -> Split:
     unreadable = tuple(Unreadable(**entry) for entry in record["unreadable"])
     lists = {key: tuple(record[key]) for key in ("per_class", "directory_mtimes")}
-    return Split(**{**record, **lists, "unreadable": unreadable})
+    boxes = record.get("boxes")
+    counts = None if boxes is None else BoxCounts(**{**boxes, "files": tuple(boxes["files"])})
+    return Split(**{**record, **lists, "unreadable": unreadable, "boxes": counts})

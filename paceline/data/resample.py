@@ -1,8 +1,9 @@
-"""The resize law "bilinear-antialias", in torch and in Pillow.
+"""The resize laws: "bilinear-antialias", in torch and in Pillow, and "bilinear", in torch.
 
-A triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's edge, in 8-bit fixed
-point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely two. It is four times
-as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG needs.
+"bilinear-antialias" is a triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's
+edge, in 8-bit fixed point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely
+two. It is four times as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG
+needs. "bilinear" mixes the four pixels around each output pixel's centre at any scale, so shrinking skips pixels.
 
 Letters: h, w region; rh, rw resized region; oh, ow output, a part of it.
 """
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Literal
 
 import numpy as np
 import torch
 from PIL import Image
 
 from paceline.data.crop import Window
+
+ResizeLaw = Literal["bilinear-antialias", "bilinear"]
 
 _of_thread = threading.local()
 
@@ -31,7 +35,9 @@ def scratch(purpose: str, height: int, width: int) -> np.ndarray:
     return memory[:size].reshape(height, width, 3)
 
 
-def resample_torch(region: np.ndarray, window: Window, out: np.ndarray, flip: bool) -> None:
+def resample_torch(
+    region: np.ndarray, window: Window, out: np.ndarray, flip: bool, law: ResizeLaw = "bilinear-antialias"
+) -> None:
     """Resize whole pixels to the window's size and write the part that starts at its skip into `out`.
 
     region  (h, w, 3) uint8, the window's region at full scale; contiguous
@@ -41,8 +47,10 @@ def resample_torch(region: np.ndarray, window: Window, out: np.ndarray, flip: bo
     """
     direct = not flip and out.shape[:2] == window[4:6]
     target = out if direct else scratch("resized", window.resized_height, window.resized_width)
+    aten = torch.ops.aten
+    upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
     # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
-    torch.ops.aten._upsample_bilinear2d_aa.out(
+    upsample.out(
         _channels_last(region),
         [window.resized_height, window.resized_width],
         False,
@@ -69,7 +77,7 @@ def _channels_last(pixels: np.ndarray) -> torch.Tensor:
 
 
 def resample_pillow(image: Image.Image, scale: int, window: Window, out: np.ndarray, flip: bool) -> None:
-    """The same from a picture that was decoded at 1/scale, whose region may start between pixels.
+    """The law "bilinear-antialias" from a picture that was decoded at 1/scale, whose region may start between pixels.
 
     image  RGB; the whole picture, or its top rows down to the region's end
     out    (oh, ow, 3) uint8

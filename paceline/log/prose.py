@@ -6,30 +6,47 @@ Files hold the numbers themselves; only what a person reads passes through here.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 
 # Rates of right answers are read in percent; COCO's averages are read in points without a sign, as in papers.
 _PERCENT = ("top1", "top5", "accuracy")
+_COCO = re.compile(r"(box|mask)_(ap|ar)(\d*)(_small|_medium|_large)?")
 
 
 def metric_label(name: str) -> str:
-    """A metric's short name: box_ap -> box, mask_ap50 -> mask50, top1 -> top1."""
-    return name.replace("_ap", "", 1) if "_ap" in name else name
+    """A metric's name as papers write it: box_ap -> box AP, mask_ap50 -> mask AP50, box_ar_small -> box AR small."""
+    coco = _COCO.fullmatch(name)
+    if coco is None:
+        return name
+    what, kind, number, size = coco.groups()
+    return f"{what} {kind.upper()}{number}{(size or '').replace('_', ' ')}"
 
 
 def metric_text(name: str, value: float) -> str:
-    """A metric's value with its unit: top1 0.7123 -> '71.23 %', box_ap 0.0841 -> '8.4'; others keep 4 digits."""
+    """A metric's value with its unit: top1 0.7123 -> '71.23 %', box_ap 0.0841 -> '8.4'; others keep 4 digits.
+
+    COCO's -1, for a size or class without any object, is 'n/a'.
+    """
     if not math.isfinite(value):
         return str(value)
     if name in _PERCENT:
         return f"{100 * value:.2f} %"
-    return f"{100 * value:.1f}" if "_ap" in name or name.startswith("ap") else f"{value:.4g}"
+    if _COCO.fullmatch(name):
+        return "n/a" if value < 0 else f"{100 * value:.1f}"
+    return f"{value:.4g}"
 
 
 def target_text(name: str, value: float) -> str:
     """A quality target as it was set: top1 0.759 -> '75.9 %', box_ap 0.23 -> '23'."""
     if name in _PERCENT:
         return f"{100 * value:g} %"
-    return f"{100 * value:g}" if "_ap" in name or name.startswith("ap") else f"{value:g}"
+    return f"{100 * value:g}" if _COCO.fullmatch(name) else f"{value:g}"
+
+
+def leading_metrics(names: Iterable[str]) -> list[str]:
+    """Of an evaluation's metrics those that one line or one chart has room for: of COCO's twelve AP, AP50 and AP75."""
+    return [name for name in names if (coco := _COCO.fullmatch(name)) is None or (coco[2] == "ap" and not coco[4])]
 
 
 def duration(seconds: float | None) -> str:

@@ -182,7 +182,7 @@ def configure_batch_norm(
 @torch.no_grad()
 def commit_running_statistics(model: nn.Module) -> None:
     """End of an optimiser step: fold what its forwards collected into the running statistics. No host sync."""
-    modules = list(batch_norms(model))
+    modules = [module for module in batch_norms(model) if module.training]  # frozen ones collected nothing
     if not modules:
         return
     torch._foreach_add_([module.get_buffer("num_batches_tracked") for module in modules], 1)  # pyright: ignore[reportPrivateImportUsage]

@@ -103,7 +103,7 @@ def _projection(channels: int, outputs: int, stride: int, eps: float, momentum: 
     )
 
 
-def _stage(
+def make_stage(
     block: type[BasicBlock] | type[Bottleneck],
     units: int,
     channels: int,
@@ -157,10 +157,10 @@ class ResNet(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         widths = [width * 2**stage for stage in range(4)]
         inputs = [width, *(block.expansion * stage_width for stage_width in widths)]
-        self.layer1 = _stage(block, units[0], inputs[0], widths[0], 1, bn_eps, bn_momentum)
-        self.layer2 = _stage(block, units[1], inputs[1], widths[1], 2, bn_eps, bn_momentum)
-        self.layer3 = _stage(block, units[2], inputs[2], widths[2], 2, bn_eps, bn_momentum)
-        self.layer4 = _stage(block, units[3], inputs[3], widths[3], 2, bn_eps, bn_momentum)
+        self.layer1 = make_stage(block, units[0], inputs[0], widths[0], 1, bn_eps, bn_momentum)
+        self.layer2 = make_stage(block, units[1], inputs[1], widths[1], 2, bn_eps, bn_momentum)
+        self.layer3 = make_stage(block, units[2], inputs[2], widths[2], 2, bn_eps, bn_momentum)
+        self.layer4 = make_stage(block, units[3], inputs[3], widths[3], 2, bn_eps, bn_momentum)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = Linear(inputs[4], classes)
 

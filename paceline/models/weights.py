@@ -9,7 +9,7 @@ weights trains without complaint to a worse result.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,33 @@ def load_weights(
             converted.append(STEM)
     fresh = [name for name in HEAD if name in own and (name not in saved or saved[name].shape != own[name].shape)]
     fresh = [name for name in HEAD if name in own] if fresh and allow_new_head else []
+    return copy_named(
+        model,
+        saved,
+        path,
+        fresh=fresh,
+        converted=converted,
+        allow_missing=allow_missing,
+        allow_unexpected=allow_unexpected,
+    )
+
+
+def copy_named(
+    model: nn.Module,
+    saved: Mapping[str, Tensor],
+    path: Path,
+    *,
+    fresh: Collection[str],
+    converted: Sequence[str],
+    allow_missing: tuple[str, ...] = (),
+    allow_unexpected: tuple[str, ...] = (),
+) -> WeightReport:
+    """Copy tensors that already have the model's names; see `load_weights`.
+
+    fresh      names of the model that keep their first weights
+    converted  names whose tensors in `saved` were changed to fit
+    """
+    own = model.state_dict()
     used = [name for name in own if name in saved and name not in fresh and saved[name].shape == own[name].shape]
     wrong = [name for name in own if name in saved and name not in fresh and saved[name].shape != own[name].shape]
     missing = [name for name in own if name not in saved and name not in fresh]

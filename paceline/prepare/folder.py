@@ -61,7 +61,7 @@ def prepare_folder(
     """
     root = Path(os.path.realpath(root))
     listing = _list(root, expect)
-    place = _place(root, out)
+    place = choose_place(root, out)
     try:
         place.mkdir(parents=True, exist_ok=True)
         return _prepare(listing, place, expect, workers, on_unreadable, progress)
@@ -91,6 +91,10 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
                 raise  # a folder that prepare wrote to; only its manifest knew where the images are
             why = str(error)
             continue
+        if manifest.kind != "class-folder":
+            why = "its manifest is one of boxes, not of class folders"
+            source = manifest.root_path
+            continue
         stale = check_fresh(manifest)
         if stale is None:
             return path.parent
@@ -116,7 +120,8 @@ def _list(root: Path, expect: Expect) -> Listing:
     return listing
 
 
-def _place(root: Path, out: Path | None) -> Path:
+def choose_place(root: Path, out: Path | None) -> Path:
+    """Where the manifest of `root` goes. Raises DataError where another tool's manifest.json lies there."""
     # Mode bits too: root may write anywhere, and should not where the owner took the right from everyone.
     writable = root.stat().st_mode & 0o222 and os.access(root, os.W_OK | os.X_OK)
     place = Path(os.path.realpath(out)) if out is not None else root if writable else cache_place(root)
@@ -137,17 +142,19 @@ def _prepare(
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
     names = [name for split in listing.splits.values() for name in _relative_names(listing.root, split)]
-    previous = _previous(place, listing.root)
+    previous = previous_manifest(place, listing.root)
     found = inspect_files(
         listing.root,
         names,
         journal=place / journal.FILE_NAME,
-        known=_facts(previous) if previous is not None else (),
+        known=known_facts(previous) if previous is not None else (),
         workers=workers,
         progress=progress,
     )
     if found.reasons and on_unreadable == "refuse":
-        raise DataError(_why_unreadable(listing.root, names, found.reasons, place, expect))
+        raise DataError(
+            why_unreadable(listing.root, names, found.reasons, place, prepare_command(listing.root, expect))
+        )
     splits, arrays, first = {}, {}, 0
     for key, split in listing.splits.items():
         splits[key], arrays[key] = _split(listing.root, split, names, found, range(first, first + split.images))
@@ -178,7 +185,7 @@ def _relative_names(root: Path, split: SplitListing) -> Iterator[bytes]:
             yield folder + b"/" + name
 
 
-def _previous(place: Path, root: Path) -> Manifest | None:
+def previous_manifest(place: Path, root: Path) -> Manifest | None:
     """The manifest that will be replaced, where it is whole and of the same files."""
     if not is_ours(place / FILE_NAME):
         return None
@@ -192,7 +199,7 @@ def _previous(place: Path, root: Path) -> Manifest | None:
     return manifest if manifest.root_path == root else None
 
 
-def _facts(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
+def known_facts(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
     """What a finished prepare knew of every file."""
     for split in manifest.splits:
         index = open_split(manifest, split)
@@ -255,7 +262,8 @@ def _split(
     return numbers, arrays
 
 
-def _why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], place: Path, expect: Expect) -> str:
+def why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], place: Path, command: str) -> str:
+    """The message for files that cannot be decoded; a long list of them goes to a file in `place`."""
     lines = [f"{os.path.join(root, os.fsdecode(names[i]))}: {reasons[i]}" for i in sorted(reasons)]
     others = lines[1:NAMED_IN_ERROR]
     text = lines[0]
@@ -268,5 +276,5 @@ def _why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], pla
     return (
         f"{text}\n"
         "Replace or delete what is named and start again (what was verified is remembered), or leave it out:\n"
-        f"  {prepare_command(root, expect)} --on-unreadable skip"
+        f"  {command} --on-unreadable skip"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config.recipe import Recipe
-from paceline.recipes import resnet50
+from paceline.recipes import resnet50, ssd
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "resnet50": resnet50.sgd,
@@ -19,4 +19,18 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "resnet50-a100-3264-8x8": resnet50.a100_3264_8x8,
     "resnet50-gaudi2-2048": resnet50.gaudi2_2048,
     "resnet50-tiny": resnet50.tiny,
+    "ssd": ssd.mlperf,
+    "ssd-mlperf-448": ssd.mlperf_448,
+    "ssd-mlperf-512": ssd.mlperf_512,
+    "ssd-mlperf-896": ssd.mlperf_896,
+    "ssd-mlperf-912": ssd.mlperf_912,
+    "ssd-mlperf-1024": ssd.mlperf_1024,
+    "ssd-mlperf-1024-dss8440": ssd.mlperf_1024_dss8440,
+    "ssd-mlperf-1536": ssd.mlperf_1536,
+    "ssd-mlperf-2048": ssd.mlperf_2048,
+    "ssd-gaudi": ssd.gaudi,
+    "ssd-gaudi-1024": ssd.gaudi_1024,
+    "ssd-gaudi-cosine": ssd.gaudi_cosine,
+    "ssd-custom": ssd.custom,
+    "ssd-tiny": ssd.tiny,
 }

@@ -36,7 +36,7 @@ class Line:
     """One line of a chart: points with the same place in `x`, `y` and `at`.
 
     at     what stands at the head of the tooltip: "step 1,200 - epoch 3.1"
-    style  solid; faint (the unsmoothed values behind a line: no legend, no tooltip); dots (few points, marked)
+    style  solid; bold; faint (the unsmoothed values behind a line: no legend, no tooltip); dots (few points, marked)
     """
 
     name: str
@@ -44,7 +44,7 @@ class Line:
     y: Sequence[float]
     at: Sequence[str]
     colour: int
-    style: Literal["solid", "faint", "dots"] = "solid"
+    style: Literal["solid", "bold", "faint", "dots"] = "solid"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def draw_chart(
         if from_zero_to is not None:
             axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
         axes.set_xlabel(x_label, color=_INK)
-        axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8))
+        axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8, steps=[1, 2, 5, 10]))
         axes.set_xlim(-0.015 * x_end, 1.015 * x_end)
         axes.grid(axis="y", color=_GRID, linewidth=0.8)
         axes.tick_params(which="both", length=0, labelcolor=_INK)
@@ -168,6 +168,8 @@ def _thinned(line: Line) -> Line:
 def _look(line: Line) -> dict[str, Any]:
     if line.style == "faint":
         return {"linewidth": 1, "alpha": 0.3, "zorder": 1}
+    if line.style == "bold":
+        return {"linewidth": 3.5, "zorder": 3}
     few = sum(map(math.isfinite, line.y)) <= 2  # a line through one point is invisible
     return {"linewidth": 2, "zorder": 2, "marker": "o" if line.style == "dots" or few else None, "markersize": 4}
 

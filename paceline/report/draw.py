@@ -55,15 +55,15 @@ def top5_picture(
     for place, (name, score) in enumerate(answers):
         top = picture.height + margin + place * row
         colour = RIGHT if name == truth else WRONG if truth is not None and place == 0 else BAR
-        draw.text((margin, top), _shortened(name, name_width, 17), INK, _font(17))
+        draw.text((margin, top), shortened(name, name_width, 17), INK, font_of(17))
         draw.rounded_rectangle((left, top + 4, right, top + 16), 6, TRACK)
         filled = round((right - left) * min(max(score, 0.0), 1.0))
         if filled > 0:
             draw.rounded_rectangle((left, top + 4, left + filled, top + 16), min(6, filled // 2), colour)
-        draw.text((width - margin, top), f"{100 * score:.1f} %", INK, _font(17), anchor="ra")
+        draw.text((width - margin, top), f"{100 * score:.1f} %", INK, font_of(17), anchor="ra")
     if truth is not None and truth not in names:
         top = picture.height + margin + len(answers) * row
-        draw.text((margin, top), _shortened(f"truth: {truth}", width - 2 * margin, 17), RIGHT, _font(17))
+        draw.text((margin, top), shortened(f"truth: {truth}", width - 2 * margin, 17), RIGHT, font_of(17))
     return canvas
 
 
@@ -86,19 +86,20 @@ def mosaic(photos: Sequence[Photo], captions: Sequence[str], columns: int, *, ti
         top = gap + place // columns * (tile + text + gap)
         picture = _fit_square(to_picture(photo), tile)
         canvas.paste(picture, (left + (tile - picture.width) // 2, top + (tile - picture.height) // 2))
-        draw.text((left + 2, top + tile + 3), _shortened(caption, tile - 4, 15), INK, _font(15))
+        draw.text((left + 2, top + tile + 3), shortened(caption, tile - 4, 15), INK, font_of(15))
     return canvas
 
 
 @lru_cache(maxsize=8)
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font_of(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own font; `size` is the height of a line, pixels."""
     return ImageFont.load_default(size)
 
 
-def _shortened(text: str, width: int, size: int) -> str:
+def shortened(text: str, width: int, size: int) -> str:
     """The text, cut to `width` pixels with three dots where it is longer; line breaks become spaces."""
     text = " ".join(text.split())
-    font = _font(size)
+    font = font_of(size)
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "...") > width:

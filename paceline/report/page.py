@@ -7,6 +7,7 @@ that still lie where they lay.
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,22 +20,17 @@ from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.log.console import SLOW_INPUT
 from paceline.log.events import metrics_of, read_events
-from paceline.log.prose import duration, metric_label, metric_text, quantity, target_text
-from paceline.report.classified import (
-    class_accuracies,
-    confidently_wrong,
-    confusions,
-    read_answers,
-    right_of_each_class,
-    with_photos,
-)
+from paceline.log.prose import duration, leading_metrics, metric_label, metric_text, quantity, target_text
+from paceline.metrics.coco import ABSENT
 from paceline.report.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
+from paceline.report.sections import predictions_section
 
 Event = Mapping[str, Any]
-MOST_PHOTOS = 12  # of each kind, right and wrong
-MOST_ROWS = 15  # of the tables of classes and of confusions
 # A loss curve is smoothed over about one part in so many of the run.
 SMOOTH_PARTS = 40
+
+# Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
+LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
 
 STATUS = {  # end event's status -> (colour, words)
     "success": ("good", "Target reached"),
@@ -62,7 +58,7 @@ def write_report(run: Path) -> Path:
             **_headline(facts, events),
             charts=_charts(events, targets_of(facts)),
             evaluations=_evaluation_table(events),
-            pictures=_pictures(run, Path(facts.get("data", {}).get("root", "")), notes),
+            pictures=predictions_section(run, Path(facts.get("data", {}).get("root", "")), notes),
             sections=_provenance(facts),
             notes=notes,
         )
@@ -139,6 +135,8 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
 
     def line(name: str, source: Sequence[Event], colour: int, style: Any = "solid", smooth: bool = False) -> Line:
         values = [float(event.get(name, "nan")) for event in source]
+        if name in metrics:  # -1: COCO's word for a number that does not exist
+            values = [math.nan if value == ABSENT else value for value in values]
         if smooth:
             values = smoothed(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
         at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}, {duration(event['seconds'])}" for event in source]
@@ -146,7 +144,7 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
 
     losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
     metrics = sorted(_metric_names(evaluated), key=lambda name: name not in targets)
-    rates = [name for name in metrics if "loss" not in name][:4]
+    rates = leading_metrics(name for name in metrics if "loss" not in name)[:4]
     scored_losses = [name for name in metrics if "loss" in name][:2]
     level = next(
         ((f"target {target_text(name, targets[name])}", targets[name]) for name in rates if name in targets), None
@@ -191,7 +189,7 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
 
 def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
     evaluated = _of_kind(events, "eval")
-    names = _metric_names(evaluated)
+    names = [name for name in _metric_names(evaluated) if not name.endswith(LESS_READ)]
     rows = [
         [f"{event['epoch']:.4g}", f"{event['step']:,}"]
         + [metric_text(name, event[name]) if name in event else "" for name in names]
@@ -199,39 +197,6 @@ def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
         for event in evaluated
     ]
     return {"head": ["epoch", "step", *map(metric_label, names), "at", "took"], "rows": rows}
-
-
-def _pictures(run: Path, data: Path, notes: list[str]) -> dict[str, Any] | None:
-    """Photos and tables of the newest predictions; None where there are none of a kind that can be shown.
-
-    data  the data set's root
-    """
-    files = sorted((run / "predictions").glob("step-*.json"))
-    if not files:
-        return None
-    try:
-        predictions = json.loads(files[-1].read_text(encoding="utf-8"))
-        if predictions["kind"] != "classification":
-            return None
-        answers = read_answers(predictions, data)
-        step = int(predictions["step"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        notes.append(
-            f"predictions/{files[-1].name} cannot be read ({type(error).__name__}: {error}): no photos are shown."
-        )
-        return None
-    accuracies = class_accuracies(answers)
-    return {
-        "step": step,
-        "images": len(answers),
-        "groups": [
-            ("Confidently wrong", with_photos(confidently_wrong(answers, MOST_PHOTOS))),
-            ("Right", with_photos(right_of_each_class(answers, MOST_PHOTOS))),
-        ],
-        "num_classes": len(accuracies),
-        "classes": accuracies[:MOST_ROWS],
-        "confusions": confusions(answers, MOST_ROWS),
-    }
 
 
 def _provenance(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -273,6 +238,6 @@ def _meets(event: Event, targets: Mapping[str, float]) -> bool:
 
 def _best(evaluated: Sequence[Event], name: str) -> Event | None:
     """The evaluation with the best value: the lowest of a loss, the highest of everything else."""
-    having = [event for event in evaluated if name in event and event[name] == event[name]]
+    having = [event for event in evaluated if name in event and event[name] == event[name] != ABSENT]
     sign = -1 if "loss" in name else 1
     return max(having, key=lambda event: sign * event[name], default=None)

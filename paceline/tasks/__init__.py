@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from paceline.config.classification import PhotoInput, ResNetModel, check_classification
+from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.recipe import Recipe
@@ -14,9 +17,11 @@ from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
 from paceline.dist.world import World
+from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.prepare.folder import ensure_prepared
-from paceline.tasks.classification import Classification, classifier_memory
+from paceline.tasks.classification import Classification, build_classifier, classifier_memory
 from paceline.tasks.memory import MemoryEstimate
+from paceline.tasks.ssd import Detection, build_detector, detector_memory
 from paceline.tasks.task import Task
 
 Say = Callable[[str], None]
@@ -39,10 +44,39 @@ def open_classification(recipe: Recipe, controls: Controls, world: World, *, say
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
-TASKS: dict[str, Callable[..., Task]] = {"classification": open_classification}
+def open_detection(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Detection:
+    """COCO-style data, prepared once on each node by its first rank.
+
+    Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
+    """
+    check_detection(recipe)
+
+    def prepared() -> Path:
+        return ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say)
+
+    if world.local_rank == 0:
+        prepared()
+    world.barrier()
+    manifest = Manifest.load(prepared())
+    return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+TASKS: dict[str, Callable[..., Task]] = {"classification": open_classification, "ssd": open_detection}
 # What the two typed parts of a task's recipe are, for reading one back from run.json.
-SETTINGS: dict[str, tuple[Any, Any]] = {"classification": (ResNetModel(), PhotoInput())}
-MEMORY: dict[str, Callable[[Recipe, System], MemoryEstimate]] = {"classification": classifier_memory}
+SETTINGS: dict[str, tuple[Any, Any]] = {
+    "classification": (ResNetModel(), PhotoInput()),
+    "ssd": (SSDModel(), BoxInput()),
+}
+MEMORY: dict[str, Callable[[Recipe, System], MemoryEstimate]] = {
+    "classification": classifier_memory,
+    "ssd": detector_memory,
+}
+CHECKS: dict[str, Callable[[Recipe], None]] = {"classification": check_classification, "ssd": check_detection}
+# The network of a recipe for so many classes, for checkpoints.
+BUILDERS: dict[str, Callable[[Recipe, int], nn.Module]] = {
+    "classification": build_classifier,
+    "ssd": build_detector,
+}
 
 
 def open_task(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Task:
@@ -64,7 +98,7 @@ def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:
         raise RecipeError(
             f"--task {recipe.task}: the memory of this task is not known without its data ({', '.join(MEMORY)} is)."
         )
-    check_classification(recipe)
+    CHECKS[recipe.task](recipe)
     return MEMORY[recipe.task](recipe, system)
 
 

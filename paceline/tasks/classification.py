@@ -5,9 +5,9 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,21 @@ from torch import Tensor, nn
 from paceline.batch.batch import Batch
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import Plan
-from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.data.crop import random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import decode_crop, require_decoder
 from paceline.data.header import read_header
 from paceline.data.index import open_split
-from paceline.data.loader import Loader
+from paceline.data.loader import Loader, labelled_batch
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
-from paceline.data.stream import batch_indices, shard
 from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
+from paceline.models.weights import WeightReport, load_weights
+from paceline.tasks import photos
 from paceline.tasks.memory import MemoryEstimate, estimate
 from paceline.tasks.task import Evaluation, Place
 
@@ -65,11 +66,11 @@ class Classification:
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
         self.train, self.val = open_split(manifest, "train"), open_split(manifest, "val")
-        self.train_numbers = spread(len(self.train), limit_train)
-        self.val_numbers = spread(len(self.val), limit_val)
+        self.train_numbers = photos.spread(len(self.train), limit_train)
+        self.val_numbers = photos.spread(len(self.val), limit_val)
         self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)
         self.classes: Sequence[str] = manifest.class_names or manifest.classes
-        self.is_target_data = is_target_data(recipe, manifest)
+        self.is_target_data = photos.is_target_data(recipe, manifest, (len(self.train), len(self.val)))
         self.facts: Mapping[str, Any] = {
             "root": str(manifest.root_path),
             "manifest": str(manifest.folder),
@@ -87,10 +88,10 @@ class Classification:
         initialise(model.network, settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
         return model.to(device)
 
-    def weights_of(self, model: nn.Module) -> nn.Module:
-        """The part of the model that weight files are made for."""
+    def load_weights(self, model: nn.Module, path: Path) -> WeightReport:
+        """torchvision's files, MXNet's, our own; the last layer may be new."""
         assert isinstance(model, Classifier)
-        return model.network
+        return load_weights(model.network, path)
 
     def memory(self, system: System) -> MemoryEstimate:
         """What a step needs on one rank."""
@@ -98,41 +99,29 @@ class Classification:
 
     def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Loader:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
-
-        def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-            epochs, indices = self._samples(plan, place, 0 if one_batch else step)
-            return list(zip(np.split(epochs, plan.forwards), np.split(self.train_numbers[indices], plan.forwards)))
-
-        side = self.recipe.input.size
-        return Loader(
-            read_decode=self.read_train,
-            schedule=schedule,
-            first_step=first,
-            last_step=plan.stop_after,
-            threads=place.threads,
-            prefetch=system.prefetch,
-            image_shape=(side, side, 3),
-            device=place.device,
+        return photos.train_loader(
+            self.train_numbers,
+            self.read_train,
+            labelled_batch,
+            side=self.recipe.input.size,
+            seed=self.recipe.seed,
+            plan=plan,
+            system=system,
+            place=place,
+            first=first,
+            one_batch=one_batch,
         )
 
     def val_loader(self, batch: int, system: System, place: Place) -> Loader:
         """This rank's share of the validation photos."""
-        mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
-        side = self.recipe.input.eval_size
-
-        def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-            numbers = mine[step * batch : (step + 1) * batch]
-            return [(np.zeros(len(numbers), np.int64), numbers)]
-
-        return Loader(
-            read_decode=self.read_val,
-            schedule=schedule,
-            first_step=0,
-            last_step=math.ceil(len(mine) / batch),
-            threads=place.threads,
-            prefetch=system.prefetch,
-            image_shape=(side, side, 3),
-            device=place.device,
+        return photos.val_loader(
+            self.val_numbers,
+            self.read_val,
+            labelled_batch,
+            side=self.recipe.input.eval_size,
+            batch=batch,
+            system=system,
+            place=place,
         )
 
     def read_train(self, epoch: int, index: int, out: np.ndarray) -> int:
@@ -151,6 +140,12 @@ class Classification:
         data, name = self.val.read(index), self.val.name(index)
         read_for_evaluation(data, name, self.recipe.input, out)
         return int(self.val.labels[index])
+
+    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, int]:
+        """Training image `number` of this run as the network sees it in this epoch, (S, S, 3) uint8, and its class."""
+        side = self.recipe.input.size
+        pixels = np.empty((side, side, 3), np.uint8)
+        return pixels, self.read_train(epoch, int(self.train_numbers[number]), pixels)
 
     def new_score(self) -> ClassificationScore:
         """An empty score."""
@@ -175,35 +170,11 @@ class Classification:
 
     def images_of_step(self, plan: Plan, step: int) -> list[str]:
         """Files of the whole global batch of a step."""
-        numbers = [
-            self._samples(plan, Place(rank, plan.world, torch.device("cpu"), 1), step)[1] for rank in range(plan.world)
-        ]
-        return [self.train.name(int(number)) for number in self.train_numbers[np.concatenate(numbers)]]
+        return photos.images_of_step(self.train_numbers, self.recipe.seed, plan, step, self.train.name)
 
     def spoil(self, batch: Batch) -> Batch:
         """Black photos of class 0."""
         return replace(batch, images=torch.zeros_like(batch.images), labels=torch.zeros_like(batch.labels))
-
-    def _samples(self, plan: Plan, place: Place, step: int) -> tuple[np.ndarray, np.ndarray]:
-        return batch_indices(
-            self.train_images,
-            seed=self.recipe.seed,
-            step=step,
-            rank=place.rank,
-            world=place.world,
-            global_batch=plan.global_batch,
-            forwards=plan.forwards,
-            join=plan.bn_join,
-        )
-
-
-def spread(images: int, limit: int) -> np.ndarray:
-    """Numbers of `limit` of `images` images, evenly spread: the first N of a class-folder set would be a few classes only.
-
-    limit   0 = all
-    """
-    kept = min(limit or images, images)
-    return np.arange(kept) * images // max(1, kept)
 
 
 def read_for_evaluation(data: bytes, name: str, settings: PhotoInput, out: np.ndarray) -> None:
@@ -238,14 +209,9 @@ def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:
 def classifier_memory(recipe: ClassificationRecipe, system: System, classes: int = 1000) -> MemoryEstimate:
     """What a training step of this recipe needs on one rank."""
     side = recipe.input.size
-    return estimate(lambda: build_classifier(recipe, classes), (3, side, side), recipe, system)
 
+    def batch(images: Tensor) -> Batch:
+        none = torch.empty(len(images), dtype=torch.int64, device=images.device)
+        return Batch(images, none, none)
 
-def is_target_data(recipe: Recipe, manifest: Manifest) -> bool:
-    """Whether the recipe's quality target was set for this data: the same training and validation images."""
-    counts = tuple(manifest.splits[name].images for name in ("train", "val"))
-    if recipe.target_data == "imagenet":
-        return counts == DATA_IMAGES["imagenet"]
-    return manifest.root_path.name.startswith(recipe.target_data + "-") and counts == DATA_IMAGES.get(
-        recipe.target_data
-    )
+    return estimate(lambda: build_classifier(recipe, classes), (3, side, side), recipe, system, batch)

@@ -38,17 +38,21 @@ class MemoryEstimate:
 
 
 def estimate(
-    build: Callable[[], nn.Module], shape: tuple[int, int, int], recipe: Recipe, system: System
+    build: Callable[[], nn.Module],
+    shape: tuple[int, int, int],
+    recipe: Recipe,
+    system: System,
+    make_batch: Callable[[Tensor], Batch],
 ) -> MemoryEstimate:
     """What one rank needs.
 
-    build  makes the model on the current default device
-    shape  (3, H, W) of one image
+    build       makes the model on the current default device
+    shape       (3, H, W) of one image
+    make_batch  a batch of the task's kind for (2, 3, H, W) images
     """
     with torch.device("meta"):
         model = build()
-        images = torch.empty((2, *shape), dtype=torch.uint8)
-        batch = Batch(images, torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64))
+        batch = make_batch(torch.empty((2, *shape), dtype=torch.uint8))
     weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
+from paceline.batch.detection import Objects
 from paceline.config.plan import Plan
 from paceline.config.system import System
+from paceline.models.weights import WeightReport
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,11 @@ class Task(Protocol):
         """The freshly initialised model (see `Model`); the same weights for the same recipe on every machine."""
         ...
 
-    def weights_of(self, model: nn.Module) -> nn.Module:
-        """The part of the model that weight files are made for."""
+    def load_weights(self, model: nn.Module, path: Path) -> WeightReport:
+        """Start from somebody's weights: copy a file into the model, in place.
+
+        Raises CheckpointError where it does not fit; the model is then unchanged.
+        """
         ...
 
     def memory(self, system: System) -> Any:
@@ -93,6 +100,14 @@ class Task(Protocol):
 
     def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Any:
         """Endless batches from step `first` on; with `one_batch`, step 0's again and again."""
+        ...
+
+    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, int | Objects]:
+        """One training image exactly as the network sees it in this epoch, for preview.
+
+        number  0..train_images-1
+        -> (H, W, 3) uint8 pixels, and the class, or the objects with their boxes as fractions of these pixels
+        """
         ...
 
     def val_loader(self, batch: int, system: System, place: Place) -> Any:

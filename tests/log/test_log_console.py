@@ -29,11 +29,11 @@ def story(console: Console) -> None:
 
 def test_a_file_gets_one_plain_line_an_event():
     out = io.StringIO()
-    story(Console(10_000, target="box 23.0", out=out))
+    story(Console(10_000, target="box AP 23.0", out=out))
     assert out.getvalue().splitlines() == [
         "resnet50-tiny: 7,329 steps",
         "step 50/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1 %  ETA 3 min 20 s",
-        "step 7,329  epoch 1.00  box 8.4  mask 7.1  (target box 23.0)  in 41 s",
+        "step 7,329  epoch 1.00  box AP 8.4  mask AP 7.1  (target box AP 23.0)  in 41 s",
         "step 7,329  saved step-007329 (best so far)",
         "step 7,350/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1 %  ETA 3 min 20 s",
     ]
@@ -49,7 +49,7 @@ def test_a_terminal_keeps_the_permanent_lines_and_redraws_one(monkeypatch, colum
     screen = screen_after(out.getvalue(), columns)
     assert [line for line in screen if line] == [
         "resnet50-tiny: 7,329 steps",
-        "step 7,329  epoch 1.00  box 8.4  mask 7.1  in 41 s",
+        "step 7,329  epoch 1.00  box AP 8.4  mask AP 7.1  in 41 s",
         "step 7,329  saved step-007329 (best so far)",
     ]
     assert "step 7,350/10,000" in out.getvalue()
@@ -119,7 +119,8 @@ def test_durations_read_as_people_say_them(seconds, text):
 @pytest.mark.parametrize(
     "name, value, text",
     [
-        *(("top1", 0.75934, "top1 75.93 %"), ("box_ap", 0.0841, "box 8.4"), ("mask_ap50", 0.5, "mask50 50.0")),
+        *(("top1", 0.75934, "top1 75.93 %"), ("box_ap", 0.0841, "box AP 8.4"), ("mask_ap50", 0.5, "mask AP50 50.0")),
+        *(("box_ap_small", -1.0, "box AP small n/a"), ("box_ar100", 0.25, "box AR100 25.0")),
         *(("eval_loss", 1.23456, "eval_loss 1.235"), ("top1", math.nan, "top1 nan")),
     ],
 )

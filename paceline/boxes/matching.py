@@ -1,0 +1,80 @@
+"""Match default boxes to objects.
+
+Letters: B images   G object slots of an image (label 0: empty)   A default boxes
+A default box takes the object it overlaps most if that IoU is above (or at least) a threshold; besides, every object
+gets its best default box whatever the IoU, so that no object goes unseen.
+Sources: Liu et al. 2016, section 2.2; tie rules of the MLPerf reference SSD ("above", "last") and of TensorFlow's
+object detection matcher as the Gaudi models use it ("at_least", "first").
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from paceline.boxes.geometry import pairwise_iou
+
+Positive = Literal["above", "at_least"]
+Tie = Literal["last", "first"]
+
+
+def match(
+    boxes: Tensor,
+    labels: Tensor,
+    anchors: Tensor,
+    *,
+    iou: float = 0.5,
+    positive: Positive = "above",
+    tie: Tie = "last",
+) -> tuple[Tensor, Tensor]:
+    """The object of each default box, and whether it has one.
+
+    boxes     (B, G, 4) ltrb fractions
+    labels    (B, G) int64, 0 marks an empty slot, which neither matches nor forces
+    anchors   (A, 4) ltrb fractions
+    iou       threshold
+    positive  whether the IoU must be above the threshold or at least the threshold
+    tie       which of the objects that share a best default box gets it; equal IoU elsewhere goes to the first object,
+              and of an object's equally good default boxes the first is its best
+    return    slots (B, A) int64, the object of a positive default box (elsewhere some slot number below max(G, 1));
+              positives (B, A) bool
+    An object that touches no default box (one without area, above all) is left out: the reference would hand it
+    default box 0 with an infinite target.
+    """
+    boxes, anchors = boxes.float(), anchors.float()
+    if labels.device.type != "cpu":
+        return match_slots(boxes, labels, anchors, iou, positive, tie)
+    # Image by image everything stays in the cache, and slots behind an image's last object cost nothing.
+    slots = labels.new_zeros(len(labels), len(anchors))
+    positives = torch.zeros_like(slots, dtype=torch.bool)
+    for image, row in enumerate(labels):
+        filled = row.nonzero()
+        used = int(filled[-1]) + 1 if len(filled) else 0
+        one = slice(image, image + 1)
+        slots[one], positives[one] = match_slots(boxes[one, :used], labels[one, :used], anchors, iou, positive, tie)
+    return slots, positives
+
+
+def match_slots(
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie
+) -> tuple[Tensor, Tensor]:
+    """`match` with work in proportion to G and no host synchronisation; shapes depend on shapes only."""
+    images, objects = labels.shape
+    if objects == 0 or len(anchors) == 0:
+        slots = labels.new_zeros(images, len(anchors))
+        return slots, torch.zeros_like(slots, dtype=torch.bool)
+    filled = labels > 0
+    overlap = pairwise_iou(boxes, anchors).masked_fill_(~filled.unsqueeze(-1), 0.0)
+    best, slots = overlap.max(dim=1)
+    positives = best > iou if positive == "above" else best >= iou
+
+    best_of_object, anchor = overlap.max(dim=2)
+    forces = filled & (best_of_object > 0)
+    number = torch.arange(objects, device=labels.device).expand(images, -1)
+    # Of several objects that force one default box the highest or the lowest number stays; `nobody` loses to each.
+    nobody, reduce = (-1, "amax") if tie == "last" else (objects, "amin")
+    forced = torch.full_like(slots, nobody).scatter_reduce_(1, anchor, number.masked_fill(~forces, nobody), reduce)
+    by_force = forced != nobody
+    return torch.where(by_force, forced, slots), positives | by_force

@@ -1,0 +1,101 @@
+"""One photo and its boxes as a sample of the network: crop, flip, resize, colour jitter, and the boxes along with it.
+
+Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels.
+A sample's random numbers are drawn in a fixed order, crop, flip, jitter, so that where a crop lies never depends on how
+colours are treated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.batch.detection import Objects
+from paceline.config.detection import BoxInput
+from paceline.data.crop import Window
+from paceline.data.decode import decode_crop
+from paceline.data.header import read_header
+from paceline.data.jitter import jitter
+from paceline.data.randomness import SampleRandom
+from paceline.data.ssd_crop import ssd_crop
+
+# A box narrower or lower than this share of the crop is no object any more: under a third of a pixel at 300 pixels,
+# and a side of 0 has no logarithm in the regression's targets. Clipping makes them, and a few are annotated so.
+LEAST_SIDE = 1e-3
+
+
+def read_training_sample(
+    data: bytes,
+    name: str,
+    boxes: np.ndarray,
+    classes: np.ndarray,
+    random: SampleRandom,
+    settings: BoxInput,
+    out: np.ndarray,
+) -> Objects:
+    """Write the pixels of a random crop into `out`; return the objects that stay.
+
+    data     the encoded file
+    name     the file, for messages
+    boxes    (n, 4) float64 x, y, width, height in pixels of the photo; each with some area inside it
+    classes  (n,) int, 1..K
+    out      (S, S, 3) uint8, RGB
+    Raises DataError for a broken image; RecipeError where the decoder is not installed.
+    """
+    header = read_header(data, name)
+    ltrb = inside(boxes, header.height, header.width)
+    if settings.crop == "ssd":
+        window, keep = ssd_crop(
+            header.height,
+            header.width,
+            ltrb,
+            random,
+            size=settings.size,
+            attempts=settings.crop_attempts,
+            side=settings.crop_side,
+            aspect=settings.crop_aspect,
+            free=settings.crop_free,
+        )
+    else:
+        window, keep = _whole(header.height, header.width, settings.size), np.ones(len(boxes), bool)
+    flip = random.coin(settings.flip)
+    decode_crop(data, header, window, out, flip=flip, decoder=settings.decoder, name=name, law=settings.resize)
+    jitter(out, random, settings)
+    fractions, keep = boxes_in(window, ltrb, keep, flip)
+    return Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
+
+
+def read_evaluation_sample(data: bytes, name: str, settings: BoxInput, out: np.ndarray) -> None:
+    """Write the whole photo, resized to (S, S) without keeping its aspect ratio, into `out`, (S, S, 3) uint8.
+
+    Raises DataError for a broken image; RecipeError where the decoder is not installed.
+    """
+    header = read_header(data, name)
+    window = _whole(header.height, header.width, settings.size)
+    decode_crop(data, header, window, out, flip=False, decoder=settings.decoder, name=name, law=settings.resize)
+
+
+def inside(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """(n, 4) x, y, width, height -> (n, 4) float64 left, top, right, bottom, cut at the photo's border."""
+    ltrb = np.array(boxes, np.float64).reshape(-1, 4)
+    ltrb[:, 2:] += ltrb[:, :2]
+    return np.clip(ltrb, 0.0, (width, height, width, height))
+
+
+def boxes_in(window: Window, ltrb: np.ndarray, keep: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes cut at the window's region and measured in it, and which of them are still objects.
+
+    ltrb    (n, 4) float64, pixels of the photo
+    keep    (n,) bool, which stay by the crop's rule
+    return  (n, 4) float64 fractions of the region, mirrored with `flip`; (n,) bool, `keep` and both sides at least
+            LEAST_SIDE
+    """
+    shift = (window.left, window.top, window.left, window.top)
+    fractions = np.clip((ltrb - shift) / (window.width, window.height, window.width, window.height), 0.0, 1.0)
+    if flip:
+        fractions[:, [0, 2]] = 1.0 - fractions[:, [2, 0]]
+    sides = fractions[:, 2:] - fractions[:, :2]
+    return fractions, keep & (sides >= LEAST_SIDE).all(axis=1)
+
+
+def _whole(height: int, width: int, size: int) -> Window:
+    return Window(0, 0, height, width, size, size)

@@ -1,0 +1,170 @@
+"""Opening a data set of boxes, and the one table between the annotations' category ids and the classes 1..K.
+
+Letters: N images of one split, M objects   K classes, 1..K (0 is the background everywhere inside)
+    P polygon coordinates   Q polygons   R runs of run-length encoded masks
+Class k is the k-th category by ascending id: ids may have holes, begin anywhere, and be in any order in the file.
+All arrays are memory-mapped; no Python object exists for an image or an object (see data/index.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.data.index import Index, open_split
+from paceline.data.manifest import Manifest, prepare_again
+
+# Beside the record arrays of data/index.py: array -> dtype. Rows of the first group are images, of the second objects.
+IMAGE_ARRAYS = {"image_ids": np.int64, "object_starts": np.int64}
+OBJECT_ARRAYS = {
+    "boxes": np.float64,
+    "classes": np.int32,
+    "crowd": np.uint8,
+    "areas": np.float64,
+    "annotation_ids": np.int64,
+    "usable": np.uint8,
+}
+MASK_ARRAYS = {
+    "polygon_points": np.float64,
+    "polygon_starts": np.int64,
+    "object_polygons": np.int64,
+    "rle_counts": np.uint32,
+    "object_rles": np.int64,
+}
+BOX_ARRAYS = {**IMAGE_ARRAYS, **OBJECT_ARRAYS, **MASK_ARRAYS}
+
+
+@dataclass(frozen=True)
+class ImageObjects:
+    """The objects of one image: views of n rows. `first` is the row of the first of them in the split."""
+
+    first: int
+    boxes: np.ndarray  # (n, 4) float64 x, y, width, height in pixels, as annotated
+    classes: np.ndarray  # (n,) int32, 1..K
+    crowd: np.ndarray  # (n,) uint8
+    areas: np.ndarray  # (n,) float64 square pixels, as annotated
+    annotation_ids: np.ndarray  # (n,) int64
+    usable: np.ndarray  # (n,) uint8, 1 where training may use it
+
+
+@dataclass(frozen=True)
+class BoxSplit:
+    """One split, opened. Objects of image i are rows object_starts[i]:object_starts[i + 1]; an image may have none."""
+
+    index: Index  # reads the bytes: index.read(i), index.name(i)
+    names: tuple[str, ...]  # of class k: names[k - 1]
+    category_ids: np.ndarray  # (K,) int64, ascending: class k is category_ids[k - 1]
+    image_ids: np.ndarray  # (N,) int64, the annotations'; unique
+    heights: np.ndarray  # (N,) int32 pixels as stored, EXIF orientation ignored
+    widths: np.ndarray  # (N,) int32
+    object_starts: np.ndarray  # (N+1,) int64
+    boxes: np.ndarray  # (M, 4) float64 x, y, width, height in pixels, as annotated; zeros where that was not finite
+    classes: np.ndarray  # (M,) int32, 1..K
+    crowd: np.ndarray  # (M,) uint8
+    areas: np.ndarray  # (M,) float64 square pixels, as annotated
+    annotation_ids: np.ndarray  # (M,) int64
+    usable: np.ndarray  # (M,) uint8: finite, width and height above 0, some of it inside the image
+    polygon_points: np.ndarray  # (P,) float64 x0 y0 x1 y1 ...
+    polygon_starts: np.ndarray  # (Q+1,) int64 into polygon_points
+    object_polygons: np.ndarray  # (M+1,) int64 into the polygons
+    rle_counts: np.ndarray  # (R,) uint32 runs, column by column, the first of background
+    object_rles: np.ndarray  # (M+1,) int64 into rle_counts; empty where the mask is no RLE
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    @property
+    def num_classes(self) -> int:
+        """K, without the background."""
+        return len(self.names)
+
+    def objects(self, i: int) -> ImageObjects:
+        """The objects of image i, crowd regions and unusable ones among them."""
+        first, last = int(self.object_starts[i]), int(self.object_starts[i + 1])
+        return ImageObjects(
+            first,
+            self.boxes[first:last],
+            self.classes[first:last],
+            self.crowd[first:last],
+            self.areas[first:last],
+            self.annotation_ids[first:last],
+            self.usable[first:last],
+        )
+
+    def polygons(self, row: int) -> list[np.ndarray]:
+        """The polygons of one object (row of the split), each (points, 2) float64 x, y in pixels; [] for none."""
+        starts = self.polygon_starts[self.object_polygons[row] : self.object_polygons[row + 1] + 1]
+        return [self.polygon_points[first:last].reshape(-1, 2) for first, last in pairwise(starts)]
+
+    def rle(self, row: int) -> np.ndarray:
+        """The runs of one object's mask, uint32; empty where it has no RLE."""
+        return self.rle_counts[self.object_rles[row] : self.object_rles[row + 1]]
+
+    def truth_arrays(self) -> dict[str, np.ndarray]:
+        """What a scorer compares with, under the names of metrics/coco.py's GroundTruth (less num_classes)."""
+        return {
+            "image_ids": self.image_ids,
+            "heights": self.heights,
+            "widths": self.widths,
+            "starts": self.object_starts,
+            "boxes": self.boxes,
+            "classes": self.classes,
+            "crowd": self.crowd,
+            "areas": self.areas,
+        }
+
+
+def open_boxes(manifest: Manifest, split: str) -> BoxSplit:
+    """Map one split of a data set of boxes.
+
+    Raises DataError where the data set is of another kind, has no such split, or an array is missing, torn or of
+    another shape.
+    """
+    if manifest.kind != "boxes" or manifest.category_ids is None:
+        raise DataError(
+            f"{manifest.root_path}: class folders, without boxes; a detector needs annotations. "
+            "Name a folder with COCO, Pascal VOC or YOLO annotations."
+        )
+    index = open_split(manifest, split)
+    arrays = {name: index.extra.get(name) for name in BOX_ARRAYS}
+    lacking = [name for name, array in arrays.items() if array is None or array.dtype != BOX_ARRAYS[name]]
+    if lacking:
+        raise DataError(
+            f"{manifest.folder}: its index lacks the array {lacking[0]} of {split}. "
+            f"Prepare the data again:  {prepare_again(manifest)}"
+        )
+    found = {name: array for name, array in arrays.items() if array is not None}
+    return BoxSplit(
+        index=index,
+        names=manifest.classes,
+        category_ids=np.array(manifest.category_ids, np.int64),
+        heights=index.heights,
+        widths=index.widths,
+        **found,
+    )
+
+
+def class_table(names: Mapping[int, str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """-> category ids (K,) int64, ascending, and the names in that order: class k is entry k-1 of both."""
+    ids = sorted(names)
+    return np.array(ids, np.int64), tuple(names[category] for category in ids)
+
+
+def classes_of(category_ids: np.ndarray, categories: np.ndarray) -> np.ndarray:
+    """(M,) category ids -> (M,) int32 classes 1..K; 0 for an id that is not in the table.
+
+    category_ids  (K,) ascending, as class_table returns them
+    """
+    at = np.searchsorted(category_ids, categories)
+    known = at < len(category_ids)
+    known[known] = category_ids[at[known]] == categories[known]
+    return np.where(known, at + 1, 0).astype(np.int32)
+
+
+def categories_of(category_ids: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """(M,) classes 1..K -> (M,) int64 category ids, as the annotation file numbers them."""
+    return category_ids[np.asarray(classes, np.int64) - 1]

@@ -1,0 +1,80 @@
+"""The one module that training wraps for SSD: pixels and objects in, losses out; pixels in, detections out.
+
+Letters: B images   A default boxes   K classes   G object slots
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from paceline.batch.batch import Batch
+from paceline.batch.detection import DetectionBatch
+from paceline.boxes.detections import detections
+from paceline.config.detection import SSDModel
+from paceline.models.normalise import Normalise
+from paceline.models.ssd import SSD
+from paceline.models.ssd_loss import per_image, ssd_loss
+
+
+class Detector(nn.Module):
+    """Normalisation, network, matching and loss in one, so that data parallel and the compiler see a whole forward."""
+
+    anchors: Tensor
+
+    def __init__(
+        self, network: SSD, anchors: Tensor, *, mean: Sequence[float], std: Sequence[float], settings: SSDModel
+    ) -> None:
+        """anchors: (A, 4) default boxes as centre x, y, width, height, in cell-major order."""
+        super().__init__()
+        self.normalise = Normalise(mean, std)
+        self.network = network
+        self.settings = settings
+        # Recipes own these numbers, checkpoints do not.
+        self.register_buffer("anchors", anchors, persistent=False)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """-> float32 scalars "loss", "class" and "box", summed over the B images.
+
+        Each image's sums are divided by its positives; with loss_over batch they are not, and "positives", their
+        number in this batch, comes along for whoever knows the global batch.
+        """
+        assert isinstance(batch, DetectionBatch)
+        settings = self.settings
+        logits, deltas = self.network(self.normalise(batch.images))
+        losses = ssd_loss(
+            logits,
+            deltas,
+            batch.boxes,
+            batch.labels,
+            self.anchors,
+            iou=settings.match_iou,
+            positive=settings.positive,
+            tie=settings.tie,
+            negatives=settings.negatives,
+        )
+        if settings.loss_over == "batch":
+            classes, boxes = losses.classification.sum(), losses.localisation.sum()
+            return {"loss": classes + boxes, "class": classes, "box": boxes, "positives": losses.positives.sum()}
+        classes, boxes = (part.sum() for part in per_image(losses))
+        return {"loss": classes + boxes, "class": classes, "box": boxes}
+
+    def predict(self, batch: Batch) -> Tensor:
+        """-> (B, keep, 6) float32: left, top, right, bottom as fractions of the input, score, class 1..K; best first.
+
+        Empty places are zeros.
+        """
+        knobs = self.settings.detect
+        logits, deltas = self.network(self.normalise(batch.images))
+        return detections(
+            logits.float(),
+            deltas.float(),
+            self.anchors,
+            score_above=knobs.score_above,
+            iou=knobs.iou,
+            candidates=knobs.candidates,
+            candidates_of=knobs.candidates_of,
+            keep=knobs.keep,
+            clip=knobs.clip,
+        )

@@ -1,0 +1,207 @@
+"""SSD with a ResNet trunk: three residual stages at stride 8, extra maps on top, a class and a box convolution on each map.
+
+Letters: B images   L levels   n_l boxes of a cell on level l   K classes   A default boxes in all   H, W cells of a map
+Outputs are in cell-major order (level, row, column, box of the cell): in channels_last memory that is how the head
+convolutions leave them, so nothing is transposed.
+Trunk names are torchvision's ResNet's, so its weights load by name.
+Sources: MLPerf reference SSD (ssd300.py, base_model.py); fused heads with padding: NVIDIA's MXNet submission to v0.7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.config.detection import Frozen
+from paceline.models.batch_norm import BatchNorm
+from paceline.models.initialise import initialise
+from paceline.models.resnet import DEPTHS, BasicBlock, Conv2d, make_stage
+
+
+class Trunk(nn.Module):
+    """ResNet up to its third stage (conv4), which keeps the second stage's resolution: stride 8, 4 * width channels."""
+
+    def __init__(self, depth: int, width: int, eps: float, momentum: float) -> None:
+        super().__init__()
+        units, _ = DEPTHS[depth]
+        self.conv1 = Conv2d(3, width, 7, 2, padding=3, bias=False)
+        self.bn1 = BatchNorm(width, eps=eps, momentum=momentum)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        self.layer1 = make_stage(BasicBlock, units[0], width, width, 1, eps, momentum)
+        self.layer2 = make_stage(BasicBlock, units[1], width, 2 * width, 2, eps, momentum)
+        self.layer3 = make_stage(BasicBlock, units[2], 2 * width, 4 * width, 1, eps, momentum)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised -> (B, 4 * width, H / 8, W / 8)."""
+        features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        return self.layer3(self.layer2(self.layer1(features)))
+
+    def frozen_modules(self, frozen: Frozen) -> list[nn.Module]:
+        """What does not train. Source: Habana's SSD from release 1.7 on froze the stem and the first convolution."""
+        if frozen == "none":
+            return []
+        block = self.layer1[0]
+        assert isinstance(block, BasicBlock)
+        return [self.conv1, self.bn1] + ([block.conv1, block.bn1] if frozen == "stem_and_first" else [])
+
+
+class ExtraBlock(nn.Module):
+    """1x1 to half the channels, then 3x3 to the next, smaller map; a bias and ReLU after each, BatchNorm where asked."""
+
+    def __init__(self, channels: int, outputs: int, *, halves: bool, norm: bool, eps: float, momentum: float) -> None:
+        super().__init__()
+        middle = outputs // 2
+        stride, padding = (2, 1) if halves else (1, 0)
+        self.reduce = Conv2d(channels, middle, 1, bias=not norm)
+        self.conv = Conv2d(middle, outputs, 3, stride, padding=padding, bias=not norm)
+        self.reduce_bn = BatchNorm(middle, eps=eps, momentum=momentum) if norm else nn.Identity()
+        self.bn = BatchNorm(outputs, eps=eps, momentum=momentum) if norm else nn.Identity()
+
+    def forward(self, map: Tensor) -> Tensor:
+        """(B, channels, H, W) -> (B, outputs, about H / 2, W / 2), or H - 2, W - 2 without stride."""
+        map = F.relu(self.reduce_bn(self.reduce(map)), inplace=True)
+        return F.relu(self.bn(self.conv(map)), inplace=True)
+
+
+class SeparateHead(nn.Module):
+    """A class convolution and a box convolution for one map."""
+
+    def __init__(self, channels: int, boxes: int, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.conf = Conv2d(channels, boxes * outputs, 3, padding=1)
+        self.loc = Conv2d(channels, boxes * 4, 3, padding=1)
+
+    def forward(self, map: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, channels, H, W) -> class logits (B, H * W * n, K + 1), deltas (B, H * W * n, 4)."""
+        return _by_box(self.conf(map), self.outputs), _by_box(self.loc(map), 4)
+
+
+class FusedHead(nn.Module):
+    """Both convolutions in one; output channels are classes, then boxes, then padding that is cut away."""
+
+    def __init__(self, channels: int, boxes: int, outputs: int, multiple: int) -> None:
+        super().__init__()
+        self.outputs, self.classes, self.deltas = outputs, boxes * outputs, boxes * 4
+        padded = -(-(self.classes + self.deltas) // multiple) * multiple
+        self.fused = Conv2d(channels, padded, 3, padding=1)
+
+    def forward(self, map: Tensor) -> tuple[Tensor, Tensor]:
+        """As SeparateHead."""
+        both = self.fused(map)
+        end = self.classes + self.deltas
+        return _by_box(both[:, : self.classes], self.outputs), _by_box(both[:, self.classes : end], 4)
+
+
+def _by_box(channels: Tensor, values: int) -> Tensor:
+    """(B, n * values, H, W) -> (B, H * W * n, values); a view where memory is channels_last."""
+    return channels.permute(0, 2, 3, 1).reshape(channels.shape[0], -1, values)
+
+
+class SSD(nn.Module):
+    """Trunk, extras and heads. Weights come from `initialise_ssd`, or from a file."""
+
+    def __init__(
+        self,
+        depth: int,
+        classes: int,
+        *,
+        cells: Sequence[int],
+        boxes_a_cell: Sequence[int],
+        width: int = 64,
+        extras: int = 512,
+        extras_norm: bool = False,
+        heads: Literal["separate", "fused"] = "separate",
+        head_multiple: int = 8,
+        frozen: Frozen = "none",
+        bn_eps: float = 1e-5,
+        bn_momentum: float = 0.1,
+    ) -> None:
+        """
+        depth         10, 18 or 34: the ResNet whose first three stages are the trunk
+        classes       K, without background
+        cells         of each level's side: paceline.config.detection.grids(size)
+        boxes_a_cell  n_l of each level
+        extras        channels of the first two extra maps; the further ones have half
+        """
+        super().__init__()
+        self.trunk = Trunk(depth, width, bn_eps, bn_momentum)
+        channels = [4 * width]
+        blocks = []
+        for level in range(1, len(cells)):
+            outputs = extras if level <= 2 else extras // 2
+            # The map before is halved with padding, or loses its border; sizes tell which.
+            halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
+            blocks.append(
+                ExtraBlock(channels[-1], outputs, halves=halves, norm=extras_norm, eps=bn_eps, momentum=bn_momentum)
+            )
+            channels.append(outputs)
+        self.extras = nn.ModuleList(blocks)
+        outputs = classes + 1
+        self.heads = nn.ModuleList(
+            SeparateHead(count, boxes, outputs)
+            if heads == "separate"
+            else FusedHead(count, boxes, outputs, head_multiple)
+            for count, boxes in zip(channels, boxes_a_cell)
+        )
+        self.still = self.trunk.frozen_modules(frozen)
+        for module in self.still:
+            module.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) normalised -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
+        maps = [self.trunk(images)]
+        for block in self.extras:
+            maps.append(block(maps[-1]))
+        found = [head(map) for head, map in zip(self.heads, maps)]
+        return torch.cat([logits for logits, _ in found], 1), torch.cat([deltas for _, deltas in found], 1)
+
+    def train(self, mode: bool = True) -> SSD:
+        """As nn.Module's, but a frozen BatchNorm keeps its running statistics and uses them."""
+        super().train(mode)
+        for module in self.still:
+            module.training = False
+        return self
+
+
+@torch.no_grad()
+def initialise_ssd(model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
+    """First weights: the trunk as torchvision's ResNet; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)).
+
+    The class and box parts of a fused head are drawn apart, so that both kinds of head start from one distribution.
+    Source: MLPerf reference SSD (_init_weights), System A's initializer.
+    """
+    initialise(model.trunk, "torchvision", generator, zero_init_last_gamma=zero_init_last_gamma)
+    for module in model.extras.modules():
+        if isinstance(module, Conv2d):
+            _draw(module, [module.out_channels], generator)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+    for head in model.heads:
+        if isinstance(head, FusedHead):
+            rest = head.fused.out_channels - head.classes - head.deltas
+            _draw(head.fused, [head.classes, head.deltas, *([rest] if rest else [])], generator)
+        else:
+            assert isinstance(head, SeparateHead)
+            _draw(head.conf, [head.conf.out_channels], generator)
+            _draw(head.loc, [head.loc.out_channels], generator)
+
+
+def _draw(conv: nn.Conv2d, segments: Sequence[int], generator: torch.Generator) -> None:
+    """Xavier-uniform for each segment of output channels on its own; the bias as torch draws it."""
+    fan_in = conv.weight[0].numel()
+    area = fan_in // conv.in_channels
+    for part in conv.weight.split(list(segments)):
+        bound = math.sqrt(6 / (fan_in + part.shape[0] * area))
+        part.uniform_(-bound, bound, generator=generator)
+    if conv.bias is not None:
+        bound = 1 / math.sqrt(fan_in)
+        conv.bias.uniform_(-bound, bound, generator=generator)

@@ -1,0 +1,122 @@
+"""Where a data set of boxes comes from: which layout a folder has, and the reader of each.
+
+A layout is a row of READERS: its name, how it is told, how it is read, and which files hold its annotations (glob patterns).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.config.errors import DataError
+from paceline.data.freshness import is_inside
+from paceline.prepare.annotations import Annotations
+from paceline.prepare.coco_json import find_coco, read_coco
+from paceline.prepare.listing import some
+from paceline.prepare.voc import is_voc, read_voc
+from paceline.prepare.yolo import is_yolo, read_yolo
+
+Layout = Literal["coco", "voc", "yolo"]
+Splits = dict[str, Annotations]
+
+WANTED = (
+    "Wanted: annotations/instances_train2017.json with train2017/ and the same for val2017, or train/_annotations.coco.json "
+    "and valid/_annotations.coco.json, or Pascal VOC's Annotations/*.xml, or a YOLO data.yaml.\n"
+    "Or name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR --val-annotations FILE"
+)
+
+
+@dataclass(frozen=True)
+class BoxSource:
+    """What a reader found. files: split -> glob patterns of its annotations' files, relative to `root` or absolute."""
+
+    layout: Layout
+    root: Path
+    splits: Splits  # "train", and "val" where there is one
+    notes: list[str]
+    files: dict[str, tuple[str, ...]]
+
+
+def detect_layout(root: Path) -> Layout | None:
+    """Which of the layouts `root` has; None for none of them. Raises DataError where it is ambiguous."""
+    return next((layout for layout, (is_it, _) in READERS.items() if is_it(root)), None)
+
+
+def read_source(root: Path, layout: Layout | None = None) -> BoxSource:
+    """Read the annotations of a folder.
+
+    layout  None: whichever it has
+    Raises DataError where it has none, or its files contradict themselves.
+    """
+    if not root.is_dir():
+        what = "this is a file, a folder is needed" if root.exists() else "no such folder"
+        raise DataError(f"{root}: {what}. Check the path (--data).")
+    chosen = layout or detect_layout(root)
+    if chosen is None:
+        inner = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and detect_layout(entry) is not None]
+        if inner:
+            raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
+        raise DataError(f"{root}: no annotations of boxes found in it. {WANTED}")
+    return READERS[chosen][1](root)
+
+
+def read_files(images: Path, annotations: Path, val_images: Path | None, val_annotations: Path | None) -> BoxSource:
+    """Read COCO JSONs that were named one by one. Raises DataError as `read_coco` does."""
+    pairs = {"train": (annotations, images)}
+    if val_annotations is not None:
+        pairs["val"] = (val_annotations, val_images or images)
+    for _, folder in pairs.values():
+        if not folder.is_dir():
+            what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
+            raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
+    return _read_json(Path(os.path.commonpath([path for pair in pairs.values() for path in pair])), pairs)
+
+
+def _read_json(root: Path, pairs: dict[str, tuple[Path, Path]]) -> BoxSource:
+    splits, notes = {}, []
+    for split, (file, images) in pairs.items():
+        splits[split], said = read_coco(file, images)
+        notes += said
+    return BoxSource(
+        "coco", root, splits, notes, {split: (_pattern(root, file),) for split, (file, _) in pairs.items()}
+    )
+
+
+def _read_coco_folder(root: Path) -> BoxSource:
+    pairs = find_coco(root)
+    if not pairs:
+        listed = some(path.name for path in sorted((root / "annotations").glob("*.json")))
+        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {WANTED}")
+    return _read_json(root, pairs)
+
+
+def _read_voc_folder(root: Path) -> BoxSource:
+    splits, notes = read_voc(root)
+    patterns = ("**/*.xml", "**/ImageSets/Main/*.txt")
+    return BoxSource("voc", root, splits, notes, {split: patterns for split in splits})
+
+
+def _read_yolo_folder(root: Path) -> BoxSource:
+    splits, notes = read_yolo(root)
+    places = {"**/*.txt", "*.yaml", "*.yml"}
+    for found in splits.values():
+        labels = found.images_folder.parts
+        if "images" in labels and not is_inside(found.images_folder, root):
+            at = len(labels) - 1 - labels[::-1].index("images")
+            places.add(_pattern(root, Path(*labels[:at], "labels", *labels[at + 1 :])) + "/**/*.txt")
+    return BoxSource("yolo", root, splits, notes, {split: tuple(sorted(places)) for split in splits})
+
+
+def _pattern(root: Path, path: Path) -> str:
+    return glob.escape(os.path.relpath(path, root) if is_inside(path, root) else str(path))
+
+
+READERS: dict[Layout, tuple[Callable[[Path], bool], Callable[[Path], BoxSource]]] = {
+    "coco": (lambda root: bool(find_coco(root)), _read_coco_folder),
+    "yolo": (is_yolo, _read_yolo_folder),
+    "voc": (is_voc, _read_voc_folder),
+}

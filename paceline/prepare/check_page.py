@@ -1,0 +1,306 @@
+"""check.html: one self-contained page on a prepared box data set, to be looked at before training on it.
+
+Class balance of each split, object sizes, images without objects, photos that lie in both splits, boxes that look wrong
+with their surroundings, and a dozen random photos with what is annotated in them. It needs no network.
+
+Letters: N images, M objects of one split; K classes, 1..K.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from paceline.config.errors import DataError
+from paceline.data.index import Index, open_split
+from paceline.data.manifest import Manifest
+from paceline.data.randomness import SampleRandom
+from paceline.prepare.check_tiles import Tile, class_hue, make_tile
+from paceline.prepare.suspicious import KINDS, Kind, Suspect, find_suspicious
+
+FILE_NAME = "check.html"
+MOSAIC = 12  # random photos
+EXAMPLES = 6  # of each kind of suspicion, and of photos in both splits
+MOST_CLASSES = 200  # rows of the table of classes
+MOSAIC_SIDE, EXAMPLE_SIDE = 480, 300  # pixels of a tile's longer side: sharp at nearly twice the density of the page
+
+# sqrt(object area / image area): what remains of a size when the image is resized to the network's input.
+SIZE_EDGES = np.array([0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, np.inf])
+SIZE_LABELS = ("under 1 %", "1-2 %", "2-4 %", "4-8 %", "8-16 %", "16-32 %", "32-64 %", "over 64 %")
+COUNT_EDGES = np.array([0, 1, 2, 3, 5, 9, 17, 33, 65, np.inf])
+COUNT_LABELS = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "over 64")
+SMALL_AREA, LARGE_AREA = 32**2, 96**2  # square pixels, COCO's borders of small, medium and large
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """One kind with its count in each split, and its worst examples."""
+
+    kind: Kind
+    counts: dict[str, int]
+    tiles: list[Tile]
+
+
+def write_check_page(manifest: Manifest) -> Path:
+    """Write FOLDER/check.html beside the manifest, and return its path.
+
+    Raises DataError where the index is damaged, or the page cannot be written.
+    """
+    splits = {name: open_split(manifest, name) for name in manifest.splits}
+    page = check_page(manifest.root_path, manifest.classes, splits)
+    path = manifest.folder / FILE_NAME
+    part = path.with_name(f".{FILE_NAME}.{os.getpid()}.part")
+    try:
+        part.write_text(page, encoding="utf-8", errors="replace")
+        os.replace(part, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def check_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) -> str:
+    """The page as HTML.
+
+    root     the data set's folder, for the headline
+    classes  names of the classes 1..K
+    splits   name -> index of a box data set, training first
+    """
+    suspicions = _suspicions(splits, classes)
+    twins = _twins(splits)
+    notices = _notices(splits, classes, len(twins))
+    # Everything is escaped: class names and paths come from other people's folders.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )  # fmt: skip
+    return environment.get_template("check.html.jinja").render(
+        name=root.name,
+        root=str(root),
+        verdict=_verdict(suspicions, notices),
+        notices=notices,
+        cards=_cards(splits, classes, len(twins)),
+        splits=list(splits),
+        balance=_balance(splits, classes),
+        num_classes=len(classes),
+        charts=[_sizes(splits), _counts(splits)],
+        image_sizes=[(split, *_image_size(index)) for split, index in splits.items()],
+        suspicions=suspicions,
+        twins=[_twin_tile(splits, classes, twin) for twin in twins[:EXAMPLES]],
+        num_twins=len(twins),
+        mosaic=_mosaic(splits, classes),
+    )
+
+
+def _verdict(suspicions: Sequence[Suspicion], notices: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """-> colour, words."""
+    boxes = sum(sum(suspicion.counts.values()) for suspicion in suspicions)
+    if any(suspicion.kind.grave for suspicion in suspicions) or any(colour == "bad" for colour, _ in notices):
+        return "bad", "Look at this before training"
+    if boxes or notices:
+        return "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
+    return "good", "Nothing suspicious"
+
+
+def _cards(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> list[tuple[str, str, str]]:
+    """(label, value, note) of the row of numbers at the top."""
+    cards = [
+        (f"{split} images", f"{len(index):,}", f"{len(index.extra['classes']):,} objects")
+        for split, index in splits.items()
+    ]
+    counts = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])
+    crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
+    unusable = sum(int(np.count_nonzero(index.extra["usable"] == 0)) for index in splits.values())
+    empty = int(np.count_nonzero(counts == 0))
+    most = int(counts.max(initial=0))
+    return [
+        *cards,
+        ("classes", f"{len(classes):,}", ""),
+        ("objects/image", f"{np.mean(counts):.3g}" if len(counts) else "0", f"mean, at most {most:,}"),
+        ("without objects", f"{empty:,}", "images"),
+        ("crowd regions", f"{crowd:,}", "not scored"),
+        ("unusable boxes", f"{unusable:,}", "not trained on"),
+        ("in both splits", f"{twins:,}", "equal photos"),
+    ]
+
+
+def _notices(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> list[tuple[str, str]]:
+    """(colour, text) of what cannot be told from single boxes."""
+    notices = []
+    if twins:
+        notices.append(
+            ("bad", f"{twins:,} photos of val are in train too, byte for byte: val scores will be too good.")
+        )
+    objects = {split: _objects_of_classes(index, len(classes)) for split, index in splits.items()}
+    if "train" in objects:
+        for split, counts in objects.items():
+            missing = [classes[k] for k in np.flatnonzero((counts > 0) & (objects["train"] == 0))]
+            if missing:
+                notices.append(("bad", f"Classes with objects in {split} but none in train: {_some(missing)}."))
+            unseen = [classes[k] for k in np.flatnonzero((counts == 0) & (objects["train"] > 0))]
+            if unseen:
+                notices.append(
+                    ("fair", f"Classes with objects in train but none in {split}, so not scored: {_some(unseen)}.")
+                )
+    never = [classes[k] for k in np.flatnonzero(sum(objects.values()) == 0)] if objects else []
+    if never:
+        notices.append(("fair", f"Classes without any object: {_some(never)}."))
+    return notices
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _objects_of_classes(index: Index, num_classes: int) -> np.ndarray:
+    """(K,) objects of each class, crowds not counted."""
+    single = index.extra["classes"][index.extra["crowd"] == 0]
+    return np.bincount(single, minlength=num_classes + 1)[1:]
+
+
+def _balance(splits: Mapping[str, Index], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each class, the most frequent first: objects, images and share of the split's objects by split."""
+    objects = {split: _objects_of_classes(index, len(classes)) for split, index in splits.items()}
+    images = {}
+    for split, index in splits.items():
+        image_of = np.repeat(np.arange(len(index)), np.diff(index.extra["object_starts"]))
+        single = index.extra["crowd"] == 0
+        pairs = np.unique(image_of[single] * (len(classes) + 1) + index.extra["classes"][single])
+        images[split] = np.bincount(pairs % (len(classes) + 1), minlength=len(classes) + 1)[1:]
+    shares = {split: counts / max(int(counts.sum()), 1) for split, counts in objects.items()}
+    top = max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
+    order = sorted(range(len(classes)), key=lambda k: (-sum(int(counts[k]) for counts in objects.values()), k))
+    return [
+        {
+            "name": classes[k],
+            "hue": class_hue(k + 1),
+            "splits": [
+                (int(objects[split][k]), int(images[split][k]), float(shares[split][k]), float(shares[split][k]) / top)
+                for split in splits
+            ],
+        }
+        for k in order[:MOST_CLASSES]
+    ]
+
+
+def _histogram(title: str, note: str, labels: Sequence[str], counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    shares = {split: values / max(int(values.sum()), 1) for split, values in counts.items()}
+    top = max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
+    columns = [
+        (label, [(int(counts[split][i]), float(shares[split][i]), float(shares[split][i]) / top) for split in counts])
+        for i, label in enumerate(labels)
+    ]
+    return {"title": title, "note": note, "columns": columns}
+
+
+def _sizes(splits: Mapping[str, Index]) -> dict[str, Any]:
+    counts, areas = {}, []
+    for split, index in splits.items():
+        image_of = np.repeat(np.arange(len(index)), np.diff(index.extra["object_starts"]))
+        usable = index.extra["usable"] > 0
+        boxes = np.asarray(index.extra["boxes"])[usable]
+        pixels = index.heights[image_of].astype(float) * index.widths[image_of]
+        counts[split] = np.histogram(np.sqrt(boxes[:, 2] * boxes[:, 3] / pixels[usable]), SIZE_EDGES)[0]
+        areas.append(np.asarray(index.extra["areas"])[usable])
+    area = np.concatenate(areas) if areas else np.zeros(0)
+    total = max(len(area), 1)
+    small, large = np.count_nonzero(area < SMALL_AREA) / total, np.count_nonzero(area >= LARGE_AREA) / total
+    note = (
+        f"By COCO's borders (32 and 96 pixels of a square): {100 * small:.0f} % small, "
+        f"{100 * (1 - small - large) if len(area) else 0:.0f} % medium, {100 * large:.0f} % large."
+    )
+    return _histogram("Object size, of the image's side", note, SIZE_LABELS, counts)
+
+
+def _counts(splits: Mapping[str, Index]) -> dict[str, Any]:
+    counts = {
+        split: np.histogram(np.diff(index.extra["object_starts"]), COUNT_EDGES)[0] for split, index in splits.items()
+    }
+    median = {split: np.median(np.diff(index.extra["object_starts"])) for split, index in splits.items() if len(index)}
+    note = ", ".join(f"median {value:g} in {split}" for split, value in median.items())
+    return _histogram("Objects in an image", note[:1].upper() + note[1:] + "." if note else "", COUNT_LABELS, counts)
+
+
+def _image_size(index: Index) -> tuple[str, str]:
+    """-> the most frequent size with its share, and the range."""
+    if not len(index):
+        return "no images", ""
+    sizes, counts = np.unique(np.stack([index.widths, index.heights], axis=1), axis=0, return_counts=True)
+    width, height = sizes[counts.argmax()]
+    share = counts.max() / len(index)
+    most = f"{width} x {height} px in {100 * share:.0f} % of the images"
+    if len(sizes) == 1:
+        return f"all {width} x {height} px", ""
+    return (
+        most,
+        f"{index.widths.min()} to {index.widths.max()} wide, {index.heights.min()} to {index.heights.max()} high",
+    )
+
+
+def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Suspicion]:
+    found = {split: find_suspicious(index) for split, index in splits.items()}
+    suspicions = []
+    for kind in KINDS:
+        worst: list[tuple[str, Suspect]] = [(split, suspect) for split in found for suspect in found[split][kind.key]]
+        worst = _varied(sorted(worst, key=lambda pair: -pair[1].degree))
+        if worst:
+            tiles = [
+                make_tile(splits[split], s.image, classes, side=EXAMPLE_SIDE, focus=s.objects, caption=s.note)
+                for split, s in worst
+            ]
+            suspicions.append(Suspicion(kind, {split: len(found[split][kind.key]) for split in found}, tiles))
+    return suspicions
+
+
+def _varied(worst: Sequence[tuple[str, Suspect]]) -> list[tuple[str, Suspect]]:
+    """The first EXAMPLES, at most two of one image while there are others: one bad image would fill the row."""
+    seen: dict[tuple[str, int], int] = {}
+    first, rest = [], []
+    for split, suspect in worst:
+        key = (split, suspect.image)
+        seen[key] = seen.get(key, 0) + 1
+        (first if seen[key] <= 2 else rest).append((split, suspect))
+        if len(first) == EXAMPLES:
+            break
+    return (first + rest)[:EXAMPLES]
+
+
+def _twins(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
+    """Rows (train, val) of photos of equal content, a pair for each such photo of val."""
+    if "train" not in splits or "val" not in splits:
+        return []
+    train, val = (np.asarray(splits[split].extra["digests"]) for split in ("train", "val"))
+    order = np.argsort(train, kind="stable")
+    place = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
+    same = np.flatnonzero(train[order][place] == val) if len(train) else []
+    return [(int(order[place[row]]), int(row)) for row in same]
+
+
+def _twin_tile(splits: Mapping[str, Index], classes: Sequence[str], twin: tuple[int, int]) -> Tile:
+    train = os.fsdecode(splits["train"].relative_name(twin[0]))
+    val = os.fsdecode(splits["val"].relative_name(twin[1]))
+    return make_tile(splits["val"], twin[1], classes, side=EXAMPLE_SIDE, caption=f"{train} = {val}")
+
+
+def _mosaic(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Tile]:
+    """MOSAIC photos drawn from all splits together, always the same ones of a data set."""
+    rows = [(split, image) for split, index in splits.items() for image in range(len(index))]
+    keys = [SampleRandom(0, 0, i).bits() for i in range(len(rows))]
+    chosen = [rows[i] for i in sorted(np.argsort(np.array(keys, np.uint64))[:MOSAIC].tolist())]
+    return [
+        make_tile(splits[split], image, classes, side=MOSAIC_SIDE, caption=_objects(splits[split], image))
+        for split, image in chosen
+    ]
+
+
+def _objects(index: Index, image: int) -> str:
+    number = int(index.extra["object_starts"][image + 1] - index.extra["object_starts"][image])
+    return "no objects" if number == 0 else "1 object" if number == 1 else f"{number} objects"

@@ -1,0 +1,112 @@
+"""Boxes that a person should look at before training on them. Nothing is removed: some data sets are like that.
+
+Letters: M objects of one split, in index order. Boxes are x, y, width, height in pixels of the stored image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.data.index import Index
+
+# Two pixels of a network input of 300: below, an object leaves no trace after the first stride.
+TINY = 2 / 300
+NEARLY_ALL = 0.95  # share of the image's area; often a label of the whole photo, drawn as a box
+EXTREME_ASPECT = 10.0  # longer side over shorter one
+OVER_BORDER = 2.0  # pixels beyond the image that rounding in tools does not explain
+SAME_BOX = 0.95  # IoU of two boxes that were meant to be one
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of suspicion. grave: training cannot use such a box."""
+
+    key: str
+    title: str
+    why: str
+    grave: bool = False
+
+
+KINDS = (
+    Kind("degenerate", "Without area", "width or height is 0, negative or not finite; never trained on", grave=True),
+    Kind("outside", "Outside the image", "no part of it lies inside; never trained on", grave=True),
+    Kind("two_classes", "Two classes on one box", f"IoU above {SAME_BOX:g} with a box of another class"),
+    Kind("twice", "Annotated twice", f"IoU above {SAME_BOX:g} with a box of the same class"),
+    Kind("over_border", "Over the border", f"reaches more than {OVER_BORDER:g} pixels beyond the image"),
+    Kind("tiny", "Tiny", f"the shorter side is under {100 * TINY:.1f} % of the image's, 2 pixels of 300"),
+    Kind("nearly_all", "Nearly the whole image", f"at least {100 * NEARLY_ALL:.0f} % of its area"),
+    Kind("aspect", "Very long or very tall", f"one side is more than {EXTREME_ASPECT:g} times the other"),
+)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One object (or pair of objects) of a kind. `note` says what was measured; the larger `degree`, the worse."""
+
+    image: int
+    objects: tuple[int, ...]
+    note: str
+    degree: float
+
+
+def find_suspicious(index: Index) -> dict[str, list[Suspect]]:
+    """The suspects of one split by kind, KINDS' keys, the worst of each kind first. Crowd regions are never suspects of size.
+
+    index  a split of a box data set (extra: object_starts, boxes, classes, crowd)
+    """
+    starts, boxes = index.extra["object_starts"], np.asarray(index.extra["boxes"])
+    crowd = np.asarray(index.extra["crowd"]) > 0
+    image_of = np.repeat(np.arange(len(index)), np.diff(starts))
+    width, height = index.widths[image_of].astype(float), index.heights[image_of].astype(float)
+    with np.errstate(all="ignore"):
+        x, y, w, h = boxes.T
+        solid = np.isfinite(boxes).all(axis=1) & (w > 0) & (h > 0)
+        over = np.maximum.reduce([-x, -y, x + w - width, y + h - height])
+        outside = solid & ((x >= width) | (y >= height) | (x + w <= 0) | (y + h <= 0))
+        share = w * h / (width * height)
+        thin = np.minimum(w / width, h / height)
+        aspect = np.maximum(w / h, h / w)
+    inside = solid & ~outside & ~crowd
+
+    def suspects(mask: np.ndarray, degree: np.ndarray, note: Callable[[int], str]) -> list[Suspect]:
+        rows = np.flatnonzero(mask)
+        rows = rows[np.argsort(-degree[rows], kind="stable")]
+        return [Suspect(int(image_of[i]), (int(i),), note(i), float(degree[i])) for i in rows]
+
+    def size(i: int) -> str:
+        return f"{w[i]:.4g} x {h[i]:.4g} px"
+
+    found = {
+        "degenerate": suspects(~solid, np.zeros(len(boxes)), size),
+        "outside": suspects(
+            outside, over, lambda i: f"at {x[i]:.4g}, {y[i]:.4g} of {width[i]:.0f} x {height[i]:.0f} px"
+        ),
+        "over_border": suspects(inside & (over > OVER_BORDER), over, lambda i: f"{over[i]:.4g} px beyond"),
+        "tiny": suspects(inside & (thin < TINY), -thin, size),
+        "nearly_all": suspects(inside & (share >= NEARLY_ALL), share, lambda i: f"{100 * share[i]:.0f} % of the image"),
+        "aspect": suspects(inside & (aspect > EXTREME_ASPECT), aspect, lambda i: f"{aspect[i]:.3g} : 1, {size(i)}"),
+    }
+    return {**found, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, starts)}
+
+
+def _same_boxes(
+    boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, starts: np.ndarray
+) -> dict[str, list[Suspect]]:
+    """Pairs of boxes of one image with an IoU above SAME_BOX, by whether their classes are the same."""
+    found: dict[str, list[Suspect]] = {"twice": [], "two_classes": []}
+    for image in np.flatnonzero(np.diff(starts) > 1):
+        rows = np.arange(starts[image], starts[image + 1])
+        rows = rows[keep[rows]]
+        x, y, w, h = boxes[rows].T[..., None]
+        across = np.minimum(x + w, (x + w).T) - np.maximum(x, x.T)
+        down = np.minimum(y + h, (y + h).T) - np.maximum(y, y.T)
+        common = np.maximum(across, 0) * np.maximum(down, 0)
+        iou = common / np.maximum(w * h + (w * h).T - common, np.finfo(float).tiny)
+        for a, b in np.argwhere(np.triu(iou > SAME_BOX, k=1)):
+            same = classes[rows[a]] == classes[rows[b]]
+            suspect = Suspect(int(image), (int(rows[a]), int(rows[b])), f"IoU {iou[a, b]:.3f}", float(iou[a, b]))
+            found["twice" if same else "two_classes"].append(suspect)
+    return {key: sorted(pairs, key=lambda pair: -pair.degree) for key, pairs in found.items()}

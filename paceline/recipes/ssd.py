@@ -1,0 +1,225 @@
+"""SSD300 with a ResNet-34 trunk on COCO 2017 (117,266 training images with objects, 5,000 validation images).
+
+    paceline prepare coco /data/coco
+    paceline train ssd --data /data/coco --weights resnet34.pth --out runs/ssd
+    torchrun --nproc-per-node 8 -m paceline train ssd-mlperf-1024 --data /data/coco --weights resnet34.pth --system v100x8
+
+All published settings reach box AP 0.23 from an ImageNet trunk. Published epochs and times are others' measurements; ours
+stand in results/ only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paceline.config.detection import BoxInput, Detect, SSDModel
+from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+
+SSDRecipe = Recipe[SSDModel, BoxInput]
+
+TARGET = (("box_ap", 0.23),)
+TRAIN_IMAGES = 117_266  # of COCO 2017 with at least one box
+
+# Base learning rate of MLPerf's SSD rule, for 32 images; a submission's lr is an integer multiple of it.
+MLPERF_LR, MLPERF_IMAGES = 2.5e-3, 32
+
+# What the MXNet submission did otherwise than the reference: one fused, padded head a level; a hue jitter of half a
+# degree by a linear matrix; 200 candidates over all classes without a score threshold; clipped boxes, one pixel larger.
+MXNET_MODEL = SSDModel(
+    heads="fused",
+    detect=Detect(score_above=0.0, candidates_of="image", clip=True, plus_one=True),
+)
+MXNET_INPUT = BoxInput(jitter="matrix", hue=0.5 / 360)
+
+# What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
+# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize without antialiasing.
+GAUDI_MODEL = SSDModel(positive="at_least", tie="first", zero_init_last_gamma=True)
+GAUDI_INPUT = BoxInput(crop_attempts=50, crop_free="touching", brightness_form="add", resize="bilinear")
+
+
+def mlperf() -> SSDRecipe:
+    """The MLPerf reference on one device: lr 2.5e-3 at 32 images, decay 5e-4 on everything, lr / 10 at epochs 40 and 50.
+
+    `epochs` is the reference script's; the run stops at the target. Evaluated every 5 epochs.
+    """
+    return Recipe(
+        task="ssd",
+        model=SSDModel(),
+        input=BoxInput(),
+        target_data="coco",
+        global_batch=32,
+        epochs=70,
+        bn_span=32,
+        optim=Optim(lr=MLPERF_LR, momentum=0.9, weight_decay=5e-4),
+        schedule=Schedule(kind="steps", boundaries=(40, 50)),
+        quality=Quality(targets=TARGET, first=5, every=5),
+    )
+
+
+def integer_lr(lr: float, global_batch: int) -> float:
+    """MLPerf's rule: 2.5e-3 times the whole number nearest to (lr / 2.5e-3) * (global_batch / 32), at least 1.
+
+    lr   what a configuration says, for 32 images
+    """
+    return MLPERF_LR * max(1, round(lr / MLPERF_LR * global_batch / MLPERF_IMAGES))
+
+
+def mxnet(
+    global_batch: int,
+    *,
+    lr: float,
+    warmup: float,
+    decay: float,
+    bn_span: int,
+    boundaries: tuple[float, float] = (44, 55),
+) -> SSDRecipe:
+    """The family of NVIDIA's and Dell's MXNet submissions to MLPerf v0.7.
+
+    lr       for 32 images; the integer rule makes the batch's of it
+    warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 1
+    decay    weight decay, on every parameter
+    Source: config_*.sh, ssd_main.py and lr_scheduler.py of the submission. Epochs have ceil(117,266 / batch) steps.
+    """
+    steps = -(-TRAIN_IMAGES // global_batch)
+    return Recipe(
+        task="ssd",
+        model=MXNET_MODEL,
+        input=MXNET_INPUT,
+        target_data="coco",
+        global_batch=global_batch,
+        epochs=80,
+        epoch_steps="up",
+        bn_span=bn_span,
+        optim=Optim(lr=integer_lr(lr, global_batch), momentum=0.9, momentum_form="lr_inside", weight_decay=decay),
+        schedule=Schedule(
+            kind="steps", warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps, boundaries=boundaries
+        ),
+        quality=Quality(targets=TARGET, at=(40, 50, 55, 60, 65, 70, 75, 80)),
+    )
+
+
+def mlperf_448() -> SSDRecipe:
+    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline train ssd-mlperf-448 --system v100x8`"""
+    return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=56)
+
+
+def mlperf_512() -> SSDRecipe:
+    """4 x 128 (Dell C4140). Published: 50 epochs, 43.87 min on 4 V100."""
+    return mxnet(512, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=128)
+
+
+def mlperf_896() -> SSDRecipe:
+    """16 x 56 (Dell 4xC4140, DGX-2). Published: 50 epochs, 12.44 min on 16 V100."""
+    return mxnet(896, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=56)
+
+
+def mlperf_912() -> SSDRecipe:
+    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline train ssd-mlperf-912 --system a100x8`"""
+    return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=114)
+
+
+def mlperf_1024() -> SSDRecipe:
+    """8 x 128 (Dell 2xC4140). Published: 50 epochs, 22.67 min on 8 V100."""
+    return mxnet(1024, lr=5.84e-3, warmup=5.25, decay=1.6e-4, bn_span=128)
+
+
+def mlperf_1024_dss8440() -> SSDRecipe:
+    """8 x 128 (Dell DSS8440), five warm-up epochs. Published: 50 epochs, 25.37 min on 8 V100S."""
+    return mxnet(1024, lr=5.84e-3, warmup=5, decay=1.6e-4, bn_span=128)
+
+
+def mlperf_1536() -> SSDRecipe:
+    """64 x 24 (eight DGX A100). Published: 60 epochs, 2.25 min on 64 A100."""
+    return mxnet(1536, lr=2.9e-3, warmup=11, decay=1.7e-4, bn_span=24)
+
+
+def mlperf_2048() -> SSDRecipe:
+    """512 x 4, statistics over four GPUs (64 DGX A100). Published: 65 epochs, 0.89 min on 512 A100."""
+    return mxnet(2048, lr=4.57e-3, warmup=26, decay=4e-5, bn_span=16, boundaries=(60, 75))
+
+
+def gaudi(global_batch: int = 128) -> SSDRecipe:
+    """Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs of 128 images."""
+    return Recipe(
+        task="ssd",
+        model=GAUDI_MODEL,
+        input=GAUDI_INPUT,
+        target_data="coco",
+        global_batch=global_batch,
+        epochs=64,
+        epoch_steps="up",
+        bn_span=128,
+        optim=Optim(lr=3e-3 * global_batch / 32, momentum=0.9, weight_decay=5e-4),
+        schedule=Schedule(kind="steps", warmup=5, boundaries=(40, 50)),
+        quality=Quality(targets=TARGET, first=5, every=5),
+    )
+
+
+def gaudi_1024() -> SSDRecipe:
+    """Habana's release 1.5.0 on eight cards of 128 images: 115 steps an epoch."""
+    return gaudi(1024)
+
+
+def gaudi_cosine(global_batch: int = 128) -> SSDRecipe:
+    """Habana's release 1.7 and later: the peak 1.01 times as high and held to epoch 15, cosine to 0.01 at epoch 55.
+
+    Seven warm-up epochs, BatchNorm not decayed, stem and first convolution frozen.
+    """
+    old = gaudi(global_batch)
+    return replace(
+        old,
+        model=replace(GAUDI_MODEL, frozen="stem_and_first"),
+        optim=replace(old.optim, lr=1.01 * old.optim.lr, decay_on="no_norm"),
+        schedule=Schedule(kind="cosine", warmup=7, hold=15, horizon=55, end_lr=0.01 * old.optim.lr),
+    )
+
+
+def custom() -> SSDRecipe:
+    """Your own objects, from SSD or trunk weights: `paceline train ssd-custom --data DIR --weights ssd.safetensors`.
+
+    30 epochs of cosine with an average of the weights; heads of other classes start anew.
+    """
+    return Recipe(
+        task="ssd",
+        model=SSDModel(),
+        input=BoxInput(drop_empty=False, crowd=False),
+        target_data="coco",
+        global_batch=32,
+        epochs=30,
+        bn_span=32,
+        optim=Optim(lr=5e-3, momentum=0.9, weight_decay=5e-4),
+        schedule=Schedule(kind="cosine", warmup=1),
+        ema=0.998,
+        quality=Quality(first=1, every=1),
+    )
+
+
+def tiny() -> SSDRecipe:
+    """A small SSD for a laptop's CPU, from scratch, through the very same code.
+
+        paceline train ssd-tiny                        # the built-in shapes, to its target
+        paceline train ssd-tiny --data DIR             # your boxes, to the end
+
+    Ten layers of the trunk at 256 px; BatchNorm in the extra layers too, without which they learn slowly from scratch.
+    Measured: results/ssd-tiny.
+    """
+    return Recipe(
+        task="ssd",
+        model=SSDModel(
+            depth=10,
+            width=24,
+            extras=128,
+            extras_norm=True,
+            scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90),
+            detect=Detect(score_above=0.01),
+        ),
+        input=BoxInput(size=256, jitter="matrix", drop_empty=False, crowd=False),
+        target_data="shapes-boxes",
+        global_batch=16,
+        images_seen=80_000,
+        bn_span=16,
+        optim=Optim(lr=0.02, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
+        schedule=Schedule(kind="poly2", unit="run", warmup=0.02),
+        ema=0.998,
+        quality=Quality(targets=(("box_ap", 0.40),), unit="run", first=0.1, every=0.1),
+    )

@@ -1,0 +1,195 @@
+"""Photos with boxes: what a detector found, what was annotated, both beside each other, and training images with objects.
+
+A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
+every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
+drawn. Names never cover each other: a name that finds no free place is left out, the colour still tells the class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from PIL import Image, ImageDraw
+
+from paceline.batch.detection import Objects
+from paceline.report.draw import BACKGROUND, MOST_ENLARGED, Photo, font_of, shortened, to_picture
+
+# Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
+PALETTE = (
+    (255, 112, 67), (64, 170, 255), (120, 214, 75), (236, 102, 210), (255, 205, 40), (50, 214, 200),
+    (166, 128, 255), (255, 82, 100), (196, 226, 66), (90, 120, 255), (240, 165, 110), (60, 200, 120),
+)  # fmt: skip
+_HALO = (10, 12, 16)
+_DASH = 5  # a dash's length in line widths, and the gap's
+
+Rectangle = tuple[int, int, int, int]  # left, top, right, bottom; pixels, right and bottom outside
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One box of a picture.
+
+    box    left, top, width, height; pixels of the photo
+    label  class 1..K, picks the colour
+    text   what is written beside the box; "" for nothing
+    line   dashed for a box that wants attention
+    """
+
+    box: tuple[float, float, float, float]
+    label: int
+    text: str
+    line: Literal["solid", "dashed"] = "solid"
+
+
+def colour_of(label: int) -> tuple[int, int, int]:
+    """The colour of class 1..K."""
+    return PALETTE[(label - 1) % len(PALETTE)]
+
+
+def marks_picture(
+    photo: Photo, marks: Sequence[Mark], *, width: int, height: int, most_enlarged: float = MOST_ENLARGED
+) -> Image.Image:
+    """The photo, whole and as large as fits into `width` times `height`, with its boxes.
+
+    marks  the most important first: names find their places in this order
+    """
+    picture = to_picture(photo)
+    scale = min(width / picture.width, height / picture.height, most_enlarged)
+    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    sharp = picture if size == picture.size else picture.resize(size, Image.Resampling.LANCZOS)
+    across, down = size[0] / picture.width, size[1] / picture.height
+    return _with_marks(sharp, [(rectangle, mark) for mark in marks if (rectangle := _pixels(mark, across, down, size))])
+
+
+def beside(photo: Photo, left: Sequence[Mark], right: Sequence[Mark], *, width: int, height: int) -> Image.Image:
+    """The photo twice, with the left and with the right marks; each half fits into `width` times `height`."""
+    first = marks_picture(photo, left, width=width, height=height)
+    second = marks_picture(photo, right, width=width, height=height)
+    gap = 6
+    canvas = Image.new("RGB", (2 * first.width + gap, first.height), BACKGROUND)
+    canvas.paste(first, (0, 0))
+    canvas.paste(second, (first.width + gap, 0))
+    return canvas
+
+
+def objects_picture(photo: Photo, objects: Objects, names: Sequence[str], *, side: int) -> Image.Image:
+    """A training image with its objects, enlarged or reduced so that the longer side has `side` pixels.
+
+    objects  boxes as fractions of the photo
+    names    of classes 1..K
+    """
+    picture = to_picture(photo)
+    marks = [
+        Mark(
+            (
+                left * picture.width,
+                top * picture.height,
+                (right - left) * picture.width,
+                (bottom - top) * picture.height,
+            ),
+            label,
+            names[label - 1],
+        )
+        for (left, top, right, bottom), label in zip(objects.boxes.tolist(), objects.classes.tolist())
+    ]
+    marks.sort(key=lambda mark: -mark.box[2] * mark.box[3])  # the large ones are named first
+    return marks_picture(picture, marks, width=side, height=side)
+
+
+def _pixels(mark: Mark, across: float, down: float, size: tuple[int, int]) -> Rectangle | None:
+    """The mark's rectangle in the picture, cut at its border and at least one pixel large; None where nothing is left."""
+    left, top, width, height = mark.box
+    if not all(map(math.isfinite, mark.box)) or width < 0 or height < 0:
+        return None
+    edges = left * across, top * down, (left + width) * across, (top + height) * down
+    if edges[0] >= size[0] or edges[1] >= size[1] or edges[2] < 0 or edges[3] < 0:
+        return None
+    x, y = (round(min(max(edge, 0), most - 1)) for edge, most in zip(edges[:2], size))
+    return x, y, max(x + 1, round(min(edges[2], size[0]))), max(y + 1, round(min(edges[3], size[1])))
+
+
+def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]]) -> Image.Image:
+    """A copy of the picture with the boxes drawn, the small ones over the large ones, and the names over all boxes."""
+    canvas = picture.copy()
+    draw = ImageDraw.Draw(canvas)
+    side = math.sqrt(picture.width * picture.height)
+    line, text = max(2, round(side / 220)), min(max(round(side / 24), 12), 30)
+    for rectangle, mark in sorted(placed, key=lambda pair: -_area(pair[0])):
+        _outline(draw, rectangle, colour_of(mark.label), line, mark.line)
+    for words, rectangle, mark in _names(placed, picture.size, text):
+        colour = colour_of(mark.label)
+        draw.rectangle((rectangle[0], rectangle[1], rectangle[2] - 1, rectangle[3] - 1), colour)
+        middle = (rectangle[1] + rectangle[3]) / 2
+        draw.text((rectangle[0] + text // 4, middle), words, _readable_on(colour), font_of(text), anchor="lm")
+    return canvas
+
+
+def _outline(
+    draw: ImageDraw.ImageDraw, rectangle: Rectangle, colour: tuple[int, int, int], width: int, line: str
+) -> None:
+    """A frame inside the rectangle, with a dark edge on either side that keeps it visible on any photo."""
+    left, top, right, bottom = rectangle[0], rectangle[1], rectangle[2] - 1, rectangle[3] - 1
+    inner = min(width, (right - left) // 2 + 1, (bottom - top) // 2 + 1)  # of a tiny box the frame leaves nothing
+    draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_HALO, width=inner + 2)
+    if line == "solid":
+        thin = min(right - left, bottom - top) < 2  # of such boxes Pillow's outline reaches beyond the corners
+        draw.rectangle((left, top, right, bottom), colour if thin else None, colour, inner)
+        return
+    dash = _DASH * inner
+    for start in range(left, right + 1, 2 * dash):
+        end = min(start + dash - 1, right)
+        draw.rectangle((start, top, end, top + inner - 1), colour)
+        draw.rectangle((start, bottom - inner + 1, end, bottom), colour)
+    for start in range(top, bottom + 1, 2 * dash):
+        end = min(start + dash - 1, bottom)
+        draw.rectangle((left, start, left + inner - 1, end), colour)
+        draw.rectangle((right - inner + 1, start, right, end), colour)
+
+
+def _names(placed: list[tuple[Rectangle, Mark]], size: tuple[int, int], text: int) -> list[tuple[str, Rectangle, Mark]]:
+    """Where each name stands: (text, rectangle, mark); names are placed in order, and those without room are left out.
+
+    size  of the picture
+    text  height of the letters, pixels
+    """
+    taken: list[Rectangle] = []
+    names = []
+    for box, mark in placed:
+        if not mark.text:
+            continue
+        words = shortened(mark.text, size[0] - text // 2, text)
+        width, height = min(size[0], math.ceil(font_of(text).getlength(words)) + text // 2), text + text // 4
+        for x, y in _corners(box, width, height):
+            left, top = min(max(x, 0), size[0] - width), min(max(y, 0), size[1] - height)
+            rectangle = left, top, left + width, top + height
+            if top >= 0 and not any(_meet(rectangle, other) for other in taken):
+                taken.append(rectangle)
+                names.append((words, rectangle, mark))
+                break
+    return names
+
+
+def _corners(box: Rectangle, width: int, height: int) -> list[tuple[int, int]]:
+    """Places for a name, best first: above the box; then inside a large box, outside a small one."""
+    left, top, right, bottom = box
+    inside = [(left, top), (right - width, top), (left, bottom - height), (right - width, bottom - height)]
+    outside = [(left, bottom), (right - width, top - height), (right - width, bottom), (right, top)]
+    roomy = bottom - top > 3 * height and right - left > width
+    return [(left, top - height), *(inside + outside if roomy else outside + inside)]
+
+
+def _meet(one: Rectangle, other: Rectangle) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _area(rectangle: Rectangle) -> int:
+    return (rectangle[2] - rectangle[0]) * (rectangle[3] - rectangle[1])
+
+
+def _readable_on(colour: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Black or white: whichever is read better on `colour`."""
+    red, green, blue = colour
+    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else (255, 255, 255)

@@ -1,0 +1,109 @@
+"""The part of the page that shows predictions: photos and tables of the newest predictions file, whatever the task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.metrics.confusion import BACKGROUND
+from paceline.report.classified import (
+    class_accuracies,
+    confidently_wrong,
+    confusions,
+    read_answers,
+    right_of_each_class,
+    with_photos,
+)
+from paceline.report.detected import (
+    class_table,
+    confusion_matrix,
+    count_confusions,
+    mistakes,
+    precision_recall,
+    read_scenes,
+    with_pictures,
+    worst_and_best,
+)
+
+MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
+MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
+MOST_MISTAKES = 10  # of a detector's table of confusions
+MOST_IN_MATRIX = 12  # classes of a confusion matrix that fits on the page
+MOST_IN_HALF = 5  # and of one that fits beside another card
+
+
+def predictions_section(run: Path, data: Path, notes: list[str]) -> dict[str, Any] | None:
+    """What the page's template draws of the newest predictions; None where there are none of a kind that can be shown.
+
+    data   the data set's root
+    notes  where damage is named; the page goes without photos then
+    """
+    files = sorted((run / "predictions").glob("step-*.json"))
+    if not files:
+        return None
+    try:
+        predictions = json.loads(files[-1].read_text(encoding="utf-8"))
+        section = SECTIONS.get(predictions["kind"])
+        if section is None:
+            return None
+        return {"kind": predictions["kind"], "step": int(predictions["step"]), **section(predictions, data)}
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        notes.append(
+            f"predictions/{files[-1].name} cannot be read ({type(error).__name__}: {error}): no photos are shown."
+        )
+        return None
+
+
+def classified_section(predictions: Mapping[str, Any], data: Path) -> dict[str, Any]:
+    """Of a classifier."""
+    answers = read_answers(predictions, data)
+    accuracies = class_accuracies(answers)
+    return {
+        "images": len(answers),
+        "groups": [
+            ("Confidently wrong", with_photos(confidently_wrong(answers, MOST_PHOTOS))),
+            ("Right", with_photos(right_of_each_class(answers, MOST_PHOTOS))),
+        ],
+        "num_classes": len(accuracies),
+        "classes": accuracies[:MOST_ROWS],
+        "confusions": confusions(answers, MOST_ROWS),
+        "charts": [],
+    }
+
+
+def detected_section(predictions: Mapping[str, Any], data: Path) -> dict[str, Any]:
+    """Of a detector."""
+    names = predictions["classes"]
+    scenes = read_scenes(predictions, data)
+    worst, best = worst_and_best(scenes, MOST_PHOTOS)
+    counts = count_confusions(scenes, len(names))
+    curve, rows = precision_recall(predictions), class_table(predictions)
+    objects, right, missed = int(counts[1:].sum()), int(counts.diagonal().sum()), int(counts[1:, BACKGROUND].sum())
+    fates = [
+        ("found and named right", right),
+        ("taken for another class", objects - right - missed),
+        ("missed", missed),
+    ]
+    return {
+        "images": len(scenes),
+        "groups": [("Worst", with_pictures(worst, names)), ("Best", with_pictures(best, names))],
+        "classes": rows,
+        "absent": len(names) - len(rows),
+        "names": names,
+        "objects": objects,
+        "fates": fates if objects else [],
+        "invented": int(counts[BACKGROUND].sum()),
+        "mistakes": mistakes(counts, names, MOST_MISTAKES),
+        "matrix": confusion_matrix(counts, names) if len(names) <= MOST_IN_MATRIX else [],
+        "matrix_wide": len(names) > MOST_IN_HALF,
+        "charts": [] if curve is None else [curve],
+    }
+
+
+# By the `kind` of a predictions file. The template of the same name draws what the function returns.
+SECTIONS: dict[str, Callable[[Mapping[str, Any], Path], dict[str, Any]]] = {
+    "classification": classified_section,
+    "boxes": detected_section,
+}

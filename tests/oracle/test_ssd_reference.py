@@ -1,0 +1,113 @@
+"""What the MLPerf reference SSD computes on fixed inputs: the oracle of default boxes, matching, loss, detections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from paceline.batch.detection import Objects, detection_batch
+from paceline.boxes.anchors import anchor_to_cell, default_boxes
+from paceline.boxes.detections import detections
+from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
+from paceline.boxes.matching import match
+from paceline.config.detection import SSDModel, grids
+from paceline.models.ssd_loss import per_image, ssd_loss
+
+IMAGES = 7
+MANY_SMALL = 3  # the image of 36 objects, many of them smaller than any default box
+
+
+@pytest.fixture(scope="module")
+def oracle(shared_data: Path) -> dict[str, np.ndarray]:
+    path = shared_data / "oracle" / "ssd300.npz"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    with np.load(path) as file:
+        return dict(file)
+
+
+def ssd300(order="anchor") -> Tensor:
+    return default_boxes(300, grids(300), SSDModel().scales, order=order)
+
+
+def objects(oracle) -> tuple[Tensor, Tensor]:
+    """boxes and labels of the seven images and of one without objects, padded as the input path pads them."""
+    rows = [Objects(oracle[f"gt_boxes_ltrb_{k}"], oracle[f"gt_labels_{k}"]) for k in range(IMAGES)]
+    rows.append(Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64)))
+    batch = detection_batch(torch.zeros(len(rows), 3, 1, 1, dtype=torch.uint8), rows, torch.arange(len(rows)))
+    return batch.boxes, batch.labels
+
+
+def test_default_boxes_are_the_references_bit_for_bit(oracle) -> None:
+    assert np.array_equal(ssd300().numpy(), oracle["default_boxes_xywh"])
+    assert np.array_equal(to_ltrb(ssd300()).numpy(), oracle["default_boxes_ltrb"])
+    assert np.array_equal(ssd300("cell").numpy(), oracle["default_boxes_xywh"][anchor_to_cell(grids(300)).numpy()])
+
+
+def test_matching_is_the_references(oracle) -> None:
+    boxes, labels = objects(oracle)
+    slots, positives = match(boxes, labels, to_ltrb(ssd300()))
+    targets = labels.gather(1, slots) * positives
+    matched = to_cxcywh(boxes.gather(1, slots.unsqueeze(-1).expand(-1, -1, 4)))
+    for k in range(IMAGES):
+        assert np.array_equal(targets[k].numpy(), oracle[f"encoded_labels_{k}"])
+        assert np.array_equal(positives[k].nonzero().squeeze(1).numpy(), oracle[f"matched_index_{k}"])
+        assert np.array_equal(matched[k][positives[k]].numpy(), oracle[f"matched_boxes_xywh_{k}"])
+    assert not positives[IMAGES].any()
+
+
+def test_the_order_of_default_boxes_only_decides_between_equally_good_ones(oracle) -> None:
+    """An object inside a wide and a tall default box of one area overlaps both equally; the first one is forced."""
+    boxes, labels = objects(oracle)
+    back = anchor_to_cell(grids(300)).argsort()
+    overlap = pairwise_iou(boxes, to_ltrb(ssd300()))
+    here = match(boxes, labels, to_ltrb(ssd300()))
+    there = [result[:, back] for result in match(boxes, labels, to_ltrb(ssd300("cell")))]
+    same = (here[1] == there[1]) & (~here[1] | (here[0] == there[0]))
+    assert same.all(dim=1).tolist() == [k != MANY_SMALL for k in range(IMAGES + 1)]
+    for slots, positives in (here, there):
+        for anchor in (~same & positives)[MANY_SMALL].nonzero().squeeze(1).tolist():
+            wants = overlap[MANY_SMALL, int(slots[MANY_SMALL, anchor])]
+            assert wants[anchor] == wants.max()
+
+
+@pytest.mark.parametrize("order", ["anchor", "cell"])
+def test_loss_is_the_references(oracle, order) -> None:
+    boxes, labels = objects(oracle)
+    random = np.random.RandomState(int(oracle["loss_seed"]))
+    deltas = torch.from_numpy(random.standard_normal((8, 4, 8732)).astype(np.float32)).transpose(1, 2)
+    logits = torch.from_numpy(random.standard_normal((8, 81, 8732)).astype(np.float32)).transpose(1, 2)
+    if order == "cell":
+        places = anchor_to_cell(grids(300))
+        deltas, logits = deltas[:, places], logits[:, places]
+    losses = ssd_loss(logits, deltas, boxes, labels, ssd300(order), iou=0.5, positive="above", tie="last")
+    classification, localisation = per_image(losses)
+    expected = oracle["loss_per_image"]
+    assert expected[IMAGES] == 0
+    # Equally good default boxes of small objects: see the test of the order above.
+    same = [k for k in range(IMAGES + 1) if order == "anchor" or k != MANY_SMALL]
+    assert (classification + localisation)[same].numpy() == pytest.approx(expected[same], rel=2e-6)
+    if order == "anchor":
+        assert float((classification + localisation).mean()) == pytest.approx(float(oracle["loss"]), rel=2e-6)
+
+
+@pytest.mark.parametrize("order", ["anchor", "cell"])
+def test_detections_are_the_references(oracle, order) -> None:
+    random = np.random.RandomState(int(oracle["decode_seed"]))
+    deltas = torch.from_numpy((0.5 * random.standard_normal((2, 4, 8732))).astype(np.float32)).transpose(1, 2)
+    logits = torch.from_numpy((2.2 * random.standard_normal((2, 81, 8732))).astype(np.float32)).transpose(1, 2)
+    if order == "cell":
+        places = anchor_to_cell(grids(300))
+        deltas, logits = deltas[:, places], logits[:, places]
+    found = detections(
+        logits, deltas, ssd300(order),
+        score_above=0.05, iou=0.5, candidates=200, candidates_of="class", keep=200, clip=False,
+    ).numpy()  # fmt: skip
+    for k in range(2):
+        assert np.array_equal(found[k, ::-1, 5], oracle[f"decoded_labels_{k}"])
+        assert found[k, ::-1, 4] == pytest.approx(oracle[f"decoded_scores_{k}"], rel=1e-6)
+        assert found[k, ::-1, :4] == pytest.approx(oracle[f"decoded_boxes_ltrb_{k}"], rel=1e-6, abs=1e-6)
