@@ -1,12 +1,11 @@
 """Evaluation: every validation image once, over all ranks, with no collective inside the loop.
 
-Each rank scores a contiguous share (shares may differ by one image, so batch counts may differ too); what scoring needs
-travels to rank 0 once, as compact bytes, and the metrics come back to all.
+Each rank runs its contiguous share through the model (shares may differ by one image, so batch counts may differ too); what
+scoring needs travels to rank 0 once, as compact bytes, and the metrics come back to all (scoring.py).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -14,10 +13,10 @@ import torch
 from torch import nn
 
 from paceline.config.system import System
-from paceline.dist.exchange import from_main
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
-from paceline.tasks.task import Evaluation, Place, Task
+from paceline.scoring import Scoring
+from paceline.tasks.task import Evaluation, Place, Score, Task
 
 
 @contextmanager
@@ -33,23 +32,19 @@ def inference(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def evaluate(
+def run_inference(
     model: nn.Module,
     task: Task,
     *,
-    key: str,
     batch: int,
     system: System,
     place: Place,
-    world: World,
     autocast: Callable[[], AbstractContextManager],
     vote: StopVote | None = None,
-) -> Evaluation | None:
-    """Score `model` on the task's validation images; None on every rank when any rank was told to stop.
+) -> Score | None:
+    """This rank's share of the validation images through `model`; None on every rank when any rank was told to stop.
 
-    key    names this evaluation among those of the process
     batch  most images in one forward
-    Raises RuntimeError when an image was scored twice or not at all.
     """
     score = task.new_score()
     stopped = False
@@ -62,12 +57,27 @@ def evaluate(
             if stopped:
                 break
     # Ranks may have come to different places; all of them settle it here, so none waits for another in vain.
-    if vote is not None and vote.agree(stopped):
-        return None
-    packed = world.gather_bytes(score.pack())
-    if packed is not None:
-        evaluation = task.summarise(packed)
-        from_main(world, json.dumps([dict(evaluation.metrics), evaluation.images]), f"evaluation/{key}")
-        return evaluation
-    metrics, images = json.loads(from_main(world, None, f"evaluation/{key}"))
-    return Evaluation(metrics, images, {})
+    stopped = vote is not None and vote.agree(stopped)
+    return None if stopped else score
+
+
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    *,
+    key: str,
+    batch: int,
+    system: System,
+    place: Place,
+    world: World,
+    autocast: Callable[[], AbstractContextManager],
+) -> Evaluation:
+    """Score `model` on the task's validation images, and wait for the result; predictions are on rank 0.
+
+    key    names this evaluation among those of the process
+    batch  most images in one forward
+    Raises RuntimeError on rank 0 when an image was scored twice or not at all.
+    """
+    score = run_inference(model, task, batch=batch, system=system, place=place, autocast=autocast)
+    assert score is not None
+    return Scoring(task, world, score, key).result()

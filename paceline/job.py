@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.run import Run, seconds_in
+from paceline.dist.stop import StopVote
 from paceline.dist.world import World
+from paceline.evaluate import run_inference
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Recorder
 from paceline.metrics.target import in_words
+from paceline.scoring import Scoring
 from paceline.state import State
 from paceline.tasks.task import Evaluation, Place, Task
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An evaluation whose result is not known yet."""
+
+    step: int  # of the weights that are scored
+    scoring: Scoring
+    inference_seconds: float
+    went_on: float  # the run's seconds when training could go on
 
 
 @dataclass
@@ -38,6 +54,7 @@ class Job:
     eval_batch: int
     last_step: int = 0
     why_here: str = ""
+    pending: Pending | None = None
     _eval_steps: set[int] = field(default_factory=set)
 
     @property
@@ -61,6 +78,37 @@ class Job:
     def save_due(self) -> bool:
         """Whether a checkpoint follows this step (an evaluation saves one anyway)."""
         return self.state.step % self.save_every == 0
+
+    def result_due(self) -> bool:
+        """Whether a result still pending is taken after this step: before anything of a later step is written down."""
+        ends = self.recorder.epoch_ends(self.state.step)
+        return self.log_due() or self.evaluation_due() or self.save_due() or ends
+
+    def begin_evaluation(self, autocast: Callable[[], AbstractContextManager], vote: StopVote) -> bool:
+        """Run inference and start the scoring, which is `pending` then; False when it was told to stop."""
+        state = self.state
+        self.recorder.evaluation_begins(state.step)
+        with self.interval.paused() as pause, ExitStack() as weights:
+            weights.enter_context(state.averaged(self.world))
+            if state.average is not None:
+                weights.enter_context(state.average.applied())
+            score = run_inference(
+                state.model,
+                self.task,
+                batch=self.eval_batch,
+                system=self.run.system,
+                place=self.place,
+                autocast=autocast,
+                vote=vote,
+            )
+        if score is None:
+            return False
+        step = state.step
+        scoring = Scoring(
+            self.task, self.world, score, f"step-{step}", lambda found: self.write_predictions(step, found)
+        )
+        self.pending = Pending(step, scoring, pause.seconds, self.clock.seconds())
+        return True
 
     def out_of_time(self) -> bool:
         """Whether --time-budget is used up by this rank's clock."""
@@ -96,13 +144,14 @@ class Job:
             "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
         )
 
-    def write_predictions(self, result: Evaluation) -> None:
-        """RUN/predictions/step-N.json: what the report's pictures are made of."""
-        if self.world.is_main:
-            folder = self.folder / "predictions"
-            folder.mkdir(exist_ok=True)
-            text = json.dumps({"step": self.state.step, **result.predictions})
-            (folder / f"step-{self.state.step:06d}.json").write_text(text)
+    def write_predictions(self, step: int, result: Evaluation) -> None:
+        """RUN/predictions/step-N.json, whole or not at all: what the report's pictures are made of."""
+        file = self.folder / "predictions" / f"step-{step:06d}.json"
+        file.parent.mkdir(exist_ok=True)
+        part = file.with_name(f".{file.name}.part")
+        with part.open("w") as out:
+            out.writelines(json_in_pieces({"step": step, **result.predictions}))
+        os.replace(part, file)
 
     def write_report(self) -> None:
         """RUN/report.html, on rank 0."""
@@ -110,3 +159,18 @@ class Job:
             from paceline.report.page import write_report
 
             self.recorder.say(f"report: {write_report(self.folder)}")
+
+
+def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The text of a JSON object, each of its lists item by item.
+
+    Encoding one value holds the interpreter's lock to its end; of thousands of images that would stop training for seconds.
+    """
+    for number, (name, value) in enumerate(facts.items()):
+        yield f"{', ' if number else '{'}{json.dumps(name)}: "
+        if isinstance(value, list) and value:
+            yield from (f"{', ' if place else '['}{json.dumps(item)}" for place, item in enumerate(value))
+            yield "]"
+        else:
+            yield json.dumps(value)
+    yield "}"

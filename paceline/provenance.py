@@ -25,6 +25,7 @@ PACKAGES = (
     "simplejpeg",
     "nvidia-nvimgcodec-cu12",
     "safetensors",
+    "hotcoco",
     "mlperf-logging",
 )
 

@@ -102,7 +102,8 @@ class State:
     last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
     evaluations_since_best: int = 0
     evaluated_step: int = -1  # step of the newest evaluation
-    evaluation_pending: bool = False  # saved at an evaluation's step before it was done
+    evaluation_pending: bool = False  # an evaluation's step, whose result is not known yet
+    discarded_steps: int = 0  # steps trained past the evaluation that ended the run, before its result was known
 
     def snapshot(self, world: World, seconds: float, facts: Mapping[str, Any]) -> Snapshot:
         """What a checkpoint holds. Every rank must call it; the tensors are rank 0's own, not copies."""
@@ -124,6 +125,15 @@ class State:
             tensors["scaler"] = dict(self.scaler.state())
         own_facts = {
             "step": self.step,
+            "meters": self.meters.facts(world),
+            "world": world.world,
+            **self.judgement(seconds),
+        }
+        return Snapshot(tensors, {**own_facts, **facts})
+
+    def judgement(self, seconds: float) -> dict[str, Any]:
+        """The facts that an evaluation's result changes, in a checkpoint saved before it was known too."""
+        return {
             "seconds": seconds,
             "best": self.best,
             "best_step": self.best_step,
@@ -131,10 +141,8 @@ class State:
             "evaluations_since_best": self.evaluations_since_best,
             "evaluated_step": self.evaluated_step,
             "evaluation_pending": self.evaluation_pending,
-            "meters": self.meters.facts(world),
-            "world": world.world,
+            "discarded_steps": self.discarded_steps,
         }
-        return Snapshot(tensors, {**own_facts, **facts})
 
     def restore(self, snapshot: Snapshot, world: World) -> None:
         """Take a checkpoint's state over, in place.
@@ -161,14 +169,15 @@ class State:
         self.evaluations_since_best = int(facts["evaluations_since_best"])
         self.evaluated_step = int(facts["evaluated_step"])
         self.evaluation_pending = bool(facts["evaluation_pending"])
+        self.discarded_steps = int(facts.get("discarded_steps", 0))
         self.meters.restore(facts["meters"], world)
 
-    def remember(self, metrics: Mapping[str, float], is_best: bool) -> None:
-        """An evaluation's result, for `best`, patience and the end event."""
-        self.last_metrics, self.evaluated_step = dict(metrics), self.step
+    def remember(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
+        """The result of the evaluation after `step` steps, for `best`, patience and the end event."""
+        self.last_metrics, self.evaluated_step, self.evaluation_pending = dict(metrics), step, False
         for name, value in metrics.items():
             self.best[name] = max(value, self.best.get(name, value))
-        self.best_step = self.step if is_best else self.best_step
+        self.best_step = step if is_best else self.best_step
         self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
 
     @contextmanager

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.batch.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.system import System
+from paceline.machine import autocast_for
 from paceline.models.batch_norm import (
     commit_running_statistics,
     discard_pending,
@@ -27,8 +28,6 @@ from paceline.models.batch_norm import (
     snapshot_running_statistics,
 )
 from paceline.state import State
-
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TrainStep:
@@ -38,7 +37,7 @@ class TrainStep:
         self.state = state
         self.plan = plan
         self.device = device
-        self.type = TYPES.get(system.precision)
+        self.autocast = autocast_for(system, device)
         self.share = plan.world / plan.global_batch
         network: nn.Module = state.model
         if system.compile:
@@ -98,12 +97,6 @@ class TrainStep:
         gradients = [weight.grad for weight in self.state.model.parameters() if weight.grad is not None]
         torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
         losses.update({name: value * factor for name, value in losses.items()})
-
-    def autocast(self) -> AbstractContextManager:
-        """The System's number format for matrix products; weights, norms and losses stay float32."""
-        if self.type is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.type)
 
     def _exchange(self, last: bool) -> AbstractContextManager:
         """Gradients travel once a step, with the last backward."""

@@ -2,6 +2,8 @@
 
 `train` is the Python call; the command line builds the same Request. `run_training` joins the ranks and sets up;
 `loop` takes one optimiser step after another and does what is due after each: a train event, an evaluation, a checkpoint, the end.
+An evaluation's result comes later than its inference: scoring runs beside the steps that follow. It is taken before anything of
+a later step is written down, so a run whose result decides its end has left nothing behind that is newer than that result.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from paceline.config.run import Controls
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
-from paceline.evaluate import evaluate
 from paceline.job import Job
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
@@ -39,7 +40,7 @@ class Ending:
 
     status: Status  # success: target reached, or no target and the asked work done
     reason: str  # in words
-    step: int  # optimiser steps done
+    step: int  # optimiser steps done, less discarded ones
     best: dict[str, float]  # best value of each metric
     run: str  # the run's folder
 
@@ -105,6 +106,7 @@ def loop(job: Job) -> Ending:
         state.evaluation_pending |= state.step >= job.last_step and state.evaluated_step != state.step
         if not state.evaluation_pending and (how := end_after_evaluation(job)) is not None:
             return finish(job, *how)  # killed between the last checkpoint and the `end` event
+        state.discarded_steps = 0
         loader = open_things.enter_context(job.train_loader())
         tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, active=job.world.is_main))
         recorder.start(state.step, job.clock.seconds())
@@ -120,12 +122,16 @@ def loop(job: Job) -> Ending:
             state.step = step + 1
             state.meters.add(losses, step)
             tracer.passed(step)
+            if job.result_due() and (ending := take_result(job)) is not None:
+                return ending
             recorder.passed(state.step, job.clock.seconds())
             if job.log_due() and (ending := report_interval(job, lr, loader.wait_seconds)) is not None:
                 return ending
             if job.out_of_time():
                 stop_request.ask("time budget")
             if vote.vote() and state.step < job.last_step:
+                if (ending := take_result(job)) is not None:
+                    return ending
                 if vote.reason != "time budget":
                     state.evaluation_pending = job.evaluation_due()
                     save(job)
@@ -163,42 +169,45 @@ def report_interval(job: Job, lr: float, waited: float) -> Ending | None:
 
 
 def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | None:
-    """Evaluate, remember the best, save; the ending when this evaluation ends the run or was interrupted."""
-    state, task, recorder = job.state, job.task, job.recorder
-    recorder.evaluation_begins(state.step)
-    with job.interval.paused() as pause, ExitStack() as weights:
-        weights.enter_context(state.averaged(job.world))
-        if state.average is not None:
-            weights.enter_context(state.average.applied())
-        result = evaluate(
-            state.model,
-            task,
-            key=f"step-{state.step}",
-            batch=job.eval_batch,
-            system=job.run.system,
-            place=job.place,
-            world=job.world,
-            autocast=step_once.autocast,
-            vote=vote,
-        )
-    state.evaluation_pending = result is None
-    if result is None:
+    """Save, run inference, start scoring; wait for the result where no training follows. The ending, if this brings one."""
+    state = job.state
+    if not state.evaluation_pending:  # else the run was resumed from the very checkpoint
+        state.evaluation_pending = True
         save(job)
+    if not job.begin_evaluation(step_once.autocast, vote):
         return finish(job, "interrupted", "stopped inside an evaluation; the same command goes on with it")
-    is_best = better(result.metrics[task.headline], state.best.get(task.headline))
-    state.remember(result.metrics, is_best)
-    job.write_predictions(result)
+    goes_on = job.run.system.score_beside and state.step < job.last_step
+    return None if goes_on else take_result(job)
+
+
+def take_result(job: Job) -> Ending | None:
+    """The pending evaluation's result, if there is one: remember it, log it, judge its checkpoint; the ending that it brings."""
+    state, pending = job.state, job.pending
+    if pending is None:
+        return None
+    with job.interval.paused() as wait:
+        result = pending.scoring.result()
+    job.pending = None
+    headline = job.task.headline
+    is_best = better(result.metrics[headline], state.best.get(headline))
+    state.remember(pending.step, result.metrics, is_best)
     how = end_after_evaluation(job)
-    recorder.evaluation(
-        state.step,
-        job.clock.seconds(),
+    state.discarded_steps = 0 if how is None else state.step - pending.step
+    seconds = job.clock.seconds()
+    # The event comes before the checkpoint knows: after a kill in between, the evaluation is repeated and its event cut.
+    job.recorder.evaluation(
+        pending.step,
+        seconds,
         metrics=result.metrics,
-        headline=task.headline,
+        headline=headline,
         images=result.images,
-        eval_seconds=pause.seconds,
+        eval_seconds=pending.inference_seconds + pending.scoring.seconds,
+        best=is_best,
+        went_on=pending.went_on + wait.seconds,
         ends=how is not None,
     )
-    save(job, is_best=is_best)
+    if job.writer is not None:
+        job.writer.judge(pending.step, state.judgement(seconds), best=is_best)
     return None if how is None else finish(job, *how)
 
 
@@ -209,21 +218,21 @@ def end_after_evaluation(job: Job) -> tuple[Status, str] | None:
         return "success", f"target {job.target} reached"
     if 0 < patience <= state.evaluations_since_best:
         return job.end_without_target(f"no better result in {patience} evaluations")
-    if state.step >= job.last_step:
+    if state.evaluated_step >= job.last_step:
         done = f"{state.step:,} of {job.run.plan.total_steps:,} steps done"
         return job.end_without_target(job.why_here or done)
     return None
 
 
-def save(job: Job, *, is_best: bool = False) -> None:
+def save(job: Job) -> None:
     """Write a checkpoint in the background; all ranks call it, rank 0 writes."""
     snapshot = job.state.snapshot(job.world, job.clock.seconds(), job.checkpoint_facts)
     if job.writer is not None:
         job.writer.wait()
         # The event comes first: after a kill, one that speaks of a checkpoint that never came is cut, but one that is
         # missing would stay missing.
-        job.recorder.checkpoint(job.state.step, job.clock.seconds(), name=step_name(job.state.step), best=is_best)
-        job.writer.submit(job.state.step, snapshot, best=is_best)
+        job.recorder.checkpoint(job.state.step, job.clock.seconds(), name=step_name(job.state.step))
+        job.writer.submit(job.state.step, snapshot)
 
 
 def finish(job: Job, status: Status, reason: str) -> Ending:
@@ -233,5 +242,8 @@ def finish(job: Job, status: Status, reason: str) -> Ending:
     if status == "interrupted" and job.world.is_main:
         (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
     state = job.state
-    job.recorder.end(state.step, job.clock.seconds(), status=status, best=state.best, reason=reason)
-    return Ending(status, reason, state.step, dict(state.best), str(job.folder))
+    step, discarded = state.evaluated_step if state.discarded_steps else state.step, state.discarded_steps
+    job.recorder.end(
+        step, job.clock.seconds(), status=status, best=state.best, reason=reason, discarded_steps=discarded
+    )
+    return Ending(status, reason, step, dict(state.best), str(job.folder))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from paceline.checkpoint.read import find_checkpoint, load_checkpoint
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import fill, read_run
+from paceline.config.system import System
+from paceline.machine import autocast_for
 from paceline.state import load_model
 from paceline.tasks import BUILDERS, SETTINGS
 
@@ -30,6 +33,13 @@ class Trained:
     checkpoint: str  # the checkpoint's folder name
     step: int
     facts: Mapping[str, Any]  # of run.json
+
+    def autocast(self) -> AbstractContextManager:
+        """The number format that the run was evaluated in, where this device is of its kind; float32 elsewhere."""
+        system = fill(System(), self.facts["system"], "system")
+        if system.accelerator != self.device.type:
+            system = replace(system, precision="fp32")
+        return autocast_for(system, self.device)()
 
 
 def open_trained(

@@ -17,7 +17,7 @@ LAYERS = [
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},
-    {"state", "provenance", "machine"},
+    {"state", "provenance", "machine", "scoring"},
     {"trained", "run_folder"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job"},

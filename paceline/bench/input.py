@@ -119,10 +119,10 @@ def _measure(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
     with make() as take:
         for _ in range(WARM_UP_BATCHES):
             take()
-        images, began, cpu = 0, time.perf_counter(), tree_cpu_seconds()
+        cpu, began = tree_cpu_seconds(), time.perf_counter()
+        images = take()
         while (wall := time.perf_counter() - began) < seconds:
             images += take()
-        wall = time.perf_counter() - began
         return images / wall, images / (tree_cpu_seconds() - cpu)
 
 

@@ -26,8 +26,8 @@ from paceline.bench.input import ROUNDS, installed_decoders, measure_in_turn, re
 from paceline.bench.input_contenders import BATCH, Take, bare_decode, load_pil, load_tensor
 from paceline.config.detection import BoxInput
 from paceline.config.errors import DataError
-from paceline.data.boxes import BoxSplit, open_boxes
 from paceline.data.box_sample import read_training_sample
+from paceline.data.boxes import BoxSplit, open_boxes
 from paceline.data.decode import Decoder, require_decoder
 from paceline.data.loader import Loader
 from paceline.data.manifest import Manifest

@@ -73,6 +73,38 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
     return final
 
 
+def revise_facts(folder: Path, step: int, facts: Mapping[str, Any]) -> Path:
+    """Replace some facts of the checkpoint step-N, all at once or not at all; its tensors stay the files they are.
+
+    raise OSError, ValueError   the checkpoint is not there, damaged, or cannot be written; it stays as it was then
+    """
+    final = folder / step_name(step)
+    part = folder / f".{final.name}.{os.getpid()}.part"
+    index = json.loads((final / INDEX).read_bytes())
+    saved = json.loads((final / STATE).read_bytes())
+    try:
+        part.mkdir()
+        for name in index["files"].keys() - {STATE}:
+            _link(final / name, part / name)
+        index["files"][STATE] = _write(part / STATE, iter([_json({**saved, **facts})]))
+        _write(part / INDEX, iter([_json(index)]))
+        sync_folder(part)
+        _put_in_place(part, final)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return final
+
+
+def _link(source: Path, copy: Path) -> None:
+    """The same file under a second name; a copy on the disk where the file system has no hard links."""
+    try:
+        os.link(source, copy)
+    except OSError:
+        with open(source, "rb") as file:
+            _write(copy, iter(lambda: file.read(CHUNK), b""))
+
+
 def _put_in_place(part: Path, final: Path) -> None:
     """Rename `part` to `final`. A folder cannot be renamed over a filled one: the two are exchanged, in one step.
 

@@ -1,7 +1,8 @@
 """Checkpoints in the background: the loop pays for one copy to host memory, a thread does the rest.
 
-One checkpoint is under way at a time. Once it is whole on disk `last` (and `best`) point to it, and only then older
-ones are deleted. What goes wrong in the thread is raised in the training thread, at the next call.
+One checkpoint is under way at a time. Once it is whole on disk `last` points to it, and only then older ones are deleted.
+An evaluation's result comes after the checkpoint of its step, which is judged then: it gets the result, and `best` where it
+is. What goes wrong in the thread is raised in the training thread, at the next call.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +22,7 @@ from torch import Tensor
 from paceline.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name
 from paceline.checkpoint.retention import check_space, doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.write import restore_replaced, save_checkpoint, sync_folder
+from paceline.checkpoint.write import restore_replaced, revise_facts, save_checkpoint, sync_folder
 from paceline.config.errors import UserError
 
 __all__ = ["CheckpointWriter", "check_space"]
@@ -85,7 +87,7 @@ class CheckpointWriter:
         except OSError as error:
             raise _as_user_error(folder, error) from None
 
-    def submit(self, step: int, snapshot: Snapshot, *, best: bool) -> Path:
+    def submit(self, step: int, snapshot: Snapshot) -> Path:
         """Copy `snapshot` and write it in the background as step-N, whose path is returned; it is not there yet.
 
         Waits only while the previous checkpoint is still being written.
@@ -94,11 +96,19 @@ class CheckpointWriter:
         self.wait()
         tensors, arrived = self._host.take(snapshot.tensors)
         copied = Snapshot(tensors, json.loads(json.dumps(snapshot.facts)))  # the loop goes on changing its own
-        self._thread = threading.Thread(
-            target=self._write, args=(step, copied, best, arrived), name="paceline-checkpoint"
-        )
-        self._thread.start()
+        self._in_background(lambda: self._write(step, copied, arrived))
         return self._folder / step_name(step)
+
+    def judge(self, step: int, facts: Mapping[str, Any], *, best: bool) -> None:
+        """Replace `facts` of the newest checkpoint, step-N, in the background, and point `best` to it if it is.
+
+        Does not wait, not even for that checkpoint to be whole. A kill leaves it as it was, or with all of this; or with
+        `best` alone, which a resumed run sets again, as it repeats the evaluation.
+        raise UserError   as check()
+        """
+        self.check()
+        copied = json.loads(json.dumps(dict(facts)))
+        self._in_background(lambda: self._judge(step, copied, best))
 
     def check(self) -> None:
         """Raise what went wrong in the background, if anything did; costs nothing. raise UserError"""
@@ -117,18 +127,37 @@ class CheckpointWriter:
         """Wait for the last checkpoint. May be called again. raise UserError   as check()"""
         self.wait()
 
-    def _write(self, step: int, snapshot: Snapshot, best: bool, arrived: torch.cuda.Event | None) -> None:
-        try:
-            if arrived is not None:
-                arrived.synchronize()
-            path = save_checkpoint(self._folder, step, snapshot)
-            _point(self._folder, LAST, path.name)
-            if best:
-                _point(self._folder, BEST, path.name)
-            sync_folder(self._folder)
-            self._delete_old(step)
-        except BaseException as error:  # raised again in the training thread
-            self._error = error
+    def _in_background(self, work: Callable[[], None]) -> None:
+        """Start a thread that does `work` once what was started before it is done, and went well."""
+        before = self._thread
+
+        def run() -> None:
+            try:
+                if before is not None:
+                    before.join()
+                if self._error is None:
+                    work()
+            except BaseException as error:  # raised again in the training thread
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="paceline-checkpoint")
+        self._thread.start()
+
+    def _write(self, step: int, snapshot: Snapshot, arrived: torch.cuda.Event | None) -> None:
+        if arrived is not None:
+            arrived.synchronize()
+        path = save_checkpoint(self._folder, step, snapshot)
+        _point(self._folder, LAST, path.name)
+        sync_folder(self._folder)
+        self._delete_old(step)
+
+    def _judge(self, step: int, facts: Mapping[str, Any], best: bool) -> None:
+        if best:
+            _point(self._folder, BEST, step_name(step))
+        path = revise_facts(self._folder, step, facts)
+        _point(self._folder, LAST, path.name)  # a resumed run's may still point to a newer one that was damaged
+        sync_folder(self._folder)
+        self._delete_old(step)
 
     def _delete_old(self, newest: int) -> None:
         steps = list_steps(self._folder)

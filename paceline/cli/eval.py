@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
                 world=world,
                 autocast=autocast_for(system, device),
             )
-            if result is None or not world.is_main:
+            if not world.is_main:
                 continue
             found = {"checkpoint": trained.checkpoint, "step": trained.step, "images": result.images, **result.metrics}
             if flags.json:

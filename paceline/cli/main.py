@@ -28,6 +28,7 @@ VERBS = {
     "prepare": "verify a data set and write its manifest and index",
     "bench": "measure against a peer in the same run: paceline bench input",
     "report": "write a run's report.html again",
+    "convert": "SSD weights between the MLPerf reference's form and ours",
     "doctor": "say what this machine has and what is missing",
 }
 
@@ -103,5 +104,5 @@ def overview() -> str:
         "usage: paceline VERB ...\n\n"
         "Trains ResNet-50, and soon SSD-ResNet34 and Mask R-CNN, to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"
         f"{rows}\n\n"
-        "Every verb answers --help. Start here:  paceline train resnet50-tiny"
+        "Every verb answers --help. Start here:  paceline train ssd-tiny"
     )

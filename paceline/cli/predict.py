@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{photo}: {shown.line(answer, flags.score_above)}")
         if flags.pictures:
             with Image.open(photo) as image:
-                shown.picture(image.convert("RGB"), answer, flags.score_above).save(folder / name)
+                shown.picture(image.convert("RGB"), answer, flags.score_above).save(folder / name, quality=90)
     facts = {
         "run": str(flags.run),
         "checkpoint": predictor.trained.checkpoint,

@@ -145,6 +145,9 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
             progress=progress,
         )
     print_boxes(manifest)
+    from paceline.prepare.check_page import write_check_page
+
+    print(f"check:    {write_check_page(manifest)}")
     return 0
 
 

@@ -41,7 +41,7 @@ class SSDModel:
     width: int = 64  # filters of the stem; the stages have 1, 2 and 4 times as many
     extras: int = 512  # filters of the first two extra maps; the others have half
     extras_norm: bool = False  # BatchNorm in the extra layers; helps training from scratch
-    scales: tuple[float, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default box sizes by level, of the input's
+    scales: tuple[float, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default boxes' sizes, of the input's
     heads: Literal["separate", "fused"] = "separate"  # class and box convolutions apart, or one a level
     head_multiple: int = 8  # heads fused: output channels are padded to a multiple of this
     frozen: Frozen = "none"  # trunk layers that do not train (Gaudi 1.7 and later: stem_and_first)
@@ -91,8 +91,8 @@ def check_detection(recipe: Recipe[SSDModel, BoxInput]) -> None:
     (small, large), (narrow, wide) = photo.crop_side, photo.crop_aspect
     refuse_outside(
         ("--input.size", photo.size, photo.size >= 64, "three default box grids need 64 pixels or more"),
-        ("--model.scales", model.scales, len(model.scales) == levels + 1,
-         f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales"),
+        ("--model.scales", model.scales, len(model.scales) > levels,
+         f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales or more"),
         ("--model.scales", model.scales, all(0 < a < b for a, b in zip(model.scales, model.scales[1:])),
          "must be above 0 and ascending"),
         ("--model.width", model.width, model.width >= 1, "must be 1 or more"),

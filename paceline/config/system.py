@@ -30,6 +30,7 @@ class System:
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     intra_op_threads: int = 0  # threads a rank that compute on a CPU; 0 = cores of the node / ranks on it
     prefetch: int = 3  # batches that the loader keeps ready
+    score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
 
 
 def check_system(system: System) -> None:

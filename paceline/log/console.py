@@ -74,19 +74,21 @@ class Console:
             self.say("  ".join(parts))
         self._advise(data_wait)
 
-    def evaluation(self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float) -> None:
-        """A finished evaluation: its metrics (fractions) and how long it took."""
+    def evaluation(
+        self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False
+    ) -> None:
+        """A finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
         self._metrics = "  ".join(f"{metric_label(name)} {metric_text(name, value)}" for name, value in metrics.items())
         target = f"  (target {self._target})" if self._target else ""
-        line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}"
+        line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
         if self._live:
             self._live.print(line, style="bold")
         else:
             self.say(line)
 
-    def note_checkpoint(self, step: int, name: str, best: bool = False) -> None:
+    def note_checkpoint(self, step: int, name: str) -> None:
         """A checkpoint has been written."""
-        line = f"step {step:,}  saved {name}{' (best so far)' if best else ''}"
+        line = f"step {step:,}  saved {name}"
         if self._live:
             self._live.print(line, style="dim")
         else:

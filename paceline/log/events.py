@@ -2,18 +2,21 @@
 
 Every event has
     event    its kind, one of the five below
-    step     optimiser steps done so far
+    step     optimiser steps done so far; in an eval event those of the weights that were scored
     epoch    passes over the training set done so far (may be fractional)
     seconds  wall-clock time since the run began; a resumed run goes on counting
 
 train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
             data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
-            (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1
+            (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
+            checkpoint's event and before any event of a later step, so steps never run backwards
 checkpoint  name: the folder's name under checkpoints/
 resume      checkpoint: the name it went on from; world: number of ranks from here on
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
-            interrupted (may be resumed) or failed; best: the best value of every metric; reason, where there is one
+            interrupted (may be resumed) or failed; best: the best value of every metric; reason, where there is one;
+            discarded_steps: how many were trained past the evaluation that ended the run, while it was being scored;
+            `step` is that evaluation's
 
 More facts may stand beside these. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written
 as the string "nan", "inf" or "-inf"; `read_events` gives numbers back.
@@ -66,7 +69,7 @@ class EventLog:
     def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
         """Cut what a run resumed after `step` will do again, and every `end`. Returns how many events were cut.
 
-        evaluated  whether the checkpoint was saved after the evaluation of its step; otherwise that one comes again
+        evaluated  whether the checkpoint knows the result of its step's evaluation; otherwise that one comes again
 
         A damaged line (a torn one was already cut on opening) goes too. The rewrite is atomic.
         """

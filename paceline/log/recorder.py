@@ -37,7 +37,7 @@ class Recorder:
 
     folder       the run's folder; None on ranks that keep quiet
     resumed_at   the checkpoint's step where the run goes on; None for a fresh run
-    evaluated    whether the evaluation of that step had been done when the checkpoint was saved
+    evaluated    whether the result of that step's evaluation is in the checkpoint
     """
 
     def __init__(self, folder: Path | None, facts: Facts, *, resumed_at: int | None, evaluated: bool = True) -> None:
@@ -78,7 +78,7 @@ class Recorder:
         self._mllog.run_start(train_samples=self._facts.train_images, eval_samples=self._facts.val_images)
         # A run that goes on inside a block or an epoch is still in it: only what begins at `step` was cut.
         self._epoch_begun = (step, seconds)
-        epoch_begins = step == 0 or self._epochs_done(step) > self._epochs_done(step - 1)
+        epoch_begins = step == 0 or self.epoch_ends(step)
         if not self._evaluated:
             self._epoch_due = epoch_begins
             return
@@ -93,9 +93,13 @@ class Recorder:
             self._write("resume", step, seconds, checkpoint=checkpoint, world=world)
             self.console.say(f"resumed from {checkpoint} on {world} rank{'s' if world > 1 else ''}")
 
+    def epoch_ends(self, step: int) -> bool:
+        """Whether an epoch's last sample is in this step; the same on every rank."""
+        return self._epochs_done(step) > self._epochs_done(step - 1)
+
     def passed(self, step: int, seconds: float) -> None:
         """After every step: closes an epoch of MLPerf's log where one ends."""
-        if self._quiet or self._epochs_done(step) == self._epochs_done(step - 1):
+        if self._quiet or not self.epoch_ends(step):
             return
         epoch = self._epochs_done(step)
         self._mllog.epoch_stop(epoch_num=epoch, step=step)
@@ -136,13 +140,22 @@ class Recorder:
         headline: str,
         images: int,
         eval_seconds: float,
+        best: bool,
+        went_on: float,
         ends: bool,
     ) -> None:
-        """An evaluation's result; `ends` when no training follows it."""
+        """The result of the evaluation after `step` steps.
+
+        best     whether it is the best so far
+        went_on  the run's seconds from which the training after that step counts
+        ends     whether that training counts for nothing: the run ends with this result
+        Training may be further by now; MLPerf's next block and epoch open here all the same, so that none is left open
+        where the result ends the run.
+        """
         if self._quiet:
             return
         self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics)
-        self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds)
+        self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds, best)
         epoch = self._mlperf_epoch(step)
         self._mllog.eval_stop(epoch_num=epoch, step=step)
         self._mllog.eval_accuracy(metrics[headline], epoch_num=epoch, step=step)
@@ -150,22 +163,34 @@ class Recorder:
         if not ends:
             self._open_block(step)
             if self._epoch_due:
-                self._open_epoch(step, seconds)
+                self._open_epoch(step, went_on)
 
-    def checkpoint(self, step: int, seconds: float, *, name: str, best: bool) -> None:
+    def checkpoint(self, step: int, seconds: float, *, name: str) -> None:
         """A checkpoint of `step` is being written."""
         if not self._quiet:
             self._write("checkpoint", step, seconds, name=name)
-            self.console.note_checkpoint(step, name, best)
+            self.console.note_checkpoint(step, name)
 
-    def end(self, step: int, seconds: float, *, status: str, best: Mapping[str, float], reason: str) -> None:
-        """The run ends, one way or another."""
+    def end(
+        self,
+        step: int,
+        seconds: float,
+        *,
+        status: str,
+        best: Mapping[str, float],
+        reason: str,
+        discarded_steps: int = 0,
+    ) -> None:
+        """The run ends, one way or another, with the weights after `step` steps; so many were trained past them."""
         if self._quiet:
             return
         self._ended = True
-        self._write("end", step, seconds, status=status, best=dict(best), reason=reason)
+        facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
+        self._write("end", step, seconds, **facts)
         self._mllog.run_stop("success" if status == "success" else "aborted", step=step)
         self.console.say(f"{status.replace('_', ' ')}: {reason}")
+        if discarded_steps:
+            self.console.say(f"{discarded_steps:,} steps trained while step {step:,} was being scored are discarded")
 
     def fail(self, step: int, seconds: float, *, best: Mapping[str, float], reason: str) -> None:
         """The run broke; nothing happens when it had ended already."""

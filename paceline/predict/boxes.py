@@ -70,7 +70,7 @@ class BoxPredictor:
                 read_evaluation_sample(data, name, settings, slot)
             images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.trained.device)
             none = torch.zeros(len(part), dtype=torch.int64, device=self.trained.device)
-            with inference(self.trained.model):
+            with inference(self.trained.model), self.trained.autocast():
                 outputs = self.trained.model.predict(Batch(images, none, none)).cpu().numpy()  # type: ignore[operator]
             for photo, header, rows in zip(part, headers, outputs):
                 rows = rows[rows[:, 5] > 0].astype(np.float64)

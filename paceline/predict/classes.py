@@ -57,7 +57,7 @@ class ClassPredictor:
                 read_for_evaluation(*encoded(photo), settings, slot)
             images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(self.trained.device)
             none = torch.zeros(len(part), dtype=torch.int64, device=self.trained.device)
-            with inference(self.trained.model):
+            with inference(self.trained.model), self.trained.autocast():
                 classes, scores = best_classes(self.trained.model.predict(Batch(images, none, none)))  # type: ignore[operator]
             for photo, best, values in zip(part, classes.tolist(), scores.tolist()):
                 yield Answer(name_of(photo), tuple(best), tuple(self.classes[index] for index in best), tuple(values))

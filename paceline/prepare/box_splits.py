@@ -240,11 +240,11 @@ def count_unlisted(source: BoxSource) -> dict[str, int]:
 def rotated(root: Path, splits: dict[str, Annotations], files: Files) -> list[str]:
     """A note for each split with EXIF-rotated images: their boxes may be those of the rotated picture."""
     notes = []
-    for key, annotations in splits.items():
-        flags = files.found.flags[files.rows(root, annotations)]
+    for key, split in splits.items():
+        flags = files.found.flags[files.rows(root, split)]
         rows = np.flatnonzero(flags & verify.ROTATED)
         if len(rows):
-            named = some((annotations.file_names[row] for row in rows), NAMED_IN_ERROR)
+            named = some((split.file_names[row] for row in rows), NAMED_IN_ERROR)
             notes.append(f"EXIF asks for a rotation in {key}, which is ignored as the benchmarks do: {named}")
     return notes
 

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from paceline.config.errors import DataError
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
+from paceline.data.randomness import hash_keys
 from paceline.prepare.check_tiles import Tile, class_hue, make_tile
 from paceline.prepare.suspicious import KINDS, Kind, Suspect, find_suspicious
 
@@ -123,8 +123,8 @@ def _cards(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> l
     return [
         *cards,
         ("classes", f"{len(classes):,}", ""),
-        ("objects/image", f"{np.mean(counts):.3g}" if len(counts) else "0", f"mean, at most {most:,}"),
-        ("without objects", f"{empty:,}", "images"),
+        ("objects/image", f"{np.mean(counts):.3g}" if len(counts) else "0", f"at most {most:,}"),
+        ("empty images", f"{empty:,}", "without objects"),
         ("crowd regions", f"{crowd:,}", "not scored"),
         ("unusable boxes", f"{unusable:,}", "not trained on"),
         ("in both splits", f"{twins:,}", "equal photos"),
@@ -135,24 +135,26 @@ def _notices(splits: Mapping[str, Index], classes: Sequence[str], twins: int) ->
     """(colour, text) of what cannot be told from single boxes."""
     notices = []
     if twins:
-        notices.append(
-            ("bad", f"{twins:,} photos of val are in train too, byte for byte: val scores will be too good.")
-        )
+        notices.append(("bad", f"Photos of val that are in train too, byte for byte: {twins:,}. Scores will flatter."))
     objects = {split: _objects_of_classes(index, len(classes)) for split, index in splits.items()}
     if "train" in objects:
         for split, counts in objects.items():
-            missing = [classes[k] for k in np.flatnonzero((counts > 0) & (objects["train"] == 0))]
+            missing = _where((counts > 0) & (objects["train"] == 0), classes)
             if missing:
                 notices.append(("bad", f"Classes with objects in {split} but none in train: {_some(missing)}."))
-            unseen = [classes[k] for k in np.flatnonzero((counts == 0) & (objects["train"] > 0))]
+            unseen = _where((counts == 0) & (objects["train"] > 0), classes)
             if unseen:
                 notices.append(
                     ("fair", f"Classes with objects in train but none in {split}, so not scored: {_some(unseen)}.")
                 )
-    never = [classes[k] for k in np.flatnonzero(sum(objects.values()) == 0)] if objects else []
+    never = _where(np.sum(list(objects.values()), axis=0) == 0, classes) if objects else []
     if never:
         notices.append(("fair", f"Classes without any object: {_some(never)}."))
     return notices
+
+
+def _where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
+    return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
 
 
 def _some(names: Sequence[str], most: int = 12) -> str:
@@ -285,20 +287,19 @@ def _twins(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
 
 
 def _twin_tile(splits: Mapping[str, Index], classes: Sequence[str], twin: tuple[int, int]) -> Tile:
-    train = os.fsdecode(splits["train"].relative_name(twin[0]))
-    val = os.fsdecode(splits["val"].relative_name(twin[1]))
-    return make_tile(splits["val"], twin[1], classes, side=EXAMPLE_SIDE, caption=f"{train} = {val}")
+    train = os.path.basename(os.fsdecode(splits["train"].relative_name(twin[0])))
+    return make_tile(splits["val"], twin[1], classes, side=EXAMPLE_SIDE, caption=f"train: {train}")
 
 
 def _mosaic(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Tile]:
     """MOSAIC photos drawn from all splits together, always the same ones of a data set."""
-    rows = [(split, image) for split, index in splits.items() for image in range(len(index))]
-    keys = [SampleRandom(0, 0, i).bits() for i in range(len(rows))]
-    chosen = [rows[i] for i in sorted(np.argsort(np.array(keys, np.uint64))[:MOSAIC].tolist())]
-    return [
-        make_tile(splits[split], image, classes, side=MOSAIC_SIDE, caption=_objects(splits[split], image))
-        for split, image in chosen
-    ]
+    chosen = np.sort(np.argsort(hash_keys(0, 0, np.arange(sum(map(len, splits.values())))))[:MOSAIC])
+    tiles, first = [], 0
+    for index in splits.values():
+        for image in (chosen[(chosen >= first) & (chosen < first + len(index))] - first).tolist():
+            tiles.append(make_tile(index, image, classes, side=MOSAIC_SIDE, caption=_objects(index, image)))
+        first += len(index)
+    return tiles
 
 
 def _objects(index: Index, image: int) -> str:

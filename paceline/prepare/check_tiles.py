@@ -17,6 +17,7 @@ MOST_BOXES = 150  # drawn in one tile
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.
 AROUND = 3.0
 LEAST_REGION = 64.0
+RIM = 0.04  # of the longer side
 # Names are written on boxes of at least this share of the tile's width; on others they only appear under the pointer.
 NAMED_FROM = 0.16
 GREY = (128, 130, 134)  # beyond the image
@@ -91,10 +92,16 @@ def _region(boxes: np.ndarray, width: int, height: int) -> tuple[float, float, f
     left, right = np.clip([left, right], -width, 2 * width).tolist()
     top, bottom = np.clip([top, bottom], -height, 2 * height).tolist()
     side = max(AROUND * max(right - left, bottom - top), LEAST_REGION)
-    if side >= 0.8 * max(width, height):
-        return min(left, 0), min(top, 0), max(right, width), max(bottom, height)
-    x, y = _window((left + right) / 2, side, width), _window((top + bottom) / 2, side, height)
-    return min(x[0], left), min(y[0], top), max(x[1], right), max(y[1], bottom)
+    x, y = (0.0, width), (0.0, height)
+    if side < 0.8 * max(width, height):
+        x, y = _window((left + right) / 2, side, width), _window((top + bottom) / 2, side, height)
+    rim = RIM * max(x[1] - x[0], y[1] - y[0])  # around a box that reaches beyond the image
+    return (
+        left - rim if left < x[0] else x[0],
+        top - rim if top < y[0] else y[0],
+        right + rim if right > x[1] else x[1],
+        bottom + rim if bottom > y[1] else y[1],
+    )
 
 
 def _window(middle: float, side: float, length: int) -> tuple[float, float]:

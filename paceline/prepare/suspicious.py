@@ -89,24 +89,36 @@ def find_suspicious(index: Index) -> dict[str, list[Suspect]]:
         "nearly_all": suspects(inside & (share >= NEARLY_ALL), share, lambda i: f"{100 * share[i]:.0f} % of the image"),
         "aspect": suspects(inside & (aspect > EXTREME_ASPECT), aspect, lambda i: f"{aspect[i]:.3g} : 1, {size(i)}"),
     }
-    return {**found, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, starts)}
+    return {**found, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, image_of)}
 
 
 def _same_boxes(
-    boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, starts: np.ndarray
+    boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, image_of: np.ndarray
 ) -> dict[str, list[Suspect]]:
     """Pairs of boxes of one image with an IoU above SAME_BOX, by whether their classes are the same."""
     found: dict[str, list[Suspect]] = {"twice": [], "two_classes": []}
-    for image in np.flatnonzero(np.diff(starts) > 1):
-        rows = np.arange(starts[image], starts[image + 1])
-        rows = rows[keep[rows]]
-        x, y, w, h = boxes[rows].T[..., None]
-        across = np.minimum(x + w, (x + w).T) - np.maximum(x, x.T)
-        down = np.minimum(y + h, (y + h).T) - np.maximum(y, y.T)
-        common = np.maximum(across, 0) * np.maximum(down, 0)
-        iou = common / np.maximum(w * h + (w * h).T - common, np.finfo(float).tiny)
-        for a, b in np.argwhere(np.triu(iou > SAME_BOX, k=1)):
-            same = classes[rows[a]] == classes[rows[b]]
-            suspect = Suspect(int(image), (int(rows[a]), int(rows[b])), f"IoU {iou[a, b]:.3f}", float(iou[a, b]))
-            found["twice" if same else "two_classes"].append(suspect)
-    return {key: sorted(pairs, key=lambda pair: -pair.degree) for key, pairs in found.items()}
+    rows = np.flatnonzero(keep)
+    order = rows[np.lexsort((boxes[rows, 0], image_of[rows]))]
+    # By image and left edge; a box meets those behind it until the left edges are too far apart for such an IoU.
+    meeting, lag = np.arange(len(order)), 1
+    while True:
+        meeting = meeting[meeting + lag < len(order)]
+        if not len(meeting):
+            break
+        a, b = order[meeting], order[meeting + lag]
+        near = (image_of[a] == image_of[b]) & (boxes[b, 0] - boxes[a, 0] <= (1 - SAME_BOX) * boxes[a, 2])
+        meeting, a, b = meeting[near], a[near], b[near]
+        iou = _iou(boxes[a], boxes[b])
+        for i in np.flatnonzero(iou > SAME_BOX).tolist():
+            pair = (int(min(a[i], b[i])), int(max(a[i], b[i])))
+            key = "twice" if classes[a[i]] == classes[b[i]] else "two_classes"
+            found[key].append(Suspect(int(image_of[a[i]]), pair, f"IoU {iou[i]:.3f}", float(iou[i])))
+        lag += 1
+    return {key: sorted(pairs, key=lambda pair: (-pair.degree, pair.objects)) for key, pairs in found.items()}
+
+
+def _iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(n,) IoU of row i of `a` with row i of `b`, x, y, width, height with positive sides."""
+    sides = np.minimum(a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
+    common = np.maximum(sides, 0).prod(axis=1)
+    return common / (a[:, 2:].prod(axis=1) + b[:, 2:].prod(axis=1) - common)

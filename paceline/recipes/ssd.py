@@ -210,7 +210,7 @@ def tiny() -> SSDRecipe:
             width=24,
             extras=128,
             extras_norm=True,
-            scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90),
+            scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05),
             detect=Detect(score_above=0.01),
         ),
         input=BoxInput(size=256, jitter="matrix", drop_empty=False, crowd=False),

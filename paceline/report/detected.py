@@ -177,8 +177,8 @@ def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
 def mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float]]:
     """(class, taken for, times, share of the class's objects) of the most frequent confusions of two classes."""
     pairs = [
-        (names[true - 1], names[found - 1], int(counts[true, found]), counts[true, found] / counts[true].sum())
-        for true, found in np.argwhere(counts)
+        (names[true - 1], names[found - 1], int(counts[true, found]), float(counts[true, found] / counts[true].sum()))
+        for true, found in np.argwhere(counts).tolist()
         if true != found and BACKGROUND not in (true, found)
     ]
     return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
@@ -234,16 +234,16 @@ def _picture(scene: Scene, names: Sequence[str]) -> str:
         return ""
     across, down = pixels.width / scene.width, pixels.height / scene.height
     scale = np.array([across, down, across, down])
+    taken = set(scene.partners.tolist())
     found = [
-        _mark(box * scale, int(label), f"{names[label - 1]} {score:.2f}", partner == _FREE)
-        for box, label, score, partner in zip(scene.boxes, scene.labels, scene.scores, scene.partners)
+        _mark(box * scale, label, f"{names[label - 1]} {score:.2f}", partner == _FREE)
+        for box, label, score, partner in zip(scene.boxes, scene.labels.tolist(), scene.scores, scene.partners)
     ]
     there = [
         _mark(
-            box * scale, int(label), names[label - 1] + (" (crowd)" if crowd else ""), not crowd and number not in taken
+            box * scale, label, names[int(label) - 1] + (" (crowd)" if crowd else ""), not crowd and number not in taken
         )
-        for taken in [set(scene.partners.tolist())]
-        for number, (box, label, crowd) in enumerate(zip(scene.truth, scene.truth_labels, scene.crowd))
+        for number, (box, label, crowd) in enumerate(zip(scene.truth, scene.truth_labels.tolist(), scene.crowd))
     ]
     there.sort(key=lambda mark: -mark.box[2] * mark.box[3])  # the large ones are named first
     buffer = io.BytesIO()

@@ -91,7 +91,7 @@ def objects_picture(photo: Photo, objects: Objects, names: Sequence[str], *, sid
                 (bottom - top) * picture.height,
             ),
             label,
-            names[label - 1],
+            names[int(label) - 1],
         )
         for (left, top, right, bottom), label in zip(objects.boxes.tolist(), objects.classes.tolist())
     ]

@@ -219,7 +219,7 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
         bn_eps=settings.bn_eps,
         bn_momentum=settings.bn_momentum,
     )
-    anchors = default_boxes(photo.size, cells, settings.scales)
+    anchors = default_boxes(photo.size, cells, settings.scales[: len(cells) + 1])
     return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings)
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.checkpoint import write as write_module
 from paceline.checkpoint import writer as writer_module
 from paceline.checkpoint.layout import list_steps
 from paceline.checkpoint.read import load_checkpoint
 from paceline.checkpoint.retention import check_space, doomed_steps, needed_bytes
 from paceline.checkpoint.snapshot import Snapshot
+from paceline.checkpoint.write import revise_facts, save_checkpoint
 from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 
@@ -52,10 +54,10 @@ def test_room_is_reckoned_for_all_that_will_lie_there_at_once():
 
 
 def test_newest_best_and_every_nth_stay_and_the_links_follow(tmp_path):
-    with_best = {30: True}
     writer = CheckpointWriter(tmp_path, keep=2, keep_every=40)
     for step in range(10, 100, 10):
-        writer.submit(step, snapshot(step), best=with_best.get(step, False))
+        writer.submit(step, snapshot(step))
+        writer.judge(step, {}, best=step == 30)
     writer.close()
     assert list_steps(tmp_path) == [30, 40, 80, 90]
     assert os.readlink(tmp_path / "last") == "step-000090" and os.readlink(tmp_path / "best") == "step-000030"
@@ -66,9 +68,97 @@ def test_newest_best_and_every_nth_stay_and_the_links_follow(tmp_path):
 def test_the_best_moves_on_and_the_old_best_goes(tmp_path):
     writer = CheckpointWriter(tmp_path, keep=1)
     for step, best in ((1, True), (2, True), (3, False)):
-        writer.submit(step, snapshot(step), best=best)
+        writer.submit(step, snapshot(step))
+        writer.judge(step, {}, best=best)
     writer.close()
     assert list_steps(tmp_path) == [2, 3]
+
+
+def test_a_checkpoint_gets_its_evaluations_result_later_and_its_tensors_stay_the_same_files(tmp_path):
+    writer = CheckpointWriter(tmp_path, keep=1)
+    writer.submit(1, snapshot(1))
+    writer.wait()
+    file = tmp_path / "step-000001" / "model.safetensors"
+    inode = file.stat().st_ino
+    assert not (tmp_path / "best").is_symlink()
+    facts = {"evaluation_pending": False, "best": {"top1": 0.5}}
+    writer.judge(1, facts, best=True)
+    facts["best"]["top1"] = 0.9
+    writer.close()
+    loaded = load_checkpoint(tmp_path / "best")
+    assert loaded.facts == {"value": 1, "evaluation_pending": False, "best": {"top1": 0.5}}
+    assert loaded.tensors["model"]["w"].tolist() == [1] * 10 and file.stat().st_ino == inode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "last", "step-000001"]
+
+
+def test_judging_waits_for_nothing_and_an_old_best_goes(tmp_path, monkeypatch):
+    writer = CheckpointWriter(tmp_path, keep=1)
+    writer.submit(1, snapshot(1))
+    writer.judge(1, {}, best=True)
+    writer.wait()
+    go = threading.Event()
+    original = writer_module.save_checkpoint
+
+    def slow(*arguments):
+        assert go.wait(30)
+        return original(*arguments)
+
+    monkeypatch.setattr(writer_module, "save_checkpoint", slow)
+    writer.submit(2, snapshot(2))
+    writer.judge(2, {"judged": True}, best=True)
+    assert list_steps(tmp_path) == [1] and os.readlink(tmp_path / "best") == "step-000001"
+    go.set()
+    writer.close()
+    assert list_steps(tmp_path) == [2] and os.readlink(tmp_path / "best") == "step-000002"
+    assert load_checkpoint(tmp_path / "last").facts == {"value": 2, "judged": True}
+
+
+def test_without_hard_links_the_tensors_are_copied(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    writer = CheckpointWriter(tmp_path)
+    writer.submit(1, snapshot(1))
+    writer.judge(1, {"judged": True}, best=False)
+    writer.close()
+    assert load_checkpoint(tmp_path / "last").facts == {"value": 1, "judged": True}
+    assert load_checkpoint(tmp_path / "last").tensors["model"]["w"].tolist() == [1] * 10
+
+
+def test_a_judgement_that_cannot_be_written_leaves_the_checkpoint_as_it_was(tmp_path, monkeypatch):
+    writer = CheckpointWriter(tmp_path)
+    writer.submit(1, snapshot(1))
+    writer.wait()
+
+    def full(*_):
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    monkeypatch.setattr(writer_module, "revise_facts", full)
+    writer.judge(1, {"judged": True}, best=False)
+    with pytest.raises(UserError, match="No space left"):
+        writer.close()
+    assert load_checkpoint(tmp_path / "last").facts == {"value": 1}
+
+
+def test_a_kill_while_facts_are_revised_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 1, snapshot(1))
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_module, "_put_in_place", kill)
+        patch.setattr(write_module.shutil, "rmtree", lambda *_, **__: None)  # a kill cleans nothing up
+        with pytest.raises(Killed):
+            revise_facts(tmp_path, 1, {"judged": True})
+    assert load_checkpoint(tmp_path / "step-000001").facts == {"value": 1}
+    CheckpointWriter(tmp_path).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert load_checkpoint(tmp_path / "step-000001").tensors["model"]["w"].tolist() == [1] * 10
 
 
 def test_changes_after_submit_do_not_reach_the_file(tmp_path, monkeypatch):
@@ -82,7 +172,7 @@ def test_changes_after_submit_do_not_reach_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "save_checkpoint", slow)
     weight, facts = torch.ones(3, 2, 2, 2).to(memory_format=torch.channels_last), {"best": {"top1": 0.1}}
     writer = CheckpointWriter(tmp_path)
-    path = writer.submit(1, Snapshot({"model": {"w": weight}}, facts), best=False)
+    path = writer.submit(1, Snapshot({"model": {"w": weight}}, facts))
     # submit came back although nothing has been written
     assert not path.exists()
     weight.fill_(2)
@@ -96,7 +186,7 @@ def test_changes_after_submit_do_not_reach_the_file(tmp_path, monkeypatch):
 
 def test_leftovers_of_a_killed_run_are_cleared_and_a_replaced_checkpoint_comes_back(tmp_path):
     writer = CheckpointWriter(tmp_path)
-    writer.submit(1, snapshot(1), best=False)
+    writer.submit(1, snapshot(1))
     writer.close()
     for name in (".step-000002.999.part", ".step-000000.999.trash"):
         (tmp_path / name).mkdir()
@@ -110,8 +200,9 @@ def test_leftovers_of_a_killed_run_are_cleared_and_a_replaced_checkpoint_comes_b
 
 def test_a_best_of_an_abandoned_future_loses_its_link(tmp_path):
     writer = CheckpointWriter(tmp_path)
-    writer.submit(20, snapshot(20), best=True)
-    writer.submit(10, snapshot(10), best=False)
+    writer.submit(20, snapshot(20))
+    writer.judge(20, {}, best=True)
+    writer.submit(10, snapshot(10))
     writer.close()
     assert list_steps(tmp_path) == [10] and not (tmp_path / "best").is_symlink()
 
@@ -125,10 +216,12 @@ from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
-writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}), best=True)
+writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))
+writer.judge(1, {}, best=True)
 writer.wait()
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}), best=True)
+writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}))
+writer.judge(2, {}, best=True)
 try:
     writer.close()
 except UserError as error:
@@ -169,8 +262,9 @@ def small_disk(tmp_path) -> Iterator[Path]:
 def test_a_full_disk_keeps_the_checkpoint_before(small_disk):
     folder = small_disk / "checkpoints"
     writer = CheckpointWriter(folder, keep=1)
-    writer.submit(1, snapshot(1, 50_000), best=True)
-    writer.submit(2, snapshot(2, 250_000), best=True)
+    writer.submit(1, snapshot(1, 50_000))
+    writer.judge(1, {}, best=True)
+    writer.submit(2, snapshot(2, 250_000))
     with pytest.raises(UserError, match=rf"{folder}.*No space left on device.*\n?.*untouched"):
         writer.close()
     assert_nothing_was_lost(folder)

@@ -71,8 +71,8 @@ def test_a_crop_lies_inside_the_photo_and_keeps_just_the_objects_whose_centre_it
 
     assert keep.shape == (len(boxes),) and keep.dtype == bool
     assert window.resized_height == window.resized_width == 300
-    assert 0 <= window.top and window.top + window.height <= height and window.height >= 1
-    assert 0 <= window.left and window.left + window.width <= width and window.width >= 1
+    assert window.top >= 0 and window.top + window.height <= height and window.height >= 1
+    assert window.left >= 0 and window.left + window.width <= width and window.width >= 1
     if (window.height, window.width) == (height, width):
         assert keep.all()
         return

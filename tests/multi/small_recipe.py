@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -62,4 +65,60 @@ def smooth_classification(recipe, controls, world, *, say):
         return model
 
     task.build = build_smooth
+    return task
+
+
+def scored_slowly() -> Recipe[ResNetModel, PhotoInput]:
+    """The small recipe, whose scorer waits for what the test tells it (see `scored_slowly_classification`)."""
+    return replace(small(), task=f"{__file__}:scored_slowly_classification")
+
+
+def scored_slowly_classification(recipe, controls, world, *, say):
+    """Classification whose `summarise` obeys the file RUN.scorer beside the run's folder, as long as it is there.
+
+    "past N"  wait until training has begun a step after the Nth, and fail where it never does
+    "hold N"  an evaluation at step N or later waits until the file is gone
+    "fail"    raise
+    RUN.scoring is there once a scorer has waited.
+    """
+    from paceline.tasks import open_classification
+
+    task = open_classification(recipe, controls, world, say=say)
+    orders, waiting = (Path(f"{controls.out}.{name}") for name in ("scorer", "scoring"))
+    summarise, train_loader = task.summarise, task.train_loader
+    begun = 0
+
+    @contextmanager
+    def counted_loader(*arguments, **more):
+        with train_loader(*arguments, **more) as loader:
+            yield Counted(loader)
+
+    class Counted:
+        def __init__(self, loader):
+            self.loader = loader
+
+        @property
+        def wait_seconds(self):
+            return self.loader.wait_seconds
+
+        def __iter__(self):
+            nonlocal begun
+            for step, batches in self.loader:
+                begun = step + 1
+                yield step, batches
+
+    def obedient(packed):
+        order, _, number = orders.read_text().partition(" ") if orders.exists() else ("", "", "")
+        if order == "fail":
+            raise RuntimeError("the scorer fails, as it was told")
+        until = time.monotonic() + 20
+        while (order == "past" and begun <= int(number)) or (
+            order == "hold" and begun >= int(number) and orders.exists()
+        ):
+            waiting.touch()
+            assert time.monotonic() < until, f"no training beside scoring: step {begun} was the last"
+            time.sleep(0.01)
+        return summarise(packed)
+
+    task.summarise, task.train_loader = obedient, counted_loader
     return task

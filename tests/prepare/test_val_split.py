@@ -93,7 +93,7 @@ def test_what_cannot_be_split_is_refused() -> None:
         with pytest.raises(DataError, match="--val-fraction"):
             split_off(make(["a", "b"]), fraction)
     for names in ([], ["a"]):
-        with pytest.raises(DataError, match="source: . images, of which a validation split cannot be made"):
+        with pytest.raises(DataError, match=r"source: . images, of which a validation split cannot be made"):
             split_off(make(names), 0.2)
     with pytest.raises(DataError, match="two different"):
         split_off(make(["a", "b"]), 0.2, digests=np.zeros(2, np.uint64))

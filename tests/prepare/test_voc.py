@@ -161,7 +161,7 @@ def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, data: bytes, rea
     (tmp_path / "bad.xml").write_bytes(data)
     with pytest.raises(DataError, match=rf"bad\.xml: .*{reason}"):
         read_voc_file(tmp_path / "bad.xml")
-    with pytest.raises(DataError, match=rf"bad\.xml: (.|\n)*prepare again"):
+    with pytest.raises(DataError, match=r"bad\.xml: (.|\n)*prepare again"):
         read_voc(tmp_path)
 
 
@@ -203,7 +203,7 @@ def test_no_xml_no_images_no_objects_and_sets_that_lie_are_refused(tmp_path: Pat
     with pytest.raises(DataError, match="none of its XML files has an <object>"):
         read_voc(tmp_path / "c")
     official(tmp_path / "d", {"x": voc_xml("x.jpg", (12, 16), ONE)}, {"train": ["x", "gone", "../x"]})
-    with pytest.raises(DataError, match="2 of its lines name no XML file .*first 'gone'"):
+    with pytest.raises(DataError, match=r"2 of its lines name no XML file .*first 'gone'"):
         read_voc(tmp_path / "d")
     for year in ("VOC2007", "VOC2012"):
         official(tmp_path / "e" / year, {"x": voc_xml("x.jpg", (12, 16), ONE)}, {})

@@ -124,7 +124,7 @@ def test_names_lie_in_the_picture_and_never_on_each_other(placed):
     names = _names(marks, (300, 200), 12)
     painted = np.zeros((200, 300), int)
     for words, (left, top, right, bottom), _ in names:
-        assert 0 <= left and 0 <= top and right <= 300 and bottom <= 200
+        assert left >= 0 and top >= 0 and right <= 300 and bottom <= 200
         assert right - left >= font_of(12).getlength(words)
         painted[top:bottom, left:right] += 1
     assert painted.max(initial=0) <= 1

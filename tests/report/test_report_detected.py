@@ -99,9 +99,9 @@ def test_matching_agrees_with_the_obvious_loop(one):
         best, overlap_of_best = -1, 0.5
         for other in range(len(one.truth)):
             overlap = iou(one.boxes[number], one.truth[other])
-            if free[other] and one.labels[number] == one.truth_labels[other]:
-                if overlap > overlap_of_best or (best < 0 and overlap >= 0.5):
-                    best, overlap_of_best = other, overlap
+            better = overlap > overlap_of_best or (best < 0 and overlap >= 0.5)
+            if better and free[other] and one.labels[number] == one.truth_labels[other]:
+                best, overlap_of_best = other, overlap
         if one.scores[number] < 0.3:
             best = -1
         assert partner == best if best >= 0 else partner < 0

@@ -1,0 +1,249 @@
+"""Thirty steps of SSD training beside a plain float64 formulation: a forward written out, loops for matching, torch.optim.SGD.
+
+Letters: B = 4 images a step   T = 30 steps   W = 10 warm-up steps   A = 382 default boxes of 64 pixels   K = 2 classes
+Same first weights, same batches, lr from a formula written out here; what is compared is every step's losses.
+The comparison with the MLPerf reference's own code is scripts/ssd_reference.py; it needs a checkout of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.boxes.anchors import default_boxes
+from paceline.config.detection import BoxInput, SSDModel, grids
+from paceline.config.plan import lr_at, make_plan
+from paceline.config.recipe import Optim, Recipe, Schedule
+from paceline.config.run import Controls, Run
+from paceline.config.system import System
+from paceline.dist.launcher import read_launch
+from paceline.dist.world import open_world
+from paceline.models.detector import Detector
+from paceline.models.ssd import initialise_ssd
+from paceline.setup import build_state
+from paceline.step import TrainStep
+from paceline.tasks.ssd import build_detector
+from paceline.tasks.task import Task
+
+IMAGES, SIDE, CLASSES, STEPS, WARMUP, DROP = 4, 64, 2, 30, 10, 25
+PEAK, MOMENTUM, DECAY = 0.004, 0.9, 5e-3
+SCALES = (0.18, 0.25, 0.47, 0.7, 0.95)
+LOSSES = ("loss", "class", "box")
+# Relative. Float32 is 1e-6 off until a unit lands on the other side of its ReLU; the planted twins are 1e-3 off and more.
+EARLY, TIGHT, LOOSE = 20, 1e-4, 2e-2
+
+RECIPE = Recipe(
+    task="ssd",
+    model=SSDModel(depth=10, width=4, extras=8, scales=SCALES),
+    input=BoxInput(size=SIDE),
+    global_batch=IMAGES,
+    images_seen=IMAGES * STEPS,
+    bn_span=IMAGES,
+    optim=Optim(lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY),
+    schedule=Schedule(kind="steps", unit="run", warmup=WARMUP / STEPS, boundaries=(DROP / STEPS,)),
+)
+# Two objects that share their best default box; and one that is the lower half of the square default box of a cell, whose
+# IoU with it is 0.5 to the last bit.
+SHARED = [(0.30, 0.30, 0.72, 0.70), (0.31, 0.29, 0.73, 0.71)]
+HALF = (0.25, 0.375, 0.5, 0.5)
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[DetectionBatch]:
+    """T batches of noise with a bright rectangle for each object; the last image of a batch has none."""
+    random = np.random.default_rng(5)
+    made = []
+    for _ in range(STEPS):
+        images = random.integers(0, 120, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
+        low = random.uniform(0.02, 0.45, (IMAGES, 2, 2))
+        drawn = np.concatenate((low, low + random.uniform(0.2, 0.5, low.shape)), axis=2)
+        rows = [SHARED, [*drawn[1], HALF], list(drawn[2]), []]
+        objects = [
+            Objects(np.array(boxes, np.float32).reshape(-1, 4), 1 + np.arange(len(boxes)) % CLASSES) for boxes in rows
+        ]
+        for image, entry in zip(images, objects):
+            for box, label in zip((entry.boxes * SIDE).round().astype(int), entry.classes):
+                image[box[1] : box[3], box[0] : box[2], label] += 110
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+        made.append(detection_batch(pixels, objects, torch.arange(IMAGES)))
+    return made
+
+
+def first_model(recipe: Recipe) -> Detector:
+    model = build_detector(recipe, CLASSES)
+    initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+    return model
+
+
+def ours(recipe: Recipe, batches: Sequence[DetectionBatch], *, late: int = 0) -> list[list[float]]:
+    """Losses of our own step. late: plants an lr that is so many steps behind."""
+    plan = make_plan(recipe, System(), world=1, most=IMAGES, train_images=1000, val_images=1)
+    run = Run("trajectory", recipe, "cpu", System(), plan, Controls())
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        task = cast(Task, SimpleNamespace(build=lambda device: first_model(recipe)))
+        state = build_state(task, run, world)
+        step_once = TrainStep(state, plan, System(), torch.device("cpu"))
+        losses = []
+        for step, batch in enumerate(batches):
+            lr, previous = (lr_at(recipe, plan, max(0, at - late)) for at in (step, max(0, step - 1)))
+            found = step_once([batch], lr=lr, previous_lr=previous)
+            losses.append([float(found[name]) for name in LOSSES])
+    return losses
+
+
+def plain_lr(step: int) -> float:
+    return PEAK * min(1, (step + 1) / WARMUP) * (0.1 if step >= DROP else 1)
+
+
+def plain_forward(weights: Mapping[str, Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, 3, S, S) -> class logits (B, A, K + 1), deltas (B, A, 4)."""
+
+    def conv(map: Tensor, name: str, stride: int = 1, padding: int = 0) -> Tensor:
+        return F.conv2d(map, weights[f"{name}.weight"], weights.get(f"{name}.bias"), stride, padding)
+
+    def norm(map: Tensor, name: str) -> Tensor:
+        mean, var = map.mean((0, 2, 3), keepdim=True), map.var((0, 2, 3), keepdim=True, correction=0)
+        scale, shift = (weights[f"{name}.{part}"].view(1, -1, 1, 1) for part in ("weight", "bias"))
+        return (map - mean) / (var + 1e-5).sqrt() * scale + shift
+
+    map = F.max_pool2d(norm(conv(images, "trunk.conv1", 2, 3), "trunk.bn1").relu(), 3, 2, 1)
+    for stage, stride in (("layer1", 1), ("layer2", 2), ("layer3", 1)):
+        block = f"trunk.{stage}.0"
+        branch = norm(conv(map, f"{block}.conv1", stride, 1), f"{block}.bn1").relu()
+        branch = norm(conv(branch, f"{block}.conv2", 1, 1), f"{block}.bn2")
+        if f"{block}.downsample.0.weight" in weights:
+            map = norm(conv(map, f"{block}.downsample.0", stride), f"{block}.downsample.1")
+        map = (branch + map).relu()
+    maps = [map]
+    for number in range(3):
+        map = conv(conv(map, f"extras.{number}.reduce").relu(), f"extras.{number}.conv", 2, 1).relu()
+        maps.append(map)
+    found: dict[str, list[Tensor]] = {"conf": [], "loc": []}
+    for level, map in enumerate(maps):
+        for kind, values in (("conf", CLASSES + 1), ("loc", 4)):
+            channels = conv(map, f"heads.{level}.{kind}", 1, 1)
+            found[kind].append(channels.permute(0, 2, 3, 1).reshape(len(images), -1, values))
+    return torch.cat(found["conf"], 1), torch.cat(found["loc"], 1)
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    if width <= 0 or height <= 0:
+        return 0.0
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return width * height / (sum(areas) - width * height)
+
+
+def plain_match(boxes: list[list[float]], anchors: list[list[float]]) -> dict[int, int]:
+    """{default box: object} by IoU above 0.5, then each object's best default box, later objects over earlier ones."""
+    table = [[overlap(box, anchor) for anchor in anchors] for box in boxes]
+    matched = {}
+    for place in range(len(anchors)):
+        column = [row[place] for row in table]
+        if column and max(column) > 0.5:
+            matched[place] = column.index(max(column))
+    for number, row in enumerate(table):
+        matched[row.index(max(row))] = number
+    return matched
+
+
+def plain_loss(
+    logits: Tensor, deltas: Tensor, matched: dict[int, int], boxes: Tensor, labels: Tensor, anchors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Class and box loss of one image, summed over its default boxes. boxes (n, 4) ltrb, anchors (A, 4) cxcywh."""
+    log = logits.log_softmax(1)
+    places = list(matched)
+    negatives = [place for place in range(len(anchors)) if place not in matched]
+    background = log[:, 0].tolist()
+    negatives.sort(key=lambda place: background[place])  # the least probable background first
+    class_loss = -log[negatives[: 3 * len(places)], 0].sum()
+    box_loss = logits.new_zeros(())
+    for place in places:
+        number, anchor = matched[place], anchors[place]
+        class_loss = class_loss - log[place, labels[number]]
+        low, high = boxes[number, :2], boxes[number, 2:]
+        true = torch.cat((((low + high) / 2 - anchor[:2]) / anchor[2:] / 0.1, ((high - low) / anchor[2:]).log() / 0.2))
+        box_loss = box_loss + F.smooth_l1_loss(deltas[place], true, reduction="sum")
+    return class_loss, box_loss
+
+
+def plain(batches: Sequence[DetectionBatch], over: str) -> list[list[float]]:
+    """The same in float64, as the paper says it."""
+    network = first_model(RECIPE).network
+    weights = {name: p.detach().double().requires_grad_() for name, p in network.named_parameters()}
+    optimiser = torch.optim.SGD(weights.values(), lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY)
+    anchors = default_boxes(SIDE, grids(SIDE), SCALES).double()
+    corners = torch.cat((anchors[:, :2] - anchors[:, 2:] / 2, anchors[:, :2] + anchors[:, 2:] / 2), 1).tolist()
+    mean, std = (torch.tensor(v, dtype=torch.float64).view(1, 3, 1, 1) for v in (BoxInput().mean, BoxInput().std))
+    losses = []
+    for step, batch in enumerate(batches):
+        logits, deltas = plain_forward(weights, (batch.images.double() / 255 - mean) / std)
+        parts, positives = [], []
+        for image in range(IMAGES):
+            used = batch.labels[image] > 0
+            boxes, labels = batch.boxes[image][used].double(), batch.labels[image][used]
+            matched = plain_match(boxes.tolist(), corners)
+            parts.append(plain_loss(logits[image], deltas[image], matched, boxes, labels, anchors))
+            positives.append(len(matched))
+        by = [IMAGES * max(1, count) for count in positives] if over == "image" else [sum(positives)] * IMAGES
+        class_loss, box_loss = (sum(part[k] / n for part, n in zip(parts, by)) for k in (0, 1))
+        for group in optimiser.param_groups:
+            group["lr"] = plain_lr(step)
+        optimiser.zero_grad()
+        (class_loss + box_loss).backward()
+        optimiser.step()
+        losses.append([float((class_loss + box_loss).detach()), float(class_loss.detach()), float(box_loss.detach())])
+    return losses
+
+
+def first_difference(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> int | None:
+    """The first step at which two trajectories are further apart than float noise; None for the same trajectory."""
+    for step, rows in enumerate(zip(left, right)):
+        if any(abs(a - b) > (TIGHT if step < EARLY else LOOSE) * abs(b) for a, b in zip(*rows)):
+            return step
+    return None
+
+
+@pytest.fixture(scope="module")
+def expected(batches) -> dict[str, list[list[float]]]:
+    return {over: plain(batches, over) for over in ("image", "batch")}
+
+
+def changed(part: str, **values) -> Recipe:
+    return replace(RECIPE, **{part: replace(getattr(RECIPE, part), **values)})
+
+
+@pytest.mark.parametrize("over", ["image", "batch"])
+def test_thirty_steps_give_the_losses_of_the_plain_formulation(batches, expected, over):
+    got, wanted = ours(changed("model", loss_over=over), batches), expected[over]
+    assert len(got) == STEPS
+    apart = [max(abs(a - b) / abs(b) for a, b in zip(*rows)) for rows in zip(got, wanted)]
+    assert first_difference(got, wanted) is None, [f"{value:.1e}" for value in apart]
+    assert wanted[-1][0] < 0.7 * wanted[0][0]  # it learnt: equal losses say something about the updates
+
+
+@pytest.mark.parametrize(
+    ("recipe", "late"),
+    [
+        pytest.param(changed("model", tie="first"), 0, id="the first of two objects wins"),
+        pytest.param(changed("model", positive="at_least"), 0, id="IoU of at least 0.5"),
+        pytest.param(changed("model", negatives=2.0), 0, id="two negatives for each positive"),
+        pytest.param(changed("model", loss_over="batch"), 0, id="divided by the batch's positives"),
+        pytest.param(changed("optim", momentum_form="lr_inside"), 0, id="lr inside the velocity, uncorrected"),
+        pytest.param(changed("optim", decay_on="no_norm_no_bias"), 0, id="weight decay on filters only"),
+        pytest.param(RECIPE, 1, id="lr one step late"),
+    ],
+)
+def test_a_planted_difference_is_noticed_within_twenty_steps(batches, expected, recipe, late):
+    noticed = first_difference(ours(recipe, batches[:EARLY], late=late), expected["image"])
+    assert noticed is not None and noticed < EARLY
