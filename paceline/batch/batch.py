@@ -27,7 +27,10 @@ class Batch:
     def __len__(self) -> int:
         return self.images.shape[0]
 
-    def to(self, device, *, non_blocking: bool = False) -> Batch:
-        """The same batch with every tensor on `device`."""
-        moved = {field.name: getattr(self, field.name).to(device, non_blocking=non_blocking) for field in fields(self)}
+    def to(self, device, *, non_blocking: bool = False, copy: bool = False) -> Batch:
+        """The same batch with every tensor on `device`; with copy, in memory of its own."""
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=non_blocking, copy=copy)
+            for field in fields(self)
+        }
         return replace(self, **moved)

@@ -14,7 +14,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +26,13 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import System
+from paceline.machine import autocast_for
 from paceline.models.initialise import initialise
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.provenance import cpu_name, versions
 from paceline.state import Meters, State
-from paceline.step import TYPES, TrainStep
+from paceline.step import TrainStep
 from paceline.tasks.classification import build_classifier
 
 LR, MOMENTUM, DECAY, SMOOTHING = 0.1, 0.9, 1e-4, 0.1
@@ -132,11 +132,11 @@ def plain_step(bench: StepBench, model: nn.Module, images: Tensor, labels: Tenso
     optimiser = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
     mean = 255 * torch.tensor((0.485, 0.456, 0.406), device=device).view(1, 3, 1, 1)
     std = 255 * torch.tensor((0.229, 0.224, 0.225), device=device).view(1, 3, 1, 1)
-    kind = TYPES.get(bench.system.precision)
+    autocast = autocast_for(bench.system, device)
     network = torch.compile(model) if bench.compile else model
 
     def step() -> None:
-        with torch.autocast(device.type, dtype=kind) if kind else nullcontext():
+        with autocast():
             logits = network((images.float() - mean) / std)
         F.cross_entropy(logits.float(), labels, label_smoothing=SMOOTHING).backward()
         optimiser.step()
@@ -147,19 +147,20 @@ def plain_step(bench: StepBench, model: nn.Module, images: Tensor, labels: Tenso
 
 def _images_per_second(step: Step, bench: StepBench, device: torch.device) -> float:
     """Steps for the asked time, between two synchronisations of the device."""
-    _settle(device)
+    settle(device)
     began, count = time.perf_counter(), 0
     while True:
         step()
         count += 1
         if count % 5 == 0 or device.type == "cpu":
-            _settle(device)
+            settle(device)
             if time.perf_counter() - began >= bench.seconds:
                 break
-    _settle(device)
+    settle(device)
     return count * bench.batch / (time.perf_counter() - began)
 
 
-def _settle(device: torch.device) -> None:
+def settle(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

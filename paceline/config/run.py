@@ -38,7 +38,7 @@ class Controls:
     eval_every: int = 0  # steps between evaluations; 0 = as the recipe says
     keep: int = 2  # newest checkpoints that stay on disk, beside the best
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
-    overfit_one_batch: bool = False  # train on the first batch again and again: a network that cannot is broken
+    overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
     profile: str = ""  # write a profiler trace of these steps, e.g. 50:53
 

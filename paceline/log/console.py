@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from paceline.log.prose import duration, metric_label, metric_text, quantity
+from paceline.log.prose import duration, leading_metrics, metric_label, metric_text, quantity
 
 # A share of time spent waiting for input above this is worth a line of advice.
 SLOW_INPUT = 0.05
@@ -78,7 +78,7 @@ class Console:
         self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False
     ) -> None:
         """A finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
-        self._metrics = "  ".join(f"{metric_label(name)} {metric_text(name, value)}" for name, value in metrics.items())
+        self._metrics = "  ".join(f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics))
         target = f"  (target {self._target})" if self._target else ""
         line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
         if self._live:

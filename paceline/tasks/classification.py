@@ -23,7 +23,7 @@ from paceline.data.crop import random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import decode_crop, require_decoder
 from paceline.data.header import read_header
 from paceline.data.index import open_split
-from paceline.data.loader import Loader, labelled_batch
+from paceline.data.loader import Loader, Repeated, labelled_batch
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
@@ -97,7 +97,9 @@ class Classification:
         """What a step needs on one rank."""
         return classifier_memory(self.recipe, system, len(self.classes))
 
-    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Loader:
+    def train_loader(
+        self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool
+    ) -> Loader | Repeated:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
         return photos.train_loader(
             self.train_numbers,

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System
-from paceline.data.loader import Loader, MakeBatch, ReadDecode
+from paceline.data.loader import Loader, MakeBatch, ReadDecode, Repeated
 from paceline.data.manifest import Manifest
 from paceline.data.stream import batch_indices, shard
 from paceline.tasks.task import Place
@@ -31,28 +31,29 @@ def train_loader(
     place: Place,
     first: int,
     one_batch: bool,
-) -> Loader:
-    """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again.
+) -> Loader | Repeated:
+    """Augmented batches from step `first` to the run's last; with one_batch, step 0's again and again, read once.
 
     numbers  of the training images in the index
     read     (epoch, index, out) -> label
     """
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = samples_of_step(len(numbers), seed, plan, place.rank, 0 if one_batch else step)
+        epochs, indices = samples_of_step(len(numbers), seed, plan, place.rank, step)
         return list(zip(np.split(epochs, plan.forwards), np.split(numbers[indices], plan.forwards)))
 
-    return Loader(
+    loader = Loader(
         read_decode=read,
         schedule=schedule,
-        first_step=first,
-        last_step=plan.stop_after,
+        first_step=0 if one_batch else first,
+        last_step=1 if one_batch else plan.stop_after,
         threads=place.threads,
         prefetch=system.prefetch,
         image_shape=(side, side, 3),
         device=place.device,
         make_batch=make_batch,
     )
+    return Repeated(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
 
 def val_loader(

@@ -24,7 +24,7 @@ from paceline.config.system import System
 from paceline.data.box_sample import read_evaluation_sample, read_training_sample
 from paceline.data.boxes import open_boxes
 from paceline.data.decode import require_decoder
-from paceline.data.loader import Loader
+from paceline.data.loader import Loader, Repeated
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.coco import GroundTruth, score_boxes, subset
@@ -125,7 +125,9 @@ class Detection:
         """What a step needs on one rank."""
         return detector_memory(self.recipe, system, len(self.classes))
 
-    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Loader:
+    def train_loader(
+        self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool
+    ) -> Loader | Repeated:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
         return photos.train_loader(
             self.train_numbers,
@@ -211,6 +213,7 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
         cells=cells,
         boxes_a_cell=boxes_a_cell(len(cells)),
         width=settings.width,
+        stem=settings.stem,
         extras=settings.extras,
         extras_norm=settings.extras_norm,
         heads=settings.heads,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.batch.batch import Batch
 from paceline.config.errors import DataError
-from paceline.data.loader import Loader
+from paceline.data.loader import Loader, Repeated
 from paceline.data.randomness import SampleRandom
 from paceline.data.stream import batch_indices, shard
 
@@ -272,3 +272,23 @@ def test_on_cuda_batches_are_copies_that_stay():
     assert all(b[0].is_contiguous(memory_format=torch.channels_last) for _, batches in kept for b in batches)
     on_host = [(step, [tuple(t.cpu() for t in b) for b in batches]) for step, batches in kept]
     assert _equal(on_host, _collect(threads=1, last_step=9))
+
+
+def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
+    reads = []
+
+    def read(epoch: int, index: int, out: np.ndarray) -> int:
+        reads.append(index)
+        out[:] = index
+        return index
+
+    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(np.zeros(2, np.int64), np.array([3, 4]) + 10 * step)]
+
+    loader = Loader(
+        read_decode=read, schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
+    )
+    with Repeated(loader, first_step=5, last_step=8) as repeated:
+        taken = [(step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated]
+    assert taken == [(step, [3, 4], [3, 4]) for step in (5, 6, 7)]
+    assert sorted(reads) == [3, 4]
