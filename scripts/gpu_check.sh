@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The checks that need a GPU, well inside ten minutes, results written as they come. Needs only what is installed: no network.
+# The checks that need a GPU, results written as they come. Needs only what is installed: no network.
 #   scripts/gpu_check.sh [OUT [PHOTOS]]     OUT: folder for results (default: results/gpu)   PHOTOS: class folders (train/, val/)
+#   WORKLOAD=resnet50 or ssd: only that one's benchmarks, well inside ten minutes; default: both
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-results/gpu}
 photos=${2:-}
+workload=${WORKLOAD:-all}
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
 mkdir -p "$out"
@@ -24,9 +26,19 @@ check() {
 nvidia-smi >"$out/nvidia-smi.txt" 2>&1
 check doctor "$python" -m paceline doctor
 check gpu-tests "$python" -m pytest tests/gpu -q
-check step-eager "$python" -m paceline bench step --batch 256 --precision bf16 --rounds 5 --seconds 3 --out "$out/step-eager.json"
-check step-compiled "$python" -m paceline bench step --batch 256 --precision bf16 --rounds 5 --seconds 3 --compile \
-    --out "$out/step-compiled.json"
+if [ "$workload" != ssd ]; then
+    step=("$python" -m paceline bench step --batch 256 --precision bf16 --rounds 5 --seconds 3)
+    check step-eager "${step[@]}" --out "$out/step-eager.json"
+    check step-compiled "${step[@]}" --compile --out "$out/step-compiled.json"
+fi
+if [ "$workload" != resnet50 ]; then
+    # Full size; each result file grows part by part, so that a time limit keeps what is measured.
+    ssd=("$python" -m paceline bench step --task ssd --system gpu --precision bf16 --matrix 8192 --seconds 2)
+    check ssd-step "${ssd[@]}" --batch 128 --part step --rounds 5 --out "$out/ssd-step.json"
+    check ssd-step-compiled "${ssd[@]}" --batch 128 --part step --rounds 3 --compile --out "$out/ssd-step-compiled.json"
+    check ssd-eval "${ssd[@]}" --batch 128 --part eval --rounds 3 --out "$out/ssd-eval.json"
+    check ssd-ops "${ssd[@]}" --batch 8 --part ops --rounds 2 --out "$out/ssd-ops.json"
+fi
 if [ -n "$photos" ]; then
     check train-real "$python" -m paceline train resnet50 --data "$photos" --system gpu --global-batch 256 --optim.lr 0.256 \
         --bn-span 256 --steps 60 --log-every 10 --out "$out/run-real"

@@ -99,7 +99,7 @@ def run_ops(scene: Scene, rounds: int, seconds: float, device: torch.device) -> 
     """
     rows = []
     for operation, contenders in operations(scene).items():
-        taken: dict[str, list[float]] = {name: [] for name in contenders}
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
         results = {name: work() for name, work in contenders.items()}  # also the warm-up
         for _ in range(rounds):
             for name, work in contenders.items():
@@ -108,12 +108,11 @@ def run_ops(scene: Scene, rounds: int, seconds: float, device: torch.device) -> 
         limit = RELATIVE if operation == "loss" else SHARE
         rows.append({
             "operation": operation,
-            "seconds": taken,
-            "median_seconds": {name: statistics.median(values) for name, values in taken.items()},
-            "times_faster": {
-                name: statistics.median(theirs / own for theirs, own in zip(taken[name], taken["paceline"]))
-                for name in differences
-            },
+            "seconds": {name: [wall for wall, _ in values] for name, values in taken.items()},
+            "cpu_seconds": {name: [cpu for _, cpu in values] for name, values in taken.items()},
+            "median_seconds": {name: statistics.median(wall for wall, _ in values) for name, values in taken.items()},
+            "times_faster": {name: times_faster(taken["paceline"], taken[name], 0) for name in differences},
+            "times_faster_cpu": {name: times_faster(taken["paceline"], taken[name], 1) for name in differences},
             "difference": differences,
             "agrees": {name: value <= limit for name, value in differences.items()},
         })  # fmt: skip
@@ -134,7 +133,8 @@ def operations(scene: Scene) -> dict[str, dict[str, Callable[[], Any]]]:
         return loss.detach(), *torch.autograd.grad(loss, (deltas, logits))
 
     def plain_loss() -> tuple[Tensor, ...]:
-        loss = reference_loss(*turned, *reference_matching(objects, anchors, threshold), anchors)
+        boxes, labels = reference_matching(objects, anchors, threshold)
+        loss = reference_loss(turned[0], turned[1], boxes, labels, anchors)
         return loss.detach(), *torch.autograd.grad(loss, turned)
 
     def torchvision_loss() -> tuple[Tensor, ...]:
@@ -200,15 +200,23 @@ def difference(operation: str, peer: str, results: Mapping[str, Any], scene: Sce
     return missing / max(1, sum(len(mine) + len(other) for mine, other in pairs))
 
 
-def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device) -> float:
-    """Seconds of one call: as many calls as fill the time, between two synchronisations of the device."""
+def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device) -> tuple[float, float]:
+    """Seconds of one call, and CPU-seconds of all threads, which a busy machine changes less.
+
+    seconds  at least one call, and as many as fill this time, between two synchronisations of the device
+    """
     settle(device)
-    began, count = time.perf_counter(), 0
+    began, cpu, count = time.perf_counter(), time.process_time(), 0
     while count == 0 or time.perf_counter() - began < seconds:
         work()
         count += 1
         settle(device)
-    return (time.perf_counter() - began) / count
+    return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
+
+
+def times_faster(ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]], which: int) -> float:
+    """Median over rounds of theirs / ours. which: 0 for seconds, 1 for CPU-seconds, as `seconds_of` gives them."""
+    return statistics.median(other[which] / max(own[which], 1e-9) for own, other in zip(ours, theirs))
 
 
 def _matched_otherwise(peer: str, results: Mapping[str, Any], scene: Scene) -> float:
@@ -240,8 +248,3 @@ def _missing(left: Tensor, right: Tensor) -> int:
     apart = (left[:, None] - right[None, :]).abs()
     same = (apart[..., :4].amax(dim=2) < EDGE) & (apart[..., 4] < SCORE) & (apart[..., 5] == 0)
     return int((~same.any(dim=1)).sum())
-
-
-def medians(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Median seconds of each operation and contender."""
-    return {row["operation"]: row["median_seconds"] for row in rows}

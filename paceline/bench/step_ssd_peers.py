@@ -25,6 +25,7 @@ from paceline.config.detection import Detect
 
 Objects = Sequence[tuple[Tensor, Tensor]]  # of each image: boxes (n, 4) ltrb fractions, labels (n,)
 NEGATIVES = 3
+LOSS = "matching and loss"  # the name of this part of a step in a profile
 # torchvision clips boxes to an image that begins at 0: moved so far into a larger one, none is cut and the rules coincide.
 SHIFT, ROOM = 1.0, 3.0
 
@@ -184,7 +185,8 @@ def torchvision_parts(anchors: Tensor, knobs: Detect, threshold: float) -> dict[
     def loss(objects: Objects, matched: list[Tensor], deltas: Tensor, logits: Tensor) -> Tensor:
         targets = [{"boxes": boxes, "labels": labels} for boxes, labels in objects]
         heads = {"bbox_regression": deltas, "cls_logits": logits}
-        return sum(detection.SSD.compute_loss(settings, targets, heads, [corners] * len(objects), matched).values())
+        losses = detection.SSD.compute_loss(settings, targets, heads, [corners] * len(objects), matched)
+        return losses["bbox_regression"] + losses["classification"]
 
     def detections(deltas: Tensor, logits: Tensor) -> list[dict[str, Tensor]]:
         heads = {"bbox_regression": deltas, "cls_logits": logits}
@@ -217,10 +219,12 @@ def plain_step(
     match = partial(reference_matching, objects, anchors, threshold)
 
     def step() -> Tensor:
-        boxes, labels = match()
+        with torch.profiler.record_function(LOSS):
+            boxes, labels = match()
         with autocast():
             deltas, logits = network((images.float() - mean) / std)
-        loss = reference_loss(deltas.float(), logits.float(), boxes, labels, anchors)
+        with torch.profiler.record_function(LOSS):
+            loss = reference_loss(deltas.float(), logits.float(), boxes, labels, anchors)
         loss.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from paceline.config.errors import UserError
 KINDS = """usage: paceline bench KIND ...
 
   input    decode + RandomResizedCrop + flip into a batch, beside torchvision transforms in a torch DataLoader
-  step     a training step, beside torchvision's and timm's model in a plain loop
+  step     a training step, beside torchvision's and timm's model in a plain loop; of SSD, beside the plain formulation
   eval     scoring of boxes, beside pycocotools and faster-coco-eval
 
 Each answers --help."""

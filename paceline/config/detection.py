@@ -14,7 +14,6 @@ Positive = Literal["above", "at_least"]
 Tie = Literal["last", "first"]
 LossOver = Literal["image", "batch"]
 Frozen = Literal["none", "stem", "stem_and_first"]
-SSDStem = Literal["imagenet", "stride4"]
 Resize = Literal["bilinear-antialias", "bilinear"]
 Jitter = Literal["hsv", "matrix", "none"]
 Brightness = Literal["multiply", "add"]
@@ -40,7 +39,6 @@ class SSDModel:
 
     depth: Literal[10, 18, 34] = 34  # layers of the trunk's ResNet, of which three stages are used
     width: int = 64  # filters of the stem; the stages have 1, 2 and 4 times as many
-    stem: SSDStem = "imagenet"  # 7x7 stride 2 and max-pool, or one 7x7 of stride 4, cheaper
     extras: int = 512  # filters of the first two extra maps; the others have half
     extras_norm: bool = False  # BatchNorm in the extra layers; helps training from scratch
     scales: tuple[float, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default boxes' sizes, of the input's

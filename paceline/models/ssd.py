@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.detection import Frozen, SSDStem
+from paceline.config.detection import Frozen
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import initialise
 from paceline.models.resnet import DEPTHS, BasicBlock, Conv2d, make_stage
@@ -26,13 +26,13 @@ from paceline.models.resnet import DEPTHS, BasicBlock, Conv2d, make_stage
 class Trunk(nn.Module):
     """ResNet up to its third stage (conv4), which keeps the second stage's resolution: stride 8, 4 * width channels."""
 
-    def __init__(self, depth: int, width: int, stem: SSDStem, eps: float, momentum: float) -> None:
+    def __init__(self, depth: int, width: int, eps: float, momentum: float) -> None:
         super().__init__()
         units, _ = DEPTHS[depth]
-        self.conv1 = Conv2d(3, width, 7, 4 if stem == "stride4" else 2, padding=3, bias=False)
+        self.conv1 = Conv2d(3, width, 7, 2, padding=3, bias=False)
         self.bn1 = BatchNorm(width, eps=eps, momentum=momentum)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.Identity() if stem == "stride4" else nn.MaxPool2d(3, 2, padding=1)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
         self.layer1 = make_stage(BasicBlock, units[0], width, width, 1, eps, momentum)
         self.layer2 = make_stage(BasicBlock, units[1], width, 2 * width, 2, eps, momentum)
         self.layer3 = make_stage(BasicBlock, units[2], 2 * width, 4 * width, 1, eps, momentum)
@@ -115,7 +115,6 @@ class SSD(nn.Module):
         cells: Sequence[int],
         boxes_a_cell: Sequence[int],
         width: int = 64,
-        stem: SSDStem = "imagenet",
         extras: int = 512,
         extras_norm: bool = False,
         heads: Literal["separate", "fused"] = "separate",
@@ -129,11 +128,10 @@ class SSD(nn.Module):
         classes       K, without background
         cells         of each level's side: paceline.config.detection.grids(size)
         boxes_a_cell  n_l of each level
-        stem          imagenet: 7x7 stride 2 and max-pool; stride4: 7x7 stride 4, the same grid for less than half the work
         extras        channels of the first two extra maps; the further ones have half
         """
         super().__init__()
-        self.trunk = Trunk(depth, width, stem, bn_eps, bn_momentum)
+        self.trunk = Trunk(depth, width, bn_eps, bn_momentum)
         channels = [4 * width]
         blocks = []
         for level in range(1, len(cells)):

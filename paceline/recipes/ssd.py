@@ -200,26 +200,30 @@ def tiny() -> SSDRecipe:
         paceline train ssd-tiny                        # the built-in shapes, to its target
         paceline train ssd-tiny --data DIR             # your boxes, to the end
 
-    Ten layers of the trunk at 256 px; BatchNorm in the extra layers too, without which they learn slowly from scratch.
-    Measured: results/ssd-tiny.
+    Ten layers of the trunk at 192 px; BatchNorm in the extra layers too, and default boxes positive from an IoU of 0.35 on:
+    with 0.5 and no BatchNorm there it learned half as fast. Crops keep at least 0.6 of each side, because pictures are few and
+    objects small. Measured: results/ssd-tiny.
     """
     return Recipe(
         task="ssd",
         model=SSDModel(
             depth=10,
-            width=24,
+            width=32,
             extras=128,
             extras_norm=True,
             scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05),
+            match_iou=0.35,
             detect=Detect(score_above=0.01),
         ),
-        input=BoxInput(size=256, jitter="matrix", drop_empty=False, crowd=False),
+        input=BoxInput(
+            size=192, crop_side=(0.6, 1.0), crop_aspect=(0.75, 4 / 3), jitter="matrix", drop_empty=False, crowd=False
+        ),
         target_data="shapes-boxes",
-        global_batch=16,
-        images_seen=80_000,
-        bn_span=16,
-        optim=Optim(lr=0.02, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
+        global_batch=8,
+        images_seen=40_000,
+        bn_span=8,
+        optim=Optim(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
         schedule=Schedule(kind="poly2", unit="run", warmup=0.02),
-        ema=0.998,
-        quality=Quality(targets=(("box_ap", 0.40),), unit="run", first=0.1, every=0.1),
+        ema=0.995,
+        quality=Quality(targets=(("box_ap", 0.40),), unit="run", first=0.5, every=0.05),
     )

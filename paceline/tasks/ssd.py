@@ -213,7 +213,6 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
         cells=cells,
         boxes_a_cell=boxes_a_cell(len(cells)),
         width=settings.width,
-        stem=settings.stem,
         extras=settings.extras,
         extras_norm=settings.extras_norm,
         heads=settings.heads,

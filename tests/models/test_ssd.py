@@ -100,11 +100,10 @@ def test_fused_heads_have_344_and_512_channels():
     assert [head.fused.out_channels for head in model.heads] == [344, 512, 512, 512, 344, 344]
 
 
-@pytest.mark.parametrize("stem", ["imagenet", "stride4"])
 @pytest.mark.parametrize("size", [64, 96, 100, 160, 192, 256, 300, 320, 511])
-def test_maps_have_the_sizes_that_default_boxes_are_made_for(size, stem):
+def test_maps_have_the_sizes_that_default_boxes_are_made_for(size):
     cells = grids(size)
-    model = network(size, depth=10, width=2, classes=2, extras=4, stem=stem)
+    model = network(size, depth=10, width=2, classes=2, extras=4)
     per_cell = boxes_a_cell(len(cells))
     logits, deltas = model.eval()(torch.zeros(1, 3, size, size))
     assert logits.shape[1] == deltas.shape[1] == sum(n * cell**2 for n, cell in zip(per_cell, cells))

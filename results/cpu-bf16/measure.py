@@ -1,0 +1,27 @@
+"""fp32 and bf16 autocast by turns: a forward and backward of SSDs on this CPU, best of four rounds each."""
+
+import time
+
+import torch
+
+from paceline.boxes.anchors import boxes_a_cell
+from paceline.config.detection import grids
+from paceline.models.ssd import SSD, initialise_ssd
+
+for size, depth, width, extras, batch in ((192, 10, 32, 128, 8), (256, 10, 24, 128, 16), (300, 34, 64, 512, 4)):
+    cells = grids(size)
+    model = SSD(depth, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=width, extras=extras, extras_norm=True)
+    initialise_ssd(model, torch.Generator().manual_seed(0))
+    model = model.to(memory_format=torch.channels_last).train()
+    images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
+    seconds = {False: [], True: []}
+    for _ in range(4):
+        for low in (False, True):
+            began = time.perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=low):
+                logits, deltas = model(images)
+                loss = logits.float().square().mean() + deltas.float().square().mean()
+            loss.backward()
+            seconds[low].append(time.perf_counter() - began)
+    full, low = batch / min(seconds[False]), batch / min(seconds[True])
+    print(f"{size} px, depth {depth}, width {width}: fp32 {full:.1f}, bf16 {low:.1f} images/s, {low / full:.2f} times")

@@ -1,0 +1,116 @@
+"""SSD on a GPU: a step that never waits, the same step as one CUDA graph, the CPU's matching, mining and detections.
+
+Run by scripts/gpu_check.sh; CI has no GPU, so these skip there too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from paceline.bench.step_ssd import SSDBench, as_graph, first_wait, our_step, peer_step
+from paceline.bench.step_ssd_ops import RULES, Scene, loss_of, synthetic_scene
+from paceline.boxes.detections import CandidatesOf, detections
+from paceline.boxes.geometry import to_ltrb
+from paceline.boxes.matching import Tie, match
+from paceline.config.system import Precision, System
+from paceline.models.ssd_loss import background_loss, hardest
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+TINY = SSDBench(
+    depth=18, batch=4, size=96, classes=5, rounds=1, seconds=0.0, compile=False, precisions=("bf16",), matrix=64,
+    part="all", system=System("cuda"),
+)  # fmt: skip
+
+
+def scene(device: torch.device, classes: int = TINY.classes) -> Scene:
+    return synthetic_scene(TINY.batch, classes, TINY.size, device)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_step_never_waits_for_the_device(precision: Precision) -> None:
+    _, step = our_step(TINY, precision, scene(CUDA), CUDA)
+    step()
+    assert first_wait(step, CUDA) == ""
+
+
+def test_a_step_that_waits_is_noticed() -> None:
+    loss = our_step(TINY, "fp32", scene(CUDA), CUDA)[1]
+    assert first_wait(lambda: loss().cpu(), CUDA) != ""
+
+
+def test_losses_follow_the_cpu_and_the_plain_formulation() -> None:
+    steps = [
+        our_step(TINY, "fp32", scene(CUDA), CUDA)[1],
+        our_step(replace(TINY, system=System("cpu")), "fp32", scene(CPU), CPU)[1],
+        peer_step(TINY, "fp32", scene(CUDA), CUDA),
+    ]
+    for _ in range(5):
+        ours, on_cpu, plain = (float(step()) for step in steps)
+        assert ours == pytest.approx(on_cpu, rel=2e-2) and ours == pytest.approx(plain, rel=2e-2)
+
+
+def test_a_graph_of_the_whole_step_trains_as_the_step_does() -> None:
+    plain, graph = (
+        our_step(TINY, "fp32", scene(CUDA), CUDA)[1],
+        as_graph(our_step(TINY, "fp32", scene(CUDA), CUDA)[1], CUDA),
+    )
+    for _ in range(3):  # as_graph has taken three steps for its warm-up; the captured one is not carried out
+        plain()
+    for _ in range(5):
+        assert float(graph()) == pytest.approx(float(plain()), rel=2e-2)
+
+
+def test_a_compiled_step_gives_the_losses_of_the_eager_one() -> None:
+    compiled = our_step(TINY, "bf16", scene(CUDA), CUDA, compile=True)[1]
+    eager = our_step(TINY, "bf16", scene(CUDA), CUDA)[1]
+    for _ in range(3):
+        assert float(compiled()) == pytest.approx(float(eager()), rel=3e-2)
+
+
+@pytest.mark.parametrize("tie", ["last", "first"])
+def test_matching_is_the_cpus(tie: Tie) -> None:
+    here, there = scene(CPU), scene(CUDA)
+    slots, positives = match(here.batch.boxes, here.batch.labels, to_ltrb(here.anchors), tie=tie)
+    found = match(there.batch.boxes, there.batch.labels, to_ltrb(there.anchors), tie=tie)
+    assert torch.equal(found[1].cpu(), positives) and torch.equal(found[0].cpu()[positives], slots[positives])
+
+
+def test_mining_is_the_cpus_with_equal_losses_and_with_too_few_candidates() -> None:
+    losses = background_loss(scene(CPU).noise[1])
+    losses[0] = losses[0].round()
+    candidates = torch.rand(losses.shape, generator=torch.Generator().manual_seed(0)) > 0.2
+    candidates[1, 5:] = False
+    wanted = torch.tensor([40, 40, 0, 10_000])
+    found = hardest(losses.to(CUDA), candidates.to(CUDA), wanted.to(CUDA))
+    assert torch.equal(found.cpu(), hardest(losses, candidates, wanted))
+
+
+def test_loss_and_gradients_are_the_cpus() -> None:
+    results = []
+    for device in (CPU, CUDA):
+        there = scene(device)
+        deltas, logits = (part.clone().requires_grad_() for part in there.noise)
+        loss = loss_of(logits, deltas, there)
+        results.append([part.cpu() for part in (loss.detach(), *torch.autograd.grad(loss, (deltas, logits)))])
+    for mine, theirs in zip(*results):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates_of", ["class", "image"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_detections_are_the_cpus(candidates_of: CandidatesOf, trained: bool) -> None:
+    knobs, rows = RULES.detect, []
+    for device in (CPU, CUDA):
+        there = scene(device)
+        deltas, logits = there.trained if trained else there.noise
+        found = detections(
+            logits, deltas, there.anchors, score_above=knobs.score_above, iou=knobs.iou, candidates=knobs.candidates,
+            candidates_of=candidates_of, keep=knobs.keep, clip=False,
+        )  # fmt: skip
+        rows.append(found.cpu())
+    assert (rows[0][..., 5] > 0).sum() > 10
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-4, atol=1e-5)
