@@ -39,7 +39,7 @@ def test_a_readme_command_parses(command: str) -> None:
 
 
 def test_the_first_block_is_the_main_command_and_the_second_the_tests() -> None:
-    assert BLOCKS[0].strip().endswith("paceline train resnet50-tiny") and BLOCKS[0].strip().count("\n") == 0
+    assert BLOCKS[0].strip().endswith("paceline train ssd-tiny") and BLOCKS[0].strip().count("\n") == 0
     assert BLOCKS[1].strip() == "scripts/test.sh"
 
 
