@@ -28,6 +28,7 @@ from paceline.log.recorder import Facts, Recorder
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.models.batch_norm import configure_batch_norm
+from paceline.optim.adamw import AdamW
 from paceline.optim.average import WeightAverage
 from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
@@ -199,7 +200,7 @@ def build_state(task: Task, run: Run, world: World) -> State:
     )
     optim = recipe.optim
     parameters = named_parameters(model, optim.decay_on)
-    optimiser: SGD | LARS
+    optimiser: SGD | LARS | AdamW
     if optim.kind == "lars":
         optimiser = LARS(
             parameters,
@@ -209,6 +210,8 @@ def build_state(task: Task, run: Run, world: World) -> State:
             eta=optim.lars_eta,
             eps=optim.lars_eps,
         )
+    elif optim.kind == "adamw":
+        optimiser = AdamW(parameters, momentum=optim.momentum, weight_decay=optim.weight_decay)
     else:
         optimiser = SGD(
             parameters,

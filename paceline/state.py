@@ -22,6 +22,7 @@ from paceline.config.errors import CheckpointError
 from paceline.dist.exchange import smallest
 from paceline.dist.world import World
 from paceline.models.batch_norm import average_running_statistics, batch_norms
+from paceline.optim.adamw import AdamW
 from paceline.optim.average import WeightAverage
 from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
@@ -91,7 +92,7 @@ class State:
     """The training state of one rank."""
 
     model: nn.Module
-    optimiser: SGD | LARS
+    optimiser: SGD | LARS | AdamW
     average: WeightAverage | None
     scaler: LossScaler | None
     meters: Meters

@@ -29,20 +29,20 @@ DATA_IMAGES = {
     "imagenet": (1_281_167, 50_000),
     "coco": (117_266, 5_000),
     "shapes": (2_000, 400),
-    "shapes-boxes": (1_520, 320),
+    "shapes-boxes": (1_600, 320),
 }
 
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser. Formulas: paceline/optim/sgd.py and lars.py."""
+    """The optimiser. Formulas: paceline/optim/sgd.py, lars.py and adamw.py."""
 
-    kind: Literal["sgd", "lars"] = "sgd"  # optimiser
+    kind: Literal["sgd", "lars", "adamw"] = "sgd"  # optimiser
     lr: float = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
-    momentum: float = 0.9  # momentum coefficient
+    momentum: float = 0.9  # momentum coefficient; adamw: of the gradient's average
     momentum_form: MomentumForm = "torch"  # lr outside the velocity (torch), inside, or inside with MXNet's correction
     nesterov: bool = False  # look-ahead gradient; momentum_form torch only
-    weight_decay: float = 1e-4  # L2 coefficient, added to the gradient
+    weight_decay: float = 1e-4  # L2 coefficient, added to the gradient; adamw: times lr, off the weights
     decay_on: DecayOn = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
     lars_eta: float = 0.001  # LARS trust coefficient
     lars_eps: float = 0.0  # LARS epsilon in the trust ratio's denominator
@@ -140,6 +140,8 @@ def check_recipe(recipe: Recipe) -> None:
             raise RecipeError(
                 f"--quality.targets {name} {value:g}: metrics are fractions in [0, 1], e.g. {name} 0.759."
             )
+    if optim.kind == "adamw" and optim.momentum_form != "torch":
+        raise RecipeError("--optim.momentum-form: adamw has its own; leave it at torch.")
     if optim.nesterov and (optim.momentum_form != "torch" or optim.kind != "sgd"):
         raise RecipeError("--optim.nesterov: only kind sgd with momentum_form torch has a look-ahead gradient.")
     if not quality.at and not 0 < quality.every < math.inf:

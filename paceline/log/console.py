@@ -78,7 +78,9 @@ class Console:
         self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False
     ) -> None:
         """A finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
-        self._metrics = "  ".join(f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics))
+        self._metrics = "  ".join(
+            f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics)
+        )
         target = f"  (target {self._target})" if self._target else ""
         line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
         if self._live:

@@ -153,7 +153,7 @@ class MLLog:
 
 
 def optimiser_facts(
-    kind: Literal["sgd", "lars"],
+    kind: Literal["sgd", "lars", "adamw"],
     *,
     base_lr: float,
     end_lr: float,

@@ -222,8 +222,8 @@ def tiny() -> SSDRecipe:
         global_batch=8,
         images_seen=40_000,
         bn_span=8,
-        optim=Optim(lr=0.03, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
+        optim=Optim(kind="adamw", lr=0.0025, momentum=0.9, weight_decay=0.05, decay_on="no_norm_no_bias"),
         schedule=Schedule(kind="poly2", unit="run", warmup=0.02),
-        ema=0.995,
+        ema=0.99,
         quality=Quality(targets=(("box_ap", 0.40),), unit="run", first=0.5, every=0.05),
     )

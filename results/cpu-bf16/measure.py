@@ -10,7 +10,9 @@ from paceline.models.ssd import SSD, initialise_ssd
 
 for size, depth, width, extras, batch in ((192, 10, 32, 128, 8), (256, 10, 24, 128, 16), (300, 34, 64, 512, 4)):
     cells = grids(size)
-    model = SSD(depth, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=width, extras=extras, extras_norm=True)
+    model = SSD(
+        depth, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=width, extras=extras, extras_norm=True
+    )
     initialise_ssd(model, torch.Generator().manual_seed(0))
     model = model.to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)

@@ -289,6 +289,8 @@ def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
         read_decode=read, schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
     )
     with Repeated(loader, first_step=5, last_step=8) as repeated:
-        taken = [(step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated]
+        taken = [
+            (step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated
+        ]
     assert taken == [(step, [3, 4], [3, 4]) for step in (5, 6, 7)]
     assert sorted(reads) == [3, 4]

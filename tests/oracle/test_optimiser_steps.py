@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from paceline.config.errors import CheckpointError, RecipeError
+from paceline.optim.adamw import AdamW
 from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import NamedParameter, named_parameters
@@ -215,3 +216,41 @@ def test_the_optimiser_takes_a_models_named_parameters():
     model = nn.Sequential(nn.Linear(3, 2))
     optimiser = SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=0.0)
     assert list(optimiser.state()) == ["velocity.0.weight", "velocity.0.bias"]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+def test_adamw_equals_torch_optim_adamw_to_rounding_over_40_steps(weight_decay):
+    ours, theirs = parameters(decay_all=True), parameters()
+    optimiser = AdamW(ours, momentum=0.9, weight_decay=weight_decay)
+    oracle = torch.optim.AdamW([p.tensor for p in theirs], lr=1, betas=(0.9, 0.999), weight_decay=weight_decay)
+    for step in range(40):
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
+        optimiser.step(rate(step))
+        oracle.param_groups[0]["lr"] = rate(step)
+        oracle.step()
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-5)
+
+
+def test_adamw_decays_only_what_decays_and_an_overflowed_step_changes_nothing_but_the_scale():
+    ours = parameters()
+    optimiser = AdamW(ours, momentum=0.9, weight_decay=0.5)
+    for parameter in ours:
+        parameter.tensor.grad = torch.zeros_like(parameter.tensor)
+    before = {p.name: p.tensor.detach().clone() for p in ours}
+    optimiser.step(0.1)
+    for parameter in ours:
+        kept = 0.95 if parameter.decays else 1.0
+        torch.testing.assert_close(parameter.tensor.detach(), kept * before[parameter.name])
+    scaler = LossScaler("dynamic", 8.0, device=torch.device("cpu"))
+    saved = {name: tensor.clone() for name, tensor in optimiser.state().items()}
+    before = {p.name: p.tensor.detach().clone() for p in ours}
+    set_gradients(ours, 0)
+    ours[0].tensor.grad[0] = torch.inf
+    optimiser.step(0.1, scaler=scaler)
+    assert all(torch.equal(p.tensor, before[p.name]) for p in ours)
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in optimiser.state().items())
+    set_gradients(ours, 1, scale=4.0)
+    optimiser.step(0.1, scaler=scaler)
+    assert not torch.equal(ours[0].tensor, before[ours[0].name])

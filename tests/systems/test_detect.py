@@ -10,7 +10,9 @@ from paceline.systems.detect import cpu
 QUESTIONS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 
 
-@pytest.mark.parametrize(("avx512", "amx", "precision"), [(False, False, "fp32"), (True, False, "bf16"), (False, True, "bf16")])
+@pytest.mark.parametrize(
+    ("avx512", "amx", "precision"), [(False, False, "fp32"), (True, False, "bf16"), (False, True, "bf16")]
+)
 def test_bf16_is_chosen_where_the_cpu_has_it_in_hardware(monkeypatch, avx512, amx, precision):
     for name, answer in zip(QUESTIONS, (avx512, amx)):
         monkeypatch.setattr(torch.cpu, name, lambda answer=answer: answer, raising=False)

@@ -1,0 +1,165 @@
+"""Augmented photos for ssd_reference.py, and what the MLPerf reference's own encoder and transform make of the same photos.
+
+Letters: S = 300 pixels   A = 8732 default boxes   n objects
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from ssd_reference_systems import load_reference
+from torch import Tensor
+
+from paceline.batch.detection import Objects, detection_batch
+from paceline.boxes.anchors import anchor_to_cell, default_boxes
+from paceline.boxes.geometry import to_ltrb
+from paceline.boxes.matching import Tie, match
+from paceline.config.detection import SSDModel, grids
+from paceline.data.box_sample import inside, read_training_sample
+from paceline.data.randomness import SampleRandom
+from paceline.data.ssd_crop import ssd_crop
+from paceline.recipes.ssd import SSDRecipe
+from paceline.tasks.ssd import Detection
+
+COLOURS = ("brightness", "contrast", "saturation", "hue")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One augmented photo, and how to make it again with the reference's own transform."""
+
+    pixels: np.ndarray  # (S, S, 3) uint8
+    objects: Objects
+    photo: bytes
+    window: tuple[int, int, int, int]  # left, top, right, bottom of the crop, pixels of the photo
+    flip: bool
+    order: tuple[int, ...]  # of the colour changes, as numbers of COLOURS
+    amounts: tuple[float, ...]  # of each colour change, 0..1 within its range
+
+
+class Recorded(SampleRandom):
+    """A sample's random numbers, written down as they are drawn."""
+
+    def __init__(self, seed: int, epoch: int, index: int) -> None:
+        super().__init__(seed, epoch, index)
+        self.uniforms: list[float] = []
+        self.integers: list[int] = []
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        self.uniforms.append(super().uniform())
+        return low + (high - low) * self.uniforms[-1]
+
+    def integer(self, low: int, high: int) -> int:
+        self.integers.append(super().integer(low, high))
+        return self.integers[-1]
+
+
+def draw(task: Detection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
+    """Sample `number` of the training set in `epoch`."""
+    photo, index = recipe.input, int(task.train_numbers[number])
+    rows = slice(task.train.object_starts[index], task.train.object_starts[index + 1])
+    wanted = task.wanted[rows]
+    boxes, classes = task.train.boxes[rows][wanted], task.train.classes[rows][wanted]
+    data, out = task.train.index.read(index), np.empty((photo.size, photo.size, 3), np.uint8)
+    random = Recorded(recipe.seed, epoch, index)
+    objects = read_training_sample(data, task.train.index.name(index), boxes, classes, random, photo, out)
+    order = list(range(4))
+    for last, other in zip((3, 2, 1), random.integers[-3:]):
+        order[last], order[other] = order[other], order[last]
+    height, width = int(task.train.index.heights[index]), int(task.train.index.widths[index])
+    again = SampleRandom(recipe.seed, epoch, index)
+    window, _ = ssd_crop(height, width, inside(boxes, height, width), again, size=photo.size)
+    corners = (window.left, window.top, window.left + window.width, window.top + window.height)
+    return Sample(
+        out, objects, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])
+    )
+
+
+def matched(sample: Sample, tie: Tie, order: str = "anchor") -> tuple[Tensor, Tensor]:
+    """Class (A,) and box (A, 4) ltrb of each default box, in the reference's order; class 0 and box 0 where negative."""
+    batch = detection_batch(torch.zeros(1, 3, 1, 1), [sample.objects], torch.zeros(1))
+    anchors = default_boxes(300, grids(300), SSDModel().scales, order="cell" if order == "cell" else "anchor")
+    slots, positives = match(batch.boxes, batch.labels, to_ltrb(anchors), tie=tie)
+    labels, boxes = batch.labels[0, slots[0]] * positives[0], batch.boxes[0, slots[0]] * positives[0][:, None]
+    back = anchor_to_cell(grids(300)).argsort() if order == "cell" else slice(None)
+    return labels[back], boxes[back]
+
+
+def same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(left, right))
+
+
+def choose(task: Detection, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample], int]:
+    """(epoch, number) of the samples that are taken, the samples, and how many others were left out.
+
+    Left out: objects that overlap two default boxes equally and take the first, so that the order of default boxes decides.
+    One whose objects share a best default box comes first.
+    """
+    keys: list[tuple[int, int]] = []
+    samples: list[Sample] = []
+    left_out = 0
+    tied = False
+    for place in range(20 * wanted):
+        key = divmod(place, task.train_images)
+        sample = draw(task, recipe, *key)
+        last = matched(sample, "last")
+        if not same(last, matched(sample, "last", "cell")):
+            left_out += 1
+            continue
+        shares = not tied and not same(last, matched(sample, "first"))
+        at = 0 if shares else len(keys)
+        tied = tied or shares
+        keys.insert(at, key)
+        samples.insert(at, sample)
+        if len(keys) >= wanted and tied:
+            return keys[:wanted], samples[:wanted], left_out
+    raise SystemExit("no sample holds two objects with the same best default box: name a data set with more objects")
+
+
+def reference_targets(folder: Path, samples: Sequence[Sample], tie: Tie) -> int:
+    """How many samples our matching codes otherwise than the reference's encoder."""
+    theirs = load_reference(folder)
+    encoder = theirs.utils.Encoder(theirs.train.dboxes300_coco())
+    different = 0
+    for sample in samples:
+        boxes, labels = encoder.encode(torch.from_numpy(sample.objects.boxes), torch.from_numpy(sample.objects.classes))
+        our_labels, our_boxes = matched(sample, tie)
+        chosen = labels > 0
+        close = torch.allclose(to_ltrb(boxes[chosen]), our_boxes[chosen], rtol=0, atol=1e-6)
+        different += not (torch.equal(labels, our_labels) and close)
+    return different
+
+
+def pixel_difference(folder: Path, samples: Sequence[Sample]) -> dict[str, float]:
+    """Our pixels beside those of the reference's transform with the same crop, flip and random numbers.
+
+    return  "levels": mean absolute difference, of 255; "hue": mean absolute difference of a photo's mean hue, turns
+    """
+    theirs = load_reference(folder)
+    resize, jitter, to_tensor = theirs.utils.SSDTransformer(theirs.train.dboxes300_coco()).img_trans.transforms
+    levels, hues = [], []
+    for sample in samples:
+        image = Image.open(io.BytesIO(sample.photo)).convert("RGB").crop(sample.window)
+        if sample.flip:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        ranges = [getattr(jitter, name) for name in COLOURS]
+        amounts = [low + (high - low) * share for (low, high), share in zip(ranges, sample.amounts)]
+        given = (torch.tensor(sample.order), *amounts)
+        jitter.get_params = lambda *_, given=given: given
+        expected = to_tensor(jitter(resize(image))).permute(1, 2, 0).numpy() * 255
+        levels.append(np.abs(expected - sample.pixels).mean())
+        turn = np.angle(mean_chroma(sample.pixels.astype(np.float32)) * mean_chroma(expected).conjugate()) / (2 * np.pi)
+        hues.append(abs(turn))
+    return {"levels": float(np.mean(levels)), "hue": float(np.median(hues))}
+
+
+def mean_chroma(pixels: np.ndarray) -> complex:
+    """Mean hue of a photo as a direction in the plane of colours, from (S, S, 3) RGB."""
+    red, green, blue = pixels.mean(axis=(0, 1))
+    return complex(red - (green + blue) / 2, 3**0.5 / 2 * (green - blue))
