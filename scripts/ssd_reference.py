@@ -107,7 +107,7 @@ def write(
     with (out / "losses.csv").open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         columns = [f"{who}_{name}" for who in ("ours", "reference") for name in LOSSES]
-        rows.writerow(["step", "lr", *columns, *(f"difference, {name}" for name in apart)])
+        rows.writerow(["step", "lr", *columns, *(f"difference of {name}" for name in apart)])
         for step, (a, b) in enumerate(zip(left, right)):
             values = [f"{row[name]:.9g}" for row in (a, b) for name in LOSSES]
             last = [f"{column[step]:.3g}" if step < len(column) else "" for column in apart.values()]
