@@ -201,8 +201,8 @@ def tiny() -> SSDRecipe:
         paceline train ssd-tiny --data DIR             # your boxes, to the end
 
     Ten layers of the trunk at 192 px; BatchNorm in the extra layers too, and default boxes positive from an IoU of 0.35 on:
-    with 0.5 and no BatchNorm there it learned half as fast. Crops keep at least 0.6 of each side, because pictures are few and
-    objects small. Measured: results/ssd-tiny.
+    with 0.5 it learned half as fast. Crops keep at least 0.6 of each side, because pictures are few and objects small.
+    Measured: results/ssd-tiny.
     """
     return Recipe(
         task="ssd",

@@ -26,7 +26,7 @@ def cpu() -> System:
     """This machine's CPU. fp32, or bf16 where the CPU multiplies it in hardware: AVX512-BF16 or AMX.
 
     On an AVX2 CPU, which emulates bf16, autocast was 16 times slower than fp32 for ResNet-50. With AVX512-BF16 it trained
-    SSD-ResNet34 and small SSDs 1.6 to 1.9 times as fast as fp32 (results/cpu-bf16).
+    SSD-ResNet34 and small SSDs 1.6 to 2.0 times as fast as fp32 (results/cpu-bf16).
     """
     return System(
         "cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision()
