@@ -80,7 +80,7 @@ def test_over_the_batch_the_loss_is_the_sum_divided_by_all_positives():
 
 def test_a_batch_without_any_object_has_loss_zero_and_changes_no_weight():
     before, after = (step(over, [batch([0, 0, 0, 0])]) for over in ("image", "batch"))
-    for losses, weights in (before, after):
+    for losses, _ in (before, after):
         assert float(losses["loss"]) == 0.0
     fresh = build_detector(override(RECIPES["ssd-tiny"](), SMALL), 3)
     initialise_ssd(fresh.network, torch.Generator().manual_seed(1))

@@ -8,7 +8,9 @@ from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import grids
 from paceline.models.ssd import SSD, initialise_ssd
 
-for size, depth, width, extras, batch in ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4)):
+NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))
+
+for size, depth, width, extras, batch in NETWORKS:
     cells = grids(size)
     model = SSD(
         depth, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=width, extras=extras, extras_norm=True
