@@ -68,7 +68,7 @@ class AdamW:
             for gradient in gradients:
                 gradient.masked_fill_(found > 0, 0.0)
         self.steps += taken
-        decaying = [self.parameters[index].tensor for index in chosen if self.parameters[index].decays]
+        decaying: list[Tensor] = [self.parameters[index].tensor for index in chosen if self.parameters[index].decays]
         if self.weight_decay and decaying:
             torch._foreach_mul_(decaying, torch.as_tensor(1 - lr * self.weight_decay * taken))  # pyright: ignore[reportPrivateImportUsage]
         keep = [1 - (1 - beta) * taken for beta in (self.momentum, self.second)]
