@@ -27,20 +27,21 @@ from paceline.tasks.task import Task
 Say = Callable[[str], None]
 
 
+def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
+    """The manifest in the folder that `prepare` returns; each node's first rank prepares, the others find it done."""
+    if world.local_rank == 0:
+        prepare()
+    world.barrier()
+    return Manifest.load(prepare())
+
+
 def open_classification(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Classification:
     """Class-folder data, prepared once on each node by its first rank.
 
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_classification(recipe)
-
-    def prepared() -> Path:
-        return ensure_prepared(data_root(controls.data, "classes", say), say=say)
-
-    if world.local_rank == 0:
-        prepared()
-    world.barrier()
-    manifest = Manifest.load(prepared())
+    manifest = prepared_once(world, lambda: ensure_prepared(data_root(controls.data, "classes", say), say=say))
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
@@ -50,14 +51,7 @@ def open_detection(recipe: Recipe, controls: Controls, world: World, *, say: Say
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_detection(recipe)
-
-    def prepared() -> Path:
-        return ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say)
-
-    if world.local_rank == 0:
-        prepared()
-    world.barrier()
-    manifest = Manifest.load(prepared())
+    manifest = prepared_once(world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say))
     return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
