@@ -25,6 +25,7 @@ from paceline.dist.world import World
 from paceline.job import Job
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Facts, Recorder
+from paceline.loss_groups import configure_loss_groups
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.models.batch_norm import configure_batch_norm
@@ -141,7 +142,7 @@ def _job(
         checkpoint_facts=fingerprint(run),
         log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
         save_every=controls.save_every or per_epoch,
-        warm_up_due=world.world > 1 or run.system.compile,
+        warm_up_due=world.world > 1 or run.system.compile or getattr(task, "shapes_vary", False),
         eval_batch=evaluation_batch(plan.images_per_forward, plan.val_images, world.world),
         last_step=plan.stop_after,
         _eval_steps=set(plan.eval_steps),
@@ -198,8 +199,10 @@ def build_state(task: Task, run: Run, world: World) -> State:
         join_group=world.new_groups(plan.bn_join),
         forwards=plan.forwards,
     )
+    if plan.loss_group:
+        configure_loss_groups(model, plan)
     optim = recipe.optim
-    parameters = named_parameters(model, optim.decay_on)
+    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
     optimiser: SGD | LARS | AdamW
     if optim.kind == "lars":
         optimiser = LARS(
@@ -211,7 +214,13 @@ def build_state(task: Task, run: Run, world: World) -> State:
             eps=optim.lars_eps,
         )
     elif optim.kind == "adamw":
-        optimiser = AdamW(parameters, momentum=optim.momentum, weight_decay=optim.weight_decay)
+        optimiser = AdamW(
+            parameters,
+            momentum=optim.momentum,
+            weight_decay=optim.weight_decay,
+            clip_value=optim.clip_value,
+            clip_norm=optim.clip_norm,
+        )
     else:
         optimiser = SGD(
             parameters,
@@ -219,6 +228,8 @@ def build_state(task: Task, run: Run, world: World) -> State:
             weight_decay=optim.weight_decay,
             form=optim.momentum_form,
             nesterov=optim.nesterov,
+            clip_value=optim.clip_value,
+            clip_norm=optim.clip_norm,
         )
     scaler = None
     if system.precision == "fp16":

@@ -4,7 +4,8 @@ Letters: B global batch   W ranks   A forwards of a step on this rank
 The model returns losses summed over a forward's images. Each is scaled by W/B: gradients add up over the A forwards, data
 parallel averages them over the W ranks, and what the optimiser sees is the gradient of the mean over the global batch,
 whatever the cut. Where a model divides its losses by the positives of the global batch, it returns their sum undivided and the
-number of positives; gradients are linear, so they are divided once, when all ranks' positives are known.
+number of positives; gradients are linear, so they are divided once, when all ranks' positives are known. Losses with a count
+for each term are normalised before the backward instead (loss_groups.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.batch.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.system import System
+from paceline.loss_groups import LossGroupModel, count_ahead, group_losses
 from paceline.machine import autocast_for
 from paceline.models.batch_norm import (
     commit_running_statistics,
@@ -73,16 +76,20 @@ class TrainStep:
 
     def _gradients(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
+        plan, model = self.plan, self.state.model
+        counted = count_ahead(model, batches, plan, self.autocast) if plan.loss_group else []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with self._exchange(last):
                 with self.autocast():
                     losses = self.network(batch)
+                if plan.loss_group:
+                    losses = group_losses(losses, cast(LossGroupModel, model).terms, plan, counted[number])
                 scaler = self.state.scaler
                 loss = losses["loss"] * self.share
                 (loss if scaler is None else scaler.scale(loss)).backward()
             for name, value in losses.items():
-                part = value.detach() / self.plan.global_batch
+                part = value.detach() / plan.global_batch
                 totals[name] = totals[name] + part if name in totals else part
         return totals
 

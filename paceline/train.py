@@ -115,7 +115,8 @@ def loop(job: Job) -> Ending:
         job.interval.begin(state.step - state.meters.steps, loader.wait_seconds)
         for step, batches in loader:
             if job.warm_up_due:
-                step_once.discard([job.task.spoil(batches[0])])
+                # A whole loss group; and where gradients add up, a second forward, which runs beside those of the first.
+                step_once.discard([job.task.spoil(batches[0])] * max(plan.loss_forwards, min(plan.forwards, 2)))
                 job.warm_up_due = False
             lr = lr_at(recipe, plan, step)
             losses = step_once(batches, lr=lr, previous_lr=lr_at(recipe, plan, max(0, step - 1)))

@@ -17,7 +17,7 @@ LAYERS = [
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},
-    {"state", "provenance", "machine", "scoring"},
+    {"state", "provenance", "machine", "scoring", "loss_groups"},
     {"trained", "run_folder"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job"},

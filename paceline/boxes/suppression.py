@@ -1,8 +1,10 @@
 """Greedy non-maximum suppression: from best to worst, a box stays unless a better one that stayed overlaps it.
 
 Letters: ... any leading dimensions   C boxes of one list, best first   E pairs of overlapping boxes
-"Overlaps" is an IoU of `iou` or more. Which boxes stay has exactly one answer; one form below finds it for many lists
-with fixed shapes, the other for one list with work that follows the overlaps there are.
+"Overlaps" is an IoU of `iou` or more in SSD's two forms (`stays_in_lists`, `stays_in_list`) and an IoU above `iou`, as
+torchvision has it, in `stays_settled`. Which boxes stay has exactly one answer. The first finds it for many short lists
+with fixed shapes, the second for one list with work that follows the overlaps there are, the third for many long lists
+with fixed shapes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ from paceline.boxes.geometry import pairwise_iou
 
 # Bounds the memory of one list's pairs to some ten mebibytes.
 PAIRS_AT_ONCE = 2**18
+# Boxes that `stays_settled` settles together: few enough for cheap rounds and short chains, many enough for few blocks.
+BLOCK = 256
+# Lists of 1,000 and 2,000 boxes around 1 to 200 objects, at IoU 0.5 and 0.7, never needed more than 10. Equal scores over
+# a flat part of a photo can: there an even number keeps some boxes too many and none too few.
+ROUNDS = 32
 
 
 def stays_in_lists(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None = None) -> Tensor:
@@ -71,3 +78,40 @@ def overlapping(boxes: Tensor, classes: Tensor, iou: float) -> tuple[Tensor, Ten
         better.append(one[overlap >= iou])
         worse.append(other[overlap >= iou])
     return torch.cat(better), torch.cat(worse)
+
+
+def stays_settled(
+    boxes: Tensor, valid: Tensor, iou: float, *, rounds: int, classes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Many long lists at once, with fixed shapes and no host synchronisation; here an IoU ABOVE `iou` suppresses.
+
+    The lists are walked in blocks. In a block a box's answer is right as soon as it is right for the better boxes that
+    overlap it: repeating the rule settles a chain of overlaps one link a round. What stays in a block then
+    suppresses in all later ones. No more than BLOCK * C overlaps of a list exist at a time.
+
+    boxes    (..., C, 4) ltrb, best first
+    valid    (..., C) bool; the others neither stay nor suppress
+    rounds   how often the rule is repeated in a block, 1 or more; see ROUNDS. BLOCK - 1 are always enough
+    classes  (..., C) int64, where only boxes of one class compete; None: all do
+    return   (..., C) bool, and () int64: boxes whose answer still changed in the last round. 0 proves the answer right
+    """
+    stays = valid.clone()
+    unsettled = torch.zeros((), dtype=torch.int64, device=boxes.device)
+    count = boxes.shape[-2]
+    for first in range(0, count, BLOCK):
+        inside, end = slice(first, first + BLOCK), min(first + BLOCK, count)
+        beats = pairwise_iou(boxes[..., inside, :], boxes[..., first:, :]) > iou
+        if classes is not None:
+            beats &= classes[..., inside, None] == classes[..., None, first:]
+        # A box is beaten by earlier ones of its list only.
+        among = beats[..., : end - first].triu(1)
+        candidates = stays[..., inside]
+        block = candidates
+        before = block
+        for _ in range(rounds):
+            before, block = block, candidates & ~(among & block.unsqueeze(-1)).any(dim=-2)
+        unsettled += (before != block).sum()
+        stays[..., inside] = block
+        if end < count:
+            stays[..., end:] &= ~(beats[..., end - first :] & block.unsqueeze(-1)).any(dim=-2)
+    return stays, unsettled

@@ -1,6 +1,6 @@
 """`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations.
 
-With `--task ssd` the photos' boxes go along.
+With `--task ssd` the photos' boxes go along, with `--task maskrcnn` their boxes and masks.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from paceline.config.errors import RecipeError
 class Flags:
     """What to measure."""
 
-    data: Path | None = None  # folder with JPEG photos, at any depth; with --task ssd, a data set with boxes
-    task: Literal["classification", "ssd"] = "classification"  # whose training input
+    data: Path | None = None  # folder with JPEG photos, at any depth; other tasks: a data set with boxes or masks
+    task: Literal["classification", "ssd", "maskrcnn"] = "classification"  # whose training input
     decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
-    size: int = 0  # side of the output, pixels; 0 = 224, or 300 with --task ssd
+    size: int = 0  # side of the output, pixels; 0 = 224, ssd 300, maskrcnn 800 (the shorter side)
     seconds: float = 3.0  # measured per contender and round
     rounds: int = 5  # rounds; every contender is measured once in each
     out: Path | None = None  # also write the JSON here
@@ -48,12 +48,14 @@ def run_input(arguments: Sequence[str]) -> int:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
     if flags.task == "ssd":
         from paceline.bench.input_boxes import run_box_input_bench as measure
+    elif flags.task == "maskrcnn":
+        from paceline.bench.input_masks import run_mask_input_bench as measure
     else:
         from paceline.bench.input import run_input_bench as measure
     measure(
         flags.data,
         seconds=flags.seconds,
-        size=flags.size or (300 if flags.task == "ssd" else 224),
+        size=flags.size or {"classification": 224, "ssd": 300, "maskrcnn": 800}[flags.task],
         decoders=list(flags.decoders) or None,
         out=flags.out,
         rounds=flags.rounds,

@@ -1,4 +1,4 @@
-"""`paceline bench step`: the training step beside plain loops around the same network, ResNet's or SSD's."""
+"""`paceline bench step`: the training step beside plain loops around the same network, ResNet's, SSD's or Mask R-CNN's."""
 
 from __future__ import annotations
 
@@ -18,21 +18,35 @@ if TYPE_CHECKING:
     from paceline.config.system import System
 
 
+Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
+PARTS = {
+    "classification": ("all", "step"),
+    "ssd": ("all", "ops", "step", "eval"),
+    "maskrcnn": ("all", "ops", "step", "predict", "shapes"),
+}
+
+
 @dataclass(frozen=True)
 class Flags:
-    """What to measure. 0 means the task's usual value, which is named first for classification, then for ssd."""
+    """What to measure. 0 means the task's usual value; usual values stand in the order of the tasks."""
 
-    task: Literal["classification", "ssd"] = "classification"  # whose step
-    depth: int = 0  # depth of the ResNet: 18, 34, 50, 101 or 152; ssd: 18 or 34. Usual: 50; 34
-    batch: int = 0  # images of a step. Usual: 32; 8
+    task: Literal["classification", "ssd", "maskrcnn"] = "classification"  # whose step
+    depth: int = 0  # depth of the ResNet: 18, 34, 50, 101 or 152; ssd: 18 or 34; maskrcnn: to 101. Usual: 50; 34; 50
+    batch: int = 0  # images of a step. Usual: 32; 8; 1
     size: int = 0  # side of the input, pixels. Usual: 224; 300
-    classes: int = 80  # ssd: classes without background
-    part: Literal["all", "ops", "step", "eval"] = "all"  # ssd: single operations, the whole step, or evaluation
+    height: int = 800  # maskrcnn: height of the input, pixels
+    width: int = 1216  # maskrcnn: width of the input, pixels
+    classes: int = 80  # ssd, maskrcnn: classes without background
+    objects: int = 7  # maskrcnn: objects of an image
+    positives: tuple[int, ...] = (30, 128)  # maskrcnn: sampled positive regions of an image; a run for each
+    part: Part = "all"  # ssd, maskrcnn: operations, whole step, evaluation or prediction; or --data's shapes
     rounds: int = 5  # rounds; every contender is timed once in each
-    seconds: float = 4.0  # a contender's share of a round
-    compile: bool = False  # torch.compile every contender; ssd: further contenders, compiled
-    precision: str = ""  # fp32, bf16 or fp16; empty = the system's; ssd: fp32 and the system's
-    matrix: int = 2048  # ssd: side of the matrix product that gives the machine's ceiling
+    seconds: float = 4.0  # a contender's share of a round, at least one step
+    compile: bool = False  # torch.compile every contender; ssd, maskrcnn: further contenders, compiled
+    precision: str = ""  # fp32, bf16 or fp16; empty = the system's; ssd, maskrcnn: fp32 and the system's
+    matrix: int = 2048  # ssd, maskrcnn: side of the matrix product that gives the machine's ceiling
+    threads: int = 0  # maskrcnn: threads that compute on a CPU; 0 = as torch has it
+    data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted
     system: str = "auto"  # where to compute
     out: str = ""  # also write the JSON here
 
@@ -43,15 +57,65 @@ def run_step(arguments: Sequence[str]) -> int:
     Raises UserError where there would be nothing to measure.
     """
     flags = parse(arguments, Flags(), prog="bench step", description="Training step beside plain loops, interleaved.")
-    for name, least in (("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1)):
+    for name, least in (
+        ("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1), ("threads", 0), ("objects", 1),
+    ):  # fmt: skip
         if getattr(flags, name) < least:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
     if flags.precision not in ("", "fp32", "bf16", "fp16"):
         raise UserError(f"--precision {flags.precision}: it must be fp32, bf16 or fp16.")
+    if flags.part not in PARTS[flags.task]:
+        raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(PARTS[flags.task])}.")
+    if flags.part == "shapes":
+        from paceline.cli.bench_maskrcnn import run_shapes
+
+        return run_shapes(flags.data, flags.batch or 2, flags.positives, lambda facts: _write(flags, facts))
     system = choose_system(flags.system)
     if flags.precision:
         system = replace(system, precision=flags.precision)  # type: ignore[arg-type]
+    if flags.task == "maskrcnn":
+        return _maskrcnn(flags, system)
     return (_ssd if flags.task == "ssd" else _classification)(flags, system)
+
+
+def _maskrcnn(flags: Flags, system: System) -> int:
+    from paceline.bench.step_maskrcnn import MaskRCNNBench
+    from paceline.cli.bench_maskrcnn import run_bench
+    from paceline.config.instances import MaskRCNNModel
+
+    depth = flags.depth or 50
+    if depth not in (18, 34, 50, 101):
+        raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
+    for name in ("height", "width"):
+        if getattr(flags, name) < 64 or getattr(flags, name) % 32:
+            raise UserError(
+                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
+            )
+    model = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
+    most = int(model.roi.samples * model.roi.positive_share)
+    if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
+        raise UserError(
+            f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
+            f"themselves, to {most}, which an image may have."
+        )
+    bench = MaskRCNNBench(
+        batch=flags.batch or 1,
+        height=flags.height,
+        width=flags.width,
+        classes=flags.classes,
+        objects=flags.objects,
+        positives=flags.positives,
+        rounds=flags.rounds,
+        seconds=flags.seconds,
+        compile=flags.compile,
+        precisions=(system.precision,) if flags.precision or system.precision == "fp32" else ("fp32", system.precision),
+        matrix=flags.matrix,
+        threads=flags.threads,
+        part=flags.part,  # type: ignore[arg-type]
+        system=system,
+        model=model,
+    )
+    return run_bench(bench, lambda facts: _write(flags, facts))
 
 
 def _classification(flags: Flags, system: System) -> int:
@@ -95,7 +159,7 @@ def _ssd(flags: Flags, system: System) -> int:
         compile=flags.compile,
         precisions=(system.precision,) if flags.precision or system.precision == "fp32" else ("fp32", system.precision),
         matrix=flags.matrix,
-        part=flags.part,
+        part=flags.part,  # type: ignore[arg-type]
         system=system,
     )
     # Written after each part: a machine that is taken away leaves what it has measured.

@@ -86,11 +86,17 @@ def run(arguments: Sequence[str]) -> int:
             if flags.json:
                 print(json.dumps(found))
             else:
-                numbers = "  ".join(f"{metric} {value:.4f}" for metric, value in result.metrics.items())
-                print(f"{trained.checkpoint}  {numbers}  ({result.images:,} images)")
+                print(f"{trained.checkpoint}  {_numbers(result.metrics)}  ({result.images:,} images)")
             if flags.out:
                 _write(flags.out, {"step": trained.step, **result.predictions})
     return 0
+
+
+def _numbers(metrics: Mapping[str, float]) -> str:
+    """Every metric with its value; where boxes and masks were scored, a line for each."""
+    box, mask = ([name for name in metrics if name.startswith(f"{what}_")] for what in ("box", "mask"))
+    lines = [box, mask] if box and mask else [list(metrics)]
+    return "\n  ".join("  ".join(f"{name} {metrics[name]:.4f}" for name in line) for line in lines)
 
 
 def check_classes(classes: Sequence[str], facts: Mapping[str, Any], data: str) -> None:

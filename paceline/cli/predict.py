@@ -16,9 +16,9 @@ from paceline.config.errors import UserError
 if TYPE_CHECKING:
     from PIL import Image
 
-    from paceline.predict import Answer, Found
+    from paceline.predict import Answer, Found, FoundObjects
 
-# Pixels of the longer side of a picture with boxes: small photos are enlarged for the names, large ones reduced.
+# Pixels of the longer side of a picture with objects: small photos are enlarged for the names, large ones reduced.
 SMALLEST, LARGEST = 640, 1600
 
 
@@ -31,7 +31,7 @@ class Flags:
     out: Path = Path("predictions")  # folder for the pictures and predictions.json
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
-    score_above: float = 0.3  # boxes: smallest score of those that are drawn and printed; predictions.json has all
+    score_above: float = 0.3  # objects: smallest score of those that are drawn and printed; predictions.json has all
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -88,7 +88,7 @@ def _classes_record(answer: Answer, _: object) -> dict[str, Any]:
     return asdict(answer)
 
 
-def _boxes_line(found: Found, least: float) -> str:
+def _objects_line(found: Found | FoundObjects, least: float) -> str:
     count = sum(score >= least for score in found.scores)
     if not count:
         return f"nothing with a score of {least:g} or more"
@@ -97,20 +97,30 @@ def _boxes_line(found: Found, least: float) -> str:
 
 
 def _boxes_picture(photo: Image.Image, found: Found, least: float) -> Image.Image:
+    return _objects_picture(photo, found, [None] * len(found.scores), least)
+
+
+def _masks_picture(photo: Image.Image, found: FoundObjects, least: float) -> Image.Image:
+    return _objects_picture(photo, found, [found.rle(i) for i in range(len(found.scores))], least)
+
+
+def _objects_picture(
+    photo: Image.Image, found: Found | FoundObjects, masks: Sequence[dict[str, Any] | None], least: float
+) -> Image.Image:
     from paceline.report.draw_boxes import Mark, marks_picture
 
     side = min(max(*photo.size, SMALLEST), LARGEST)
     marks = [
-        Mark((left, top, width, height), label, f"{name} {score:.2f}")
-        for (left, top, width, height), label, name, score in zip(
-            found.boxes.tolist(), found.classes, found.names, found.scores
+        Mark((left, top, width, height), label, f"{name} {score:.2f}", mask=mask)
+        for (left, top, width, height), label, name, score, mask in zip(
+            found.boxes.tolist(), found.classes, found.names, found.scores, masks
         )
         if score >= least
     ]
     return marks_picture(photo, marks, width=side, height=side)
 
 
-def _boxes_record(found: Found, predictor: Any) -> dict[str, Any]:
+def _boxes_record(found: Found | FoundObjects, predictor: Any) -> dict[str, Any]:
     """One photo; its `detections` have the fields of COCO's result format, and a name.
 
     Joined over the photos they are a result file, for photos that have COCO's numbers for names.
@@ -130,10 +140,19 @@ def _boxes_record(found: Found, predictor: Any) -> dict[str, Any]:
     return {"file": found.file, "width": found.width, "height": found.height, "detections": detections}
 
 
+def _masks_record(found: FoundObjects, predictor: Any) -> dict[str, Any]:
+    """As of boxes, and each detection's mask as `segmentation`, COCO's compressed run-length encoding."""
+    record = _boxes_record(found, predictor)
+    for i, detection in enumerate(record["detections"]):
+        detection["segmentation"] = found.rle(i)
+    return record
+
+
 # By the recipe's task.
 SHOWN: dict[str, Shown] = {
     "classification": Shown(_classes_line, _classes_picture, _classes_record),
-    "ssd": Shown(_boxes_line, _boxes_picture, _boxes_record),
+    "ssd": Shown(_objects_line, _boxes_picture, _boxes_record),
+    "maskrcnn": Shown(_objects_line, _masks_picture, _masks_record),
 }
 
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from paceline.batch.detection import Objects
+    from paceline.batch.instances import InstanceObjects
 
-# Pixels of a picture in the mosaic: photos at most this large, boxes and their names on this much.
-LARGEST, BOXES_SIDE = 224, 320
+# Pixels of a picture in the mosaic: photos at most this large, objects and their names on this much.
+LARGEST, OBJECTS_SIDE = 224, 320
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,21 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _drawn(pixels: np.ndarray, found: int | Objects, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """A sample as the mosaic shows it: with its class below, or with its boxes and their number."""
+def _drawn(
+    pixels: np.ndarray, found: int | Objects | InstanceObjects, classes: Sequence[str]
+) -> tuple[Image.Image, str]:
+    """A sample as the mosaic shows it: with its class below, or with its objects and their number."""
     from PIL import Image
 
-    from paceline.report.draw_boxes import objects_picture
+    from paceline.batch.detection import Objects
+    from paceline.report.draw_boxes import instances_picture, objects_picture
 
     if isinstance(found, int):
         picture = Image.fromarray(pixels)
         picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
         return picture, classes[found]
     count = len(found.classes)
-    return objects_picture(pixels, found, classes, side=BOXES_SIDE), f"{count} object{'' if count == 1 else 's'}"
+    caption = f"{count} object{'' if count == 1 else 's'}"
+    if isinstance(found, Objects):
+        return objects_picture(pixels, found, classes, side=OBJECTS_SIDE), caption
+    return instances_picture(pixels, found, classes, side=OBJECTS_SIDE), caption

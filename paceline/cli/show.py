@@ -94,12 +94,28 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}   {plan.images_per_forward} images a forward x "
         f"{_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
         f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
+        *_losses(plan),
         f"         {plan.train_images:,} training images   {plan.steps_per_epoch:,.6g} steps an epoch   "
         f"{plan.total_steps:,} steps in all   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
         f"         evaluates {plan.val_images:,} images after steps {evaluations} ({len(plan.eval_steps)} times)",
         f"memory   about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank: {memory.parameters / 1e6:.2f} M "
         f"parameters {memory.fixed / GIB:.2f} GiB + {plan.images_per_forward} images x {memory.per_image / 2**20:.1f} MiB",
     ]
+
+
+def _losses(plan: Plan) -> list[str]:
+    """The line about loss groups, for tasks that have them."""
+    if not plan.loss_group:
+        return []
+    where = (
+        f"the whole batch, counts added over {_count(plan.loss_join, 'rank')}"
+        if plan.loss_join > 1
+        else f"{_count(plan.loss_groups, 'group')} a forward"
+        if plan.loss_forwards == 1
+        else f"{plan.loss_forwards} forwards a group"
+    )
+    price = "" if plan.loss_forwards == 1 else "; counting first costs each forward once more, without its backward"
+    return [f"         losses over {plan.loss_group} images: {where}{price}"]
 
 
 def _count(number: int, noun: str) -> str:

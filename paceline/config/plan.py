@@ -1,9 +1,10 @@
 """Plan = Recipe + System + number of ranks. All arithmetic on batches, steps and epochs lives here and is done once.
 
-Letters: B global batch   W ranks   f images per forward   A forwards per step   S bn_span   N training images
+Letters: B global batch   W ranks   f images per forward   A forwards per step   S bn_span   g loss group   N training images
 A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
 is split into f/S groups (ghost BN), or S/f neighbouring ranks are joined (group BN). Either way group number g of a step
-holds the same S images, so the trajectory does not depend on how the batch was cut.
+holds the same S images, so the trajectory does not depend on how the batch was cut. The same goes for the g images whose
+losses are normalised together, where a task does that (loss_groups.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.config.errors import RecipeError
-from paceline.config.recipe import Recipe, check_recipe
+from paceline.config.loss_groups import cut_losses, group_refusal, recipe_loss_group
+from paceline.config.recipe import Recipe, Unit, check_recipe
 from paceline.config.schedule import learning_rate
 from paceline.config.system import System, check_system
 
@@ -44,14 +46,21 @@ class Plan:
     schedule_steps: float  # end of the decay
     boundaries: tuple[float, ...]  # steps at which kind "steps" decays
     eval_steps: tuple[int, ...]  # evaluations fall after these steps
+    loss_group: int = 0  # images whose losses are normalised together; 0 = the task's losses need no groups
+    loss_groups: int = 1  # loss groups that one forward holds
+    loss_forwards: int = 1  # consecutive forwards of a rank that make up one loss group
+    loss_join: int = 1  # ranks whose forwards make up one loss group: 1 or all
 
 
-def split_batch(global_batch: int, world: int, most: int, bn_span: int) -> tuple[int, int, int, int]:
+def split_batch(
+    global_batch: int, world: int, most: int, bn_span: int, loss_group: int = 0
+) -> tuple[int, int, int, int]:
     """Cut a global batch: -> (images per forward, forwards, BatchNorm groups per forward, ranks joined for BatchNorm).
 
-    most   images that one forward may hold
-    The largest forward that fits and reaches exactly `bn_span` is taken.
-    Raises RecipeError when the batch does not divide over the ranks or the span cannot be reached.
+    most        images that one forward may hold
+    loss_group  images whose losses are normalised together; 0 = no matter
+    The largest forward that fits and reaches exactly `bn_span` and `loss_group` is taken.
+    Raises RecipeError when the batch does not divide over the ranks or one of the two cannot be reached.
     """
     if global_batch % world:
         low = global_batch // world * world
@@ -61,17 +70,21 @@ def split_batch(global_batch: int, world: int, most: int, bn_span: int) -> tuple
             f"Use another number of ranks, or change the batch and state --optim.lr for it."
         )
     share = global_batch // world
+    cuts: list[tuple[int, int, int, int]] = []
     for forwards in range(1, share + 1):
-        if share % forwards:
-            continue
         images = share // forwards
-        if images > most:
+        if share % forwards or images > most:
             continue
         if images % bn_span == 0:
-            return images, forwards, images // bn_span, 1
-        if bn_span % images == 0 and world % (bn_span // images) == 0:
-            return images, forwards, 1, bn_span // images
-    raise RecipeError(_span_refusal(share, world, most, bn_span))
+            cuts.append((images, forwards, images // bn_span, 1))
+        elif bn_span % images == 0 and world % (bn_span // images) == 0:
+            cuts.append((images, forwards, 1, bn_span // images))
+    if not cuts:
+        raise RecipeError(_span_refusal(share, world, most, bn_span))
+    for images, forwards, groups, join in cuts:
+        if cut_losses(loss_group, images=images, forwards=forwards, world=world, bn_join=join) is not None:
+            return images, forwards, groups, join
+    raise RecipeError(group_refusal(loss_group, [(cut[0], cut[1], cut[3]) for cut in cuts], world=world, most=most))
 
 
 def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
@@ -119,12 +132,15 @@ def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_im
     batch = recipe.global_batch
     # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.
     bn_span = min(recipe.bn_span, batch)
-    images, forwards, groups, join = split_batch(batch, world, most, bn_span)
+    loss_group = recipe_loss_group(recipe)
+    images, forwards, groups, join = split_batch(batch, world, most, bn_span, loss_group)
+    losses = cut_losses(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
+    assert losses is not None  # split_batch took a cut that reaches it
     per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_steps)
     length = recipe.epochs * per_epoch if recipe.epochs else recipe.images_seen / batch
     total = max(1, whole_steps(length))
     schedule, quality = recipe.schedule, recipe.quality
-    unit = per_epoch if schedule.unit == "epochs" else float(total)
+    unit = _steps_of(schedule.unit, per_epoch, total)
     return Plan(
         world=world,
         nodes=max(1, math.ceil(world / system.per_node)),
@@ -144,8 +160,19 @@ def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_im
         hold_steps=schedule.hold * unit,
         schedule_steps=schedule.horizon * unit if schedule.horizon else float(total),
         boundaries=tuple(boundary * unit for boundary in schedule.boundaries),
-        eval_steps=_eval_steps(quality.first, quality.every, quality.at, quality.unit, per_epoch, total),
+        eval_steps=_eval_steps(
+            quality.first, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total
+        ),
+        loss_group=loss_group,
+        loss_groups=losses.groups,
+        loss_forwards=losses.forwards,
+        loss_join=losses.join,
     )
+
+
+def _steps_of(unit: Unit, per_epoch: float, total: int) -> float:
+    """Optimiser steps in one `unit`."""
+    return {"epochs": per_epoch, "run": float(total), "steps": 1.0}[unit]
 
 
 def shorten(plan: Plan, *, steps: int = 0, eval_every: int = 0) -> Plan:
@@ -164,10 +191,7 @@ def evaluation_batch(images_per_forward: int, val_images: int, world: int) -> in
     return max(1, min(images_per_forward, math.ceil(val_images / world)))
 
 
-def _eval_steps(
-    first: float, every: float, at: tuple[float, ...], unit: str, per_epoch: float, total: int
-) -> tuple[int, ...]:
-    scale = per_epoch if unit == "epochs" else float(total)
+def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float, total: int) -> tuple[int, ...]:
     if at:
         points = {whole_steps(point * scale) for point in at}
     else:
@@ -191,6 +215,7 @@ def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
         end_lr=schedule.end_lr,
         boundaries=plan.boundaries,
         factor=schedule.factor,
+        warmup_first=schedule.warmup_first,
     )
 
 

@@ -20,7 +20,7 @@ InputT = TypeVar("InputT")
 # Names of choices whose field would otherwise not fit on one line with its comment.
 MomentumForm = Literal["torch", "lr_inside", "lr_inside_corrected"]
 DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
-Unit = Literal["epochs", "run"]
+Unit = Literal["epochs", "run", "steps"]
 EpochSteps = Literal["exact", "up", "down"]
 
 # Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
@@ -46,6 +46,9 @@ class Optim:
     decay_on: DecayOn = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
     lars_eta: float = 0.001  # LARS trust coefficient
     lars_eps: float = 0.0  # LARS epsilon in the trust ratio's denominator
+    clip_value: float = 0.0  # each gradient element is cut to plus or minus this, before the decay; 0 = off
+    clip_norm: float = 0.0  # a gradient whose norm over all weights is larger is scaled down to it; 0 = off
+    bias_lr: float = 1.0  # factor on the learning rate of biases
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class Schedule:
     """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
 
     kind: Literal["cosine", "poly2", "steps", "constant"] = "cosine"  # shape of the decay after the warm-up
-    unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, or fractions of the run
+    unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, fractions of the run, or steps
     warmup: float = 0.0  # length of the linear warm-up, in `unit`
     warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
+    warmup_first: Literal[0, 1] = 1  # the first step is this many steps up the ramp; kind poly2 has its own rule
     hold: float = 0.0  # until where the peak is held before cosine or poly2 fall, in `unit`
     horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
     boundaries: tuple[float, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
@@ -68,7 +72,7 @@ class Quality:
     """When to evaluate, and what ends the run. A target is met by >=; all must be met in one evaluation."""
 
     targets: tuple[tuple[str, float], ...] = ()  # e.g. top1 0.759; empty = train to the end
-    unit: Unit = "epochs"  # what first, every and at count in: epochs, or fractions of the run
+    unit: Unit = "epochs"  # what first, every and at count in: epochs, fractions of the run, or steps
     first: float = 1.0  # first evaluation, in `unit`
     every: float = 1.0  # distance between evaluations, in `unit`
     at: tuple[float, ...] = ()  # exact evaluation points, in `unit`; replaces first and every
@@ -119,6 +123,9 @@ def check_recipe(recipe: Recipe) -> None:
         ("--optim.weight-decay", optim.weight_decay, 0 <= optim.weight_decay < math.inf, "must not be negative"),
         ("--optim.lars-eta", optim.lars_eta, 0 < optim.lars_eta < math.inf, "must be above 0"),
         ("--optim.lars-eps", optim.lars_eps, 0 <= optim.lars_eps < math.inf, "must not be negative"),
+        ("--optim.clip-value", optim.clip_value, 0 <= optim.clip_value < math.inf, "must not be negative; 0 is off"),
+        ("--optim.clip-norm", optim.clip_norm, 0 <= optim.clip_norm < math.inf, "must not be negative; 0 is off"),
+        ("--optim.bias-lr", optim.bias_lr, 0 < optim.bias_lr < math.inf, "a factor must be above 0 and finite"),
         ("--schedule.warmup-from", schedule.warmup_from, 0 <= schedule.warmup_from <= 1, "a fraction lies in [0, 1]"),
         ("--schedule.factor", schedule.factor, 0 < schedule.factor < math.inf, "must be above 0"),
         ("--schedule.end-lr", schedule.end_lr, 0 <= schedule.end_lr < math.inf, "must not be negative"),
@@ -140,6 +147,18 @@ def check_recipe(recipe: Recipe) -> None:
             raise RecipeError(
                 f"--quality.targets {name} {value:g}: metrics are fractions in [0, 1], e.g. {name} 0.759."
             )
+    if optim.clip_value and optim.clip_norm:
+        raise RecipeError(
+            f"--optim.clip-value {optim.clip_value:g} and --optim.clip-norm {optim.clip_norm:g}: these are two ways to clip "
+            "one gradient. Set one of them to 0."
+        )
+    if optim.kind == "lars" and (optim.clip_value or optim.clip_norm):
+        raise RecipeError(
+            "--optim.clip-value and --optim.clip-norm: lars divides each gradient by its own norm already. Leave both at 0, "
+            "or use --optim.kind sgd."
+        )
+    if schedule.kind == "poly2" and not schedule.warmup_first:
+        raise RecipeError("--schedule.warmup-first 0: poly2 counts its warm-up from 1, as its decay. Leave it at 1.")
     if optim.kind == "adamw" and optim.momentum_form != "torch":
         raise RecipeError("--optim.momentum-form: adamw has its own; leave it at torch.")
     if optim.nesterov and (optim.momentum_form != "torch" or optim.kind != "sgd"):
@@ -164,7 +183,7 @@ def _listed(values: tuple[float, ...]) -> str:
 
 
 def _counted(unit: Unit) -> str:
-    return "epochs" if unit == "epochs" else "fractions of the run"
+    return "fractions of the run" if unit == "run" else unit
 
 
 def check_batch_and_lr(before: Recipe, after: Recipe, given: set[str]) -> None:

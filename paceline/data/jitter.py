@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Protocol
 
 import numpy as np
 
-from paceline.config.detection import BoxInput
+from paceline.config.detection import Brightness, Jitter
 from paceline.data.randomness import SampleRandom
 
 # Shares of R, G and B in grey (ITU-R BT.601).
@@ -37,7 +38,24 @@ _YIQ_TO_RGB = np.linalg.inv(_RGB_TO_YIQ)
 _of_thread = threading.local()
 
 
-def jitter(pixels: np.ndarray, random: SampleRandom, settings: BoxInput) -> None:
+class Colours(Protocol):
+    """The fields of a recipe's input that say how colours change; BoxInput and InstanceInput have them."""
+
+    @property
+    def jitter(self) -> Jitter: ...
+    @property
+    def brightness(self) -> float: ...
+    @property
+    def brightness_form(self) -> Brightness: ...
+    @property
+    def contrast(self) -> float: ...
+    @property
+    def saturation(self) -> float: ...
+    @property
+    def hue(self) -> float: ...
+
+
+def jitter(pixels: np.ndarray, random: SampleRandom, settings: Colours) -> None:
     """Change the colours of (S, S, 3) uint8 RGB pixels in place, as the settings' fields `jitter` to `hue` say."""
     if settings.jitter == "none":
         return
@@ -178,11 +196,13 @@ def _scale(planes: np.ndarray, factor: float, shift: float) -> None:
 
 
 def _planes(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """(3, height, width) and (7, height, width) float32 of this thread."""
+    """(3, height, width) and (7, height, width) float32 of this thread, in memory that grows to the largest picture's."""
+    size = 10 * height * width
     memory = getattr(_of_thread, "memory", None)
-    if memory is None or memory.shape[1:] != (height, width):
-        memory = _of_thread.memory = np.empty((10, height, width), np.float32)
-    return memory[:3], memory[3:]
+    if memory is None or memory.size < size:
+        memory = _of_thread.memory = np.empty(size, np.float32)
+    planes = memory[:size].reshape(10, height, width)
+    return planes[:3], planes[3:]
 
 
 def _load(pixels: np.ndarray, planes: np.ndarray) -> None:

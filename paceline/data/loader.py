@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +28,20 @@ from paceline.batch.batch import Batch
 # (epoch, index, out) -> label: writes the sample's pixels into out, (H, W, 3) uint8, and returns what it is labelled
 # with. Called by several threads at once; must depend on epoch and index alone.
 ReadDecode = Callable[[int, int, np.ndarray], Any]
-# step -> one (epochs, indices) per forward, each (n,) int64. Called once a step, in order, by one thread at a time.
-Schedule = Callable[[int], list[tuple[np.ndarray, np.ndarray]]]
+
+
+class Forward(NamedTuple):
+    """The samples of one forward, where they are not of the loader's shape or not read as all others."""
+
+    epochs: np.ndarray  # (n,) int64
+    indices: np.ndarray  # (n,) int64
+    shape: tuple[int, int] | None = None  # H, W of its images; None: the loader's
+    read: ReadDecode | None = None  # what reads its samples; None: the loader's read_decode
+
+
+# step -> one (epochs, indices) per forward, each (n,) int64, or a Forward. Called once a step, in order, by one thread at
+# a time.
+Schedule = Callable[[int], Sequence[tuple[np.ndarray, np.ndarray] | Forward]]
 # (images (n, 3, H, W) uint8, labels of length n, indices (n,) int64) -> the batch of one forward, on the host.
 MakeBatch = Callable[[Tensor, list[Any], Tensor], Batch]
 
@@ -41,8 +55,10 @@ class _Slot:
     """One step's memory, and how far it is. `ready`, `taken` and `remaining` are guarded by the loader's condition."""
 
     def __init__(self) -> None:
-        self.images = torch.empty(0)
-        self.pixels = np.empty(0, np.uint8)
+        self.memory = torch.empty(0, dtype=torch.uint8)
+        self.images: list[Tensor] = []  # of each forward, (n, H, W, 3), views of the memory
+        self.pixels: list[np.ndarray] = []  # of each sample, (H, W, 3), the same views
+        self.reads: list[ReadDecode] = []  # of each sample
         self.epochs: list[int] = []
         self.indices: list[int] = []
         self.labels: list[Any] = []
@@ -53,11 +69,16 @@ class _Slot:
         self.batches: list[Batch] = []
         self.copied: torch.cuda.Event | None = None
 
-    def allocate(self, samples: int, image_shape: tuple[int, int, int], pinned: bool) -> None:
-        """Memory for so many images; what is there is kept when it is enough."""
-        if self.images.shape[0] < samples or self.images.shape[1:] != image_shape:
-            self.images = torch.empty((samples, *image_shape), dtype=torch.uint8, pin_memory=pinned)
-            self.pixels = self.images.numpy()
+    def allocate(self, largest: int, shapes: list[tuple[int, int, int, int]], pinned: bool) -> None:
+        """Images of these shapes, one for each forward, in memory for as many of `largest` bytes each; memory that is
+        enough is kept, so the ring does not grow with which shapes come.
+        """
+        needed = largest * sum(shape[0] for shape in shapes)
+        if self.memory.numel() < needed:
+            self.memory = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned)
+        edges = [0, *accumulate(prod(shape) for shape in shapes)]
+        self.images = [self.memory[start:stop].view(shape) for start, stop, shape in zip(edges, edges[1:], shapes)]
+        self.pixels = [pixels for images in self.images for pixels in images.numpy()]
 
 
 class Loader:
@@ -71,7 +92,7 @@ class Loader:
                             at any step.
     threads      loader threads; they never set a thread count and call nothing that would start more
     prefetch     steps made ready ahead of the one in use
-    image_shape  (H, W, 3)
+    image_shape  (H, W, 3): of every image, or the largest where the schedule names the shapes of its forwards
     device       where the batches shall be. On a CUDA device they are copied from pinned memory on a stream of the
                  loader's own, and the consumer's current stream waits for that copy.
 
@@ -182,7 +203,7 @@ class Loader:
                 for at in range(start, stop):
                     if self._stopping:
                         return
-                    slot.labels[at] = self._read_decode(slot.epochs[at], slot.indices[at], slot.pixels[at])
+                    slot.labels[at] = slot.reads[at](slot.epochs[at], slot.indices[at], slot.pixels[at])
                 self._finish(slot, stop - start)
         except BaseException as error:  # the consumer raises it
             with self._changed:
@@ -213,13 +234,20 @@ class Loader:
             slot.free = False
         if slot.copied is not None:
             slot.copied.synchronize()  # the device may still be reading this memory
-        forwards = self._schedule(self._open_step)
-        slot.sizes = [len(indices) for _, indices in forwards]
-        slot.epochs = np.concatenate([epochs for epochs, _ in forwards]).tolist()
-        slot.indices = np.concatenate([indices for _, indices in forwards]).tolist()
+        forwards = [
+            forward if isinstance(forward, Forward) else Forward(*forward)
+            for forward in self._schedule(self._open_step)
+        ]
+        slot.sizes = [len(forward.indices) for forward in forwards]
+        slot.epochs = np.concatenate([forward.epochs for forward in forwards]).tolist()
+        slot.indices = np.concatenate([forward.indices for forward in forwards]).tolist()
         slot.labels = [None] * len(slot.indices)
+        slot.reads = [forward.read or self._read_decode for forward in forwards for _ in forward.indices]
         slot.remaining = len(slot.indices)
-        slot.allocate(len(slot.indices), self._image_shape, self._cuda)
+        shapes = [(len(forward.indices), *(forward.shape or self._image_shape[:2]), 3) for forward in forwards]
+        largest = prod(self._image_shape)
+        assert all(prod(shape[1:]) <= largest for shape in shapes), "image_shape is the largest that the schedule names"
+        slot.allocate(largest, shapes, self._cuda)
         self._open, self._position = slot, 0
         self._open_step += 1
         if not slot.indices:  # a rank may have nothing to evaluate in a step
@@ -234,9 +262,9 @@ class Loader:
                 return
         batches, start = [], 0
         indices = torch.tensor(slot.indices, dtype=torch.int64)
-        for size in slot.sizes:
+        for size, pixels in zip(slot.sizes, slot.images):
             stop = start + size
-            images = slot.images[start:stop].permute(0, 3, 1, 2)
+            images = pixels.permute(0, 3, 1, 2)
             batches.append(self._make_batch(images, slot.labels[start:stop], indices[start:stop]))
             start = stop
         if self._stream is not None:

@@ -41,11 +41,12 @@ def resample_torch(
     """Resize whole pixels to the window's size and write the part that starts at its skip into `out`.
 
     region  (h, w, 3) uint8, the window's region at full scale; contiguous
-    out     (oh, ow, 3) uint8
+    out     (oh, ow, 3) uint8; may be part of a larger picture
 
     Only calls that stay in this thread: torch's copy and flip would start a pool of threads for each loader thread.
     """
-    direct = not flip and out.shape[:2] == window[4:6]
+    # torch writes to memory of its own and copies when the rows of a result do not lie one after the other.
+    direct = not flip and out.shape[:2] == window[4:6] and out.flags.c_contiguous
     target = out if direct else scratch("resized", window.resized_height, window.resized_width)
     aten = torch.ops.aten
     upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d

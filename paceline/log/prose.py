@@ -45,8 +45,17 @@ def target_text(name: str, value: float) -> str:
 
 
 def leading_metrics(names: Iterable[str]) -> list[str]:
-    """Of an evaluation's metrics those that one line or one chart has room for: of COCO's twelve AP, AP50 and AP75."""
-    return [name for name in names if (coco := _COCO.fullmatch(name)) is None or (coco[2] == "ap" and not coco[4])]
+    """Of an evaluation's metrics those that one line or one chart has room for.
+
+    Of COCO's twelve AP, AP50 and AP75; where boxes and masks were scored, AP of both, then AP50 of both.
+    """
+    split = [(name, _COCO.fullmatch(name)) for name in names]
+    both = {coco[1] for _, coco in split if coco} == {"box", "mask"}
+    kept = [(name, coco) for name, coco in split if coco is None or (coco[2] == "ap" and not coco[4])]
+    if not both:
+        return [name for name, _ in kept]
+    kept = [(name, coco) for name, coco in kept if coco is None or coco[3] in ("", "50")]
+    return [name for name, _ in sorted(kept, key=lambda pair: pair[1] is not None and pair[1][3] == "50")]
 
 
 def duration(seconds: float | None) -> str:

@@ -12,6 +12,7 @@ Source: Lin et al. 2014, and cocodataset.org, "Detection Evaluation".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -62,9 +63,9 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class BoxScores:
-    """The official numbers and what the report draws."""
+    """The official numbers and what the report draws; of boxes, or of masks (metrics/coco_masks.py)."""
 
-    metrics: dict[str, float]  # box_ap, box_ap50, ..., box_ar_large, in the official order
+    metrics: dict[str, float]  # box_ap, box_ap50, ..., box_ar_large, in the official order; of masks mask_ap, ...
     per_class: list[ClassScore]  # K entries; class k is entry k-1
     curves: (
         np.ndarray
@@ -87,21 +88,30 @@ def subset(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
     images = len(truth.image_ids)
     if len(numbers) and (numbers.min() < 0 or numbers.max() >= images or len(np.unique(numbers)) < len(numbers)):
         raise ValueError(f"image numbers must be in 0..{images - 1}, each once")
-    counts = np.diff(truth.starts)[numbers]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    # Row r of the result, in image j, is row r - starts[j] of that image's objects.
-    rows = np.arange(starts[-1]) + np.repeat(truth.starts[numbers] - starts[:-1], counts)
+    rows = rows_of(truth.starts, numbers)
     return GroundTruth(
         image_ids=truth.image_ids[numbers],
         heights=truth.heights[numbers],
         widths=truth.widths[numbers],
-        starts=starts,
+        starts=np.concatenate([[0], np.cumsum(np.diff(truth.starts)[numbers])]).astype(np.int64),
         boxes=truth.boxes[rows],
         classes=truth.classes[rows],
         crowd=truth.crowd[rows],
         areas=truth.areas[rows],
         num_classes=truth.num_classes,
     )
+
+
+def rows_of(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The rows of the objects of these images, image after image.
+
+    starts   (N+1,) int64: image i has rows starts[i]:starts[i + 1]
+    numbers  (n,) int64 in 0..N-1
+    """
+    counts = np.diff(starts)[numbers]
+    ends = np.cumsum(counts)
+    # Row r of the result, in image j, is row r - (ends[j] - counts[j]) of that image's objects.
+    return np.arange(counts.sum()) + np.repeat(starts[:-1][numbers] - (ends - counts), counts)
 
 
 def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:
@@ -112,12 +122,20 @@ def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:
     Raises ValueError where a detection names no image or class of `truth`, or is not finite.
     """
     check_detections(truth, detections)
-    precision, recall = _accumulate(truth, detections)
+    return scores_of(*_accumulate(truth, detections), truth, "box")
+
+
+def scores_of(precision: np.ndarray, recall: np.ndarray, truth: GroundTruth, kind: Literal["box", "mask"]) -> BoxScores:
+    """From the scorer's arrays to the official numbers, named after `kind`.
+
+    precision  (T, R, K, 4 areas, 3 limits) float64, -1 where a class has no object
+    recall     (T, K, 4 areas, 3 limits)
+    """
     objects = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)[1:]
     curves = np.ascontiguousarray(precision[IOU_50, :, :, ALL_AREAS, MOST_100].T)
     present = curves[(curves > ABSENT).all(axis=1)]
     return BoxScores(
-        metrics=_twelve(precision, recall),
+        metrics={f"{kind}_{name}": value for name, value in _twelve(precision, recall).items()},
         per_class=[
             ClassScore(
                 ap=_mean(precision[:, :, k, ALL_AREAS, MOST_100]),
@@ -146,13 +164,19 @@ def check_detections(truth: GroundTruth, detections: Detections) -> None:
         raise ValueError(f"{(~finite).sum()} of {len(finite)} detections have a box or a score that is not finite")
 
 
+def places_of_ids(truth: GroundTruth) -> np.ndarray:
+    """(N,) int64: the place of each image's id in sorted order. Scorers know images by it: what decides between equal scores is
+    the order alone."""
+    place = np.empty(len(truth.image_ids), np.int64)
+    place[np.argsort(truth.image_ids, kind="stable")] = np.arange(len(place))
+    return place
+
+
 def _accumulate(truth: GroundTruth, detections: Detections) -> tuple[np.ndarray, np.ndarray]:
     """-> precision (T, R, K, 4 areas, 3 limits) and recall (T, K, 4 areas, 3 limits), -1 where a class has no object."""
     from hotcoco import COCO, COCOeval
 
-    # Images are known by the place of their id in sorted order: what decides between equal scores is the order alone.
-    place = np.empty(len(truth.image_ids), np.int64)
-    place[np.argsort(truth.image_ids, kind="stable")] = np.arange(len(place))
+    place = places_of_ids(truth)
     images = [{"id": i, "height": 0, "width": 0} for i in range(len(place))]
     categories = [{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)]
     wanted = COCO.from_arrays(
@@ -183,18 +207,18 @@ def _twelve(precision: np.ndarray, recall: np.ndarray) -> dict[str, float]:
     """The official summary; the means run over the same values in the same order as pycocotools', so their sums agree."""
     most = precision[:, :, :, :, MOST_100]
     return {
-        "box_ap": _mean(most[:, :, :, ALL_AREAS]),
-        "box_ap50": _mean(most[IOU_50, :, :, ALL_AREAS]),
-        "box_ap75": _mean(most[IOU_75, :, :, ALL_AREAS]),
-        "box_ap_small": _mean(most[:, :, :, SMALL]),
-        "box_ap_medium": _mean(most[:, :, :, MEDIUM]),
-        "box_ap_large": _mean(most[:, :, :, LARGE]),
-        "box_ar1": _mean(recall[:, :, ALL_AREAS, MOST_1]),
-        "box_ar10": _mean(recall[:, :, ALL_AREAS, MOST_10]),
-        "box_ar100": _mean(recall[:, :, ALL_AREAS, MOST_100]),
-        "box_ar_small": _mean(recall[:, :, SMALL, MOST_100]),
-        "box_ar_medium": _mean(recall[:, :, MEDIUM, MOST_100]),
-        "box_ar_large": _mean(recall[:, :, LARGE, MOST_100]),
+        "ap": _mean(most[:, :, :, ALL_AREAS]),
+        "ap50": _mean(most[IOU_50, :, :, ALL_AREAS]),
+        "ap75": _mean(most[IOU_75, :, :, ALL_AREAS]),
+        "ap_small": _mean(most[:, :, :, SMALL]),
+        "ap_medium": _mean(most[:, :, :, MEDIUM]),
+        "ap_large": _mean(most[:, :, :, LARGE]),
+        "ar1": _mean(recall[:, :, ALL_AREAS, MOST_1]),
+        "ar10": _mean(recall[:, :, ALL_AREAS, MOST_10]),
+        "ar100": _mean(recall[:, :, ALL_AREAS, MOST_100]),
+        "ar_small": _mean(recall[:, :, SMALL, MOST_100]),
+        "ar_medium": _mean(recall[:, :, MEDIUM, MOST_100]),
+        "ar_large": _mean(recall[:, :, LARGE, MOST_100]),
     }
 
 

@@ -3,7 +3,7 @@
 Letters: n images of the evaluation   D detections
 Nothing is lost on the way: a column travels in half its width where that holds every value exactly (28 bytes a detection whose box
 and score were computed in float32, 44 where only the score was), and an image's detections keep their order, which decides between
-equal scores.
+equal scores. Masks travel as their run-length strings, end to end, and their lengths.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.boxes.run_lengths import RunLengths
 from paceline.metrics.coco import Detections, no_detections
 from paceline.metrics.top_k import check_every_image_once
 
@@ -26,20 +27,23 @@ class Share:
 
     scored: np.ndarray  # int64, the images this rank went through, also those in which it found nothing
     detections: Detections
+    masks: RunLengths | None = None  # of the detections, row by row; None where the task has none
 
 
 def pack(share: Share) -> bytes:
     """Compact bytes, to be sent to rank 0; nothing is pickled. A rank without images packs empty arrays."""
     found = share.detections
     buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        scored=_smallest(share.scored),
-        images=_smallest(found.images),
-        boxes=_smallest(found.boxes),
-        classes=_smallest(found.classes),
-        scores=_smallest(found.scores),
-    )
+    columns = {
+        "scored": _smallest(share.scored),
+        "images": _smallest(found.images),
+        "boxes": _smallest(found.boxes),
+        "classes": _smallest(found.classes),
+        "scores": _smallest(found.scores),
+    }
+    if share.masks is not None:
+        columns.update(mask_text=share.masks.text, mask_lengths=_smallest(np.diff(share.masks.starts)))
+    np.savez(buffer, **columns)  # pyright: ignore[reportArgumentType]  numpy's own flags are keywords, too
     return buffer.getvalue()
 
 
@@ -52,7 +56,11 @@ def unpack(packed: bytes) -> Share:
             classes=arrays["classes"].astype(np.int64),
             scores=arrays["scores"].astype(np.float64),
         )
-        return Share(arrays["scored"].astype(np.int64), found)
+        masks = None
+        if "mask_text" in arrays:
+            lengths = arrays["mask_lengths"].astype(np.int64)
+            masks = RunLengths(arrays["mask_text"], np.concatenate([np.zeros(1, np.int64), lengths]).cumsum())
+        return Share(arrays["scored"].astype(np.int64), found, masks)
 
 
 def join(shares: Sequence[Share], numbers: np.ndarray) -> Detections:
@@ -63,17 +71,39 @@ def join(shares: Sequence[Share], numbers: np.ndarray) -> Detections:
     Raises RuntimeError unless every one of these images was scored exactly once, or where a detection lies in an image that its
     own rank did not score.
     """
+    return _joined_detections(shares, *_rows_in_order(shares, numbers))
+
+
+def join_masks(shares: Sequence[Share], numbers: np.ndarray) -> tuple[Detections, RunLengths]:
+    """As `join`, with the detections' masks, row by row.
+
+    Raises RuntimeError as `join` does, and where a share does not have one mask a detection.
+    """
+    for rank, share in enumerate(shares):
+        if share.masks is None or len(share.masks) != len(share.detections.scores):
+            has = 0 if share.masks is None else len(share.masks)
+            raise RuntimeError(f"share {rank} has {has} masks of {len(share.detections.scores)} detections")
+    rows, order = _rows_in_order(shares, numbers)
+    masks = RunLengths.join([share.masks for share in shares if share.masks is not None])
+    return _joined_detections(shares, rows, order), masks.take(order)
+
+
+def _rows_in_order(shares: Sequence[Share], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """-> of all shares' detections, end to end, the place of their image in `numbers`, and their order by it. Raises as `join`."""
     numbers = np.asarray(numbers, np.int64)
     check_every_image_once(_joined([share.scored for share in shares], np.zeros(0, np.int64)), numbers)
     for rank, share in enumerate(shares):
         strange = ~np.isin(share.detections.images, share.scored)
         if strange.any():
             raise RuntimeError(f"share {rank} has {strange.sum()} detections in images that it did not score")
-    nothing, parts = no_detections(), [share.detections for share in shares]
-    images = _joined([part.images for part in parts], nothing.images)
+    images = _joined([share.detections.images for share in shares], no_detections().images)
     by_number = np.argsort(numbers)
     rows = by_number[np.searchsorted(numbers, images, sorter=by_number)] if len(images) else images
-    order = np.argsort(rows, kind="stable")
+    return rows, np.argsort(rows, kind="stable")
+
+
+def _joined_detections(shares: Sequence[Share], rows: np.ndarray, order: np.ndarray) -> Detections:
+    nothing, parts = no_detections(), [share.detections for share in shares]
     return Detections(
         images=rows[order],
         boxes=_joined([part.boxes for part in parts], nothing.boxes)[order],

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from paceline.optim.clip import clip_gradients
 from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import NamedParameter
+from paceline.optim.parameter_groups import NamedParameter, by_rate
 from paceline.optim.tensor_state import copy_into
 
 # Published defaults (Kingma and Ba 2015).
@@ -34,16 +35,20 @@ class AdamW:
         weight_decay: float,
         second: float = SECOND_MOMENT,
         eps: float = EPSILON,
+        clip_value: float = 0.0,
+        clip_norm: float = 0.0,
     ) -> None:
         """
-        parameters    what to train and what of it decays (`named_parameters`)
+        parameters    what to train, what of it decays, and at which share of the learning rate (`named_parameters`)
         momentum      b1, in [0, 1)
         weight_decay  d
         second        b2
+        clip_value, clip_norm  bounds of g (optim/clip.py); 0 = off
         """
         self.parameters = list(parameters)
         self.momentum, self.second, self.eps = momentum, second, eps
         self.weight_decay = weight_decay
+        self.clip_value, self.clip_norm = clip_value, clip_norm
         self.means = [torch.zeros_like(parameter.tensor) for parameter in self.parameters]
         self.squares = [torch.zeros_like(parameter.tensor) for parameter in self.parameters]
         device = self.parameters[0].tensor.device if self.parameters else torch.device("cpu")
@@ -59,7 +64,8 @@ class AdamW:
         chosen = [index for index, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
         if not chosen:
             return
-        weights: list[Tensor] = [self.parameters[index].tensor for index in chosen]
+        parameters = [self.parameters[index] for index in chosen]
+        weights: list[Tensor] = [parameter.tensor for parameter in parameters]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         means, squares = [self.means[index] for index in chosen], [self.squares[index] for index in chosen]
         found = None if scaler is None else scaler.unscale(gradients)
@@ -67,10 +73,12 @@ class AdamW:
         if found is not None:
             for gradient in gradients:
                 gradient.masked_fill_(found > 0, 0.0)
+        clip_gradients(gradients, value=self.clip_value, norm=self.clip_norm)
         self.steps += taken
-        decaying: list[Tensor] = [self.parameters[index].tensor for index in chosen if self.parameters[index].decays]
-        if self.weight_decay and decaying:
-            torch._foreach_mul_(decaying, torch.as_tensor(1 - lr * self.weight_decay * taken))  # pyright: ignore[reportPrivateImportUsage]
+        for rate, places in by_rate(parameters).items():
+            decaying = [weights[place] for place in places if parameters[place].decays]
+            if self.weight_decay and decaying:
+                torch._foreach_mul_(decaying, torch.as_tensor(1 - lr * rate * self.weight_decay * taken))  # pyright: ignore[reportPrivateImportUsage]
         keep = [1 - (1 - beta) * taken for beta in (self.momentum, self.second)]
         torch._foreach_mul_(means, keep[0])  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_add_(means, gradients, alpha=1 - self.momentum)  # pyright: ignore[reportPrivateImportUsage]
@@ -82,7 +90,8 @@ class AdamW:
         torch._foreach_div_(divisors, root)  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_add_(divisors, self.eps)  # pyright: ignore[reportPrivateImportUsage]
         moves = torch._foreach_div(means, divisors)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_mul_(moves, scale)  # pyright: ignore[reportPrivateImportUsage]
+        for rate, places in by_rate(parameters).items():
+            torch._foreach_mul_([moves[place] for place in places], scale * rate)  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_sub_(weights, moves)  # pyright: ignore[reportPrivateImportUsage]
         if scaler is not None and found is not None:
             scaler.update(found)

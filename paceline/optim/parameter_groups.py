@@ -1,4 +1,4 @@
-"""Which tensors decay and which get LARS's own rate, decided by the type of the module that owns them.
+"""Which tensors decay, which get LARS's own rate and which a rate of their own, decided by the module that owns them.
 
 Source: MLPerf's MXNet ResNet decays `*_weight` and the FC bias, never BatchNorm's gamma and beta, and gives LARS to
 everything but gamma, beta and bias.
@@ -6,6 +6,7 @@ everything but gamma, beta and bias.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,13 +25,15 @@ class NamedParameter:
     tensor: nn.Parameter
     decays: bool
     adapts: bool
+    rate: float = 1.0  # factor on the learning rate
 
 
-def named_parameters(model: nn.Module, decay_on: DecayOn) -> list[NamedParameter]:
+def named_parameters(model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.0) -> list[NamedParameter]:
     """Every trainable parameter of `model`, each once, in module order; frozen ones are left out.
 
     decay_on  all: every tensor decays; no_norm: weights and biases of convolutions and linear layers;
               no_norm_no_bias: their weights alone
+    bias_lr   factor on the learning rate of every bias, a normalisation layer's too, as Detectron's BIAS_LR_FACTOR
     A tensor adapts (LARS) when it is neither a bias nor a normalisation layer's.
     """
     parameters: list[NamedParameter] = []
@@ -43,5 +46,15 @@ def named_parameters(model: nn.Module, decay_on: DecayOn) -> list[NamedParameter
             seen.add(id(tensor))
             weight = not norm and name != "bias"
             decays = decay_on == "all" or (not norm and (decay_on == "no_norm" or weight))
-            parameters.append(NamedParameter(f"{prefix}.{name}" if prefix else name, tensor, decays, adapts=weight))
+            full = f"{prefix}.{name}" if prefix else name
+            rate = bias_lr if name == "bias" else 1.0
+            parameters.append(NamedParameter(full, tensor, decays, adapts=weight, rate=rate))
     return parameters
+
+
+def by_rate(parameters: Sequence[NamedParameter]) -> dict[float, list[int]]:
+    """Factor on the learning rate -> places in `parameters` of those that have it, in order."""
+    places: dict[float, list[int]] = {}
+    for place, parameter in enumerate(parameters):
+        places.setdefault(parameter.rate, []).append(place)
+    return places

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from paceline.config.errors import RecipeError
+from paceline.optim.clip import clip_gradients
 from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import NamedParameter
+from paceline.optim.parameter_groups import NamedParameter, by_rate
 from paceline.optim.tensor_state import copy_into
 from paceline.optim.update import decay, update_lr_inside, update_torch
 
@@ -36,12 +37,15 @@ class SGD:
         weight_decay: float,
         form: MomentumForm = "torch",
         nesterov: bool = False,
+        clip_value: float = 0.0,
+        clip_norm: float = 0.0,
     ) -> None:
         """
-        parameters    what to train and what of it decays (`named_parameters`)
+        parameters    what to train, what of it decays, and at which share of the learning rate (`named_parameters`)
         momentum      m, in [0, 1)
         weight_decay  d, added to the gradient
         nesterov      step along the look-ahead gradient; torch form only
+        clip_value, clip_norm  bounds of g (optim/clip.py); 0 = off
         Raises RecipeError for nesterov in another form.
         """
         if nesterov and form != "torch":
@@ -51,6 +55,7 @@ class SGD:
         self.weight_decay = weight_decay
         self.form: MomentumForm = form
         self.nesterov = nesterov
+        self.clip_value, self.clip_norm = clip_value, clip_norm
         self.velocities = [torch.zeros_like(parameter.tensor) for parameter in self.parameters]
 
     @torch.no_grad()
@@ -61,30 +66,32 @@ class SGD:
         previous_lr  that of the step before, for lr_inside_corrected; None on the first step
         scaler       divides the gradients first; a step that overflowed changes neither weights nor velocities
         """
-        chosen = [(p, v) for p, v in zip(self.parameters, self.velocities) if p.tensor.grad is not None]
+        chosen = [place for place, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
         if not chosen:
             return
-        weights: list[Tensor] = [parameter.tensor for parameter, _ in chosen]
+        parameters = [self.parameters[place] for place in chosen]
+        weights: list[Tensor] = [parameter.tensor for parameter in parameters]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        velocities = [velocity for _, velocity in chosen]
+        velocities = [self.velocities[place] for place in chosen]
         found = None if scaler is None else scaler.unscale(gradients)
         if found is not None:
             for gradient in gradients:
                 gradient.masked_fill_(found > 0, 0.0)
-        ratios = self._ratios([parameter for parameter, _ in chosen], weights, gradients)
-        decaying = [index for index, (parameter, _) in enumerate(chosen) if parameter.decays]
+        clip_gradients(gradients, value=self.clip_value, norm=self.clip_norm)
+        ratios = self._ratios(parameters, weights, gradients)
+        decaying = [index for index, parameter in enumerate(parameters) if parameter.decays]
         decay([gradients[index] for index in decaying], [weights[index] for index in decaying], self.weight_decay)
         for index, ratio in ratios.items():
             gradients[index].mul_(ratio)
-        if self.form == "torch":
-            update_torch(
-                weights, gradients, velocities, lr=lr, momentum=self.momentum, nesterov=self.nesterov, found=found
-            )
-        else:
-            momentum = self.momentum
-            if self.form == "lr_inside_corrected" and previous_lr:
-                momentum *= lr / previous_lr
-            update_lr_inside(weights, gradients, velocities, lr=lr, momentum=momentum, found=found)
+        momentum = self.momentum
+        if self.form == "lr_inside_corrected" and previous_lr:
+            momentum *= lr / previous_lr
+        for rate, places in by_rate(parameters).items():
+            of_rate = ([group[place] for place in places] for group in (weights, gradients, velocities))
+            if self.form == "torch":
+                update_torch(*of_rate, lr=lr * rate, momentum=momentum, nesterov=self.nesterov, found=found)
+            else:
+                update_lr_inside(*of_rate, lr=lr * rate, momentum=momentum, found=found)
         if scaler is not None and found is not None:
             scaler.update(found)
 

@@ -7,19 +7,32 @@ from pathlib import Path
 
 from paceline.predict.boxes import BoxPredictor, Found
 from paceline.predict.classes import Answer, ClassPredictor
+from paceline.predict.instances import FoundObjects, InstancePredictor
 from paceline.predict.photos import Photo, find_photos
 from paceline.trained import Trained, open_trained
 
-__all__ = ["Answer", "BoxPredictor", "ClassPredictor", "Found", "Photo", "find_photos", "load"]
+__all__ = [
+    "Answer",
+    "BoxPredictor",
+    "ClassPredictor",
+    "Found",
+    "FoundObjects",
+    "InstancePredictor",
+    "Photo",
+    "find_photos",
+    "load",
+]
 
+Predictor = ClassPredictor | BoxPredictor | InstancePredictor
 # By the recipe's task.
-PREDICTORS: dict[str, Callable[[Trained], ClassPredictor | BoxPredictor]] = {
+PREDICTORS: dict[str, Callable[[Trained], Predictor]] = {
     "classification": ClassPredictor,
     "ssd": BoxPredictor,
+    "maskrcnn": InstancePredictor,
 }
 
 
-def load(run: str | Path, *, checkpoint: str = "best") -> ClassPredictor | BoxPredictor:
+def load(run: str | Path, *, checkpoint: str = "best") -> Predictor:
     """Open a run folder for prediction.
 
     checkpoint  best, last or step-N

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config.recipe import Recipe
-from paceline.recipes import resnet50, ssd
+from paceline.recipes import maskrcnn, resnet50, ssd
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "resnet50": resnet50.sgd,
@@ -33,4 +33,12 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "ssd-gaudi-cosine": ssd.gaudi_cosine,
     "ssd-custom": ssd.custom,
     "ssd-tiny": ssd.tiny,
+    "maskrcnn": maskrcnn.mlperf,
+    "maskrcnn-nvidia-96": maskrcnn.nvidia_96,
+    "maskrcnn-nvidia-256": maskrcnn.nvidia_256,
+    "maskrcnn-nvidia-256-48nodes": maskrcnn.nvidia_256_48nodes,
+    "maskrcnn-gluoncv": maskrcnn.gluoncv,
+    "maskrcnn-gluoncv-192": maskrcnn.gluoncv_192,
+    "maskrcnn-custom": maskrcnn.custom,
+    "maskrcnn-tiny": maskrcnn.tiny,
 }

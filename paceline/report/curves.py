@@ -64,7 +64,7 @@ def draw_chart(
     x_end: float,
     value_text: Callable[[str, float], str],
     scale: Literal["linear", "log", "percent"] = "linear",
-    level: tuple[str, float] | None = None,
+    levels: Sequence[tuple[str, float]] = (),
     from_zero_to: float | None = None,
     width: int = WIDE,
 ) -> Chart | None:
@@ -74,7 +74,7 @@ def draw_chart(
     value_text    (line name, value) -> what the tooltip says
     scale         of the y axis; percent shows fractions times 100
     from_zero_to  the y axis begins at 0 and shows at least up to here
-    level         a dashed horizontal line, such as the target, with its label
+    levels        dashed horizontal lines, such as targets, with their labels
     """
     drawn = [line for line in (_thinned(line) for line in lines) if any(map(math.isfinite, line.y))]
     if not drawn:
@@ -100,10 +100,11 @@ def draw_chart(
         axes = figure.add_subplot()
         for line in drawn:
             axes.plot(line.x, line.y, color=_SERIES[line.colour % len(_SERIES)], label=line.name, **_look(line))
-        if level is not None:
-            axes.axhline(level[1], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+        for place, (text, level) in enumerate(levels):  # labels alternate between the sides: levels may lie close
+            axes.axhline(level, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+            edge, side, indent = (1, "right", -2) if place % 2 == 0 else (0, "left", 2)
             axes.annotate(
-                level[0], (1, level[1]), (-2, 3), ("axes fraction", "data"), "offset points", ha="right", color=_INK
+                text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK
             )
         if scale == "log":
             axes.set_yscale("log")

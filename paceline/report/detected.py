@@ -1,19 +1,18 @@
-"""What a detector's predictions say: which photos to show, how good each class is, which classes are taken for which.
+"""What a detector's predictions say: which photos to show, what counts as found, which classes are taken for which.
 
 A predictions file, RUN/predictions/step-*.json; boxes are left, top, width, height in pixels, labels are 1..K:
     {"step": 350, "kind": "boxes", "classes": [name, ...],
      "images": [{"index", "image_id", "file", "width", "height", "boxes", "labels", "scores",     (best first)
                  "truth": {"boxes", "labels", "crowd"}}, ...],
-     "per_class": [{"name", "ap", "ap50", "ar100", "objects"}, ...],
-     "curves": {"iou": 0.5, "recall": [101 values], "classes": {name: [101 precisions]}, "mean": [101 precisions]}}
--1 stands for a value that does not exist, as in COCO's own numbers.
+     "per_class", "curves": see scored.py}
+Of kind "instances" an image and its truth also have "masks": for each box the `counts` of COCO's compressed run-length
+encoding, its size that of the photo; null for an object whose mask is not known.
 Letters: n boxes found in an image   m boxes annotated   K classes
 """
 
 from __future__ import annotations
 
-import base64
-import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,22 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from paceline.metrics.coco import Detections, GroundTruth
 from paceline.metrics.confusion import BACKGROUND, MATCH_IOU, SHOWN_SCORE, confusion, overlaps
-from paceline.report.curves import WIDE, Chart, Line, draw_chart
-from paceline.report.draw_boxes import Mark, beside
+from paceline.report.draw_masks import RunLengths
 
-# Each half of a picture fits into this many pixels: legible at the width that the page gives it.
-HALF_WIDTH, HALF_HEIGHT = 400, 300
 # Where nothing is sure enough to be shown, so many of the best boxes are.
 UNSURE = 3
-# A crowded photo would be nothing but frames.
-MOST_FOUND = 40
-# Classes whose curves are told apart by colour, beside the mean.
-MOST_CURVES = 5
-_FREE, _ON_CROWD = -1, -2
+# Partners of a box found that matches no object.
+FREE, ON_CROWD = -1, -2
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,8 @@ class Scene:
     truth: np.ndarray  # (m, 4)
     truth_labels: np.ndarray  # (m,)
     crowd: np.ndarray  # (m,) bool
+    masks: Sequence[RunLengths] = ()  # n of them, or none where the predictions are boxes alone
+    truth_masks: Sequence[RunLengths | None] = ()  # m, or none; None for an object whose mask is not known
 
     @cached_property
     def partners(self) -> np.ndarray:
@@ -65,21 +59,21 @@ class Scene:
         ).reshape(shape)
         same = self.labels[:, None] == self.truth_labels[None, :]
         free = ~self.crowd
-        partners = np.full(len(self.boxes), _FREE)
+        partners = np.full(len(self.boxes), FREE)
         for found in np.flatnonzero(self.scores >= SHOWN_SCORE):
             reach = np.where(same[found] & free, overlap[found], 0.0)
             if reach.size and reach.max() >= MATCH_IOU:
                 partners[found] = reach.argmax()
                 free[partners[found]] = False
             elif (same[found] & self.crowd & (overlap[found] >= MATCH_IOU)).any():
-                partners[found] = _ON_CROWD
+                partners[found] = ON_CROWD
         return partners
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Objects found, objects there, and boxes where no such object is."""
         right = int((self.partners >= 0).sum())
-        wrong = int(((self.partners == _FREE) & (self.scores >= SHOWN_SCORE)).sum())
+        wrong = int(((self.partners == FREE) & (self.scores >= SHOWN_SCORE)).sum())
         return right, int((~self.crowd).sum()), wrong
 
     @property
@@ -88,40 +82,49 @@ class Scene:
         right, there, wrong = self.counts
         return 2 * right / (right + wrong + there) if right + wrong + there else None
 
+    @property
+    def hues(self) -> tuple[list[int], list[int]]:
+        """Numbers of the hues of the n masks found and of the m annotated: through each class, a found pair has one."""
+        count, there = Counter[int](), []
+        for label in self.truth_labels.tolist():
+            there.append(count[label])
+            count[label] += 1
+        found = []
+        for label, partner in zip(self.labels.tolist(), self.partners.tolist()):
+            found.append(there[partner] if partner >= 0 else count[label])
+            count[label] += partner < 0
+        return found, there
 
-@dataclass(frozen=True)
-class ShownScene:
-    """A photo as the page shows it.
+    @cached_property
+    def mask_overlaps(self) -> np.ndarray:
+        """IoU of the mask of each object found with the mask annotated, 0..1; () without masks."""
+        from hotcoco.mask import iou
 
-    picture  a data URI, predictions on the left and annotations on the right; "" where the file cannot be read
-    """
-
-    file: str
-    found: int
-    there: int
-    wrong: int
-    quality: float
-    picture: str
+        pairs = zip(self.masks, self.partners.tolist())
+        known = [(mask, there) for mask, real in pairs if real >= 0 and (there := self.truth_masks[real])]
+        return np.array([iou([mask], [there], [0])[0, 0] for mask, there in known])
 
 
 def read_scenes(predictions: Mapping[str, Any], root: Path) -> list[Scene]:
-    """Every image of a predictions file of kind boxes, with the boxes worth showing; relative files lie in `root`."""
+    """Every image of a predictions file of either kind, with the boxes worth showing; relative files lie in `root`."""
     scenes = []
     for image in predictions["images"]:
         scores = np.asarray(image["scores"], np.float64)
         keep = int((scores >= SHOWN_SCORE).sum()) or UNSURE
-        truth = image["truth"]
+        truth, size = image["truth"], (int(image["height"]), int(image["width"]))
         scenes.append(
             Scene(
                 file=str(root / image["file"]),
-                width=int(image["width"]),
-                height=int(image["height"]),
+                width=size[1],
+                height=size[0],
                 boxes=_rows(image["boxes"][:keep]),
                 labels=np.asarray(image["labels"][:keep], np.int64),
                 scores=scores[:keep],
                 truth=_rows(truth["boxes"]),
                 truth_labels=np.asarray(truth["labels"], np.int64),
                 crowd=np.asarray(truth["crowd"], bool),
+                masks=_encoded(image.get("masks", ())[:keep], size),
+                truth_masks=_encoded(truth.get("masks", ()), size),
             )
         )
     return scenes
@@ -135,20 +138,6 @@ def worst_and_best(scenes: Sequence[Scene], most: int) -> tuple[list[Scene], lis
     worst = rising[: min(most, max(1, len(rated) // 2))]
     chosen = {id(scene) for scene in worst}
     return worst, [scene for scene in falling if id(scene) not in chosen][:most]
-
-
-def with_pictures(scenes: Sequence[Scene], names: Sequence[str]) -> list[ShownScene]:
-    """The photos with their boxes as JPEG data URIs.
-
-    names  of classes 1..K
-    """
-    return [ShownScene(scene.file, *scene.counts, scene.quality or 0.0, _picture(scene, names)) for scene in scenes]
-
-
-def class_table(predictions: Mapping[str, Any]) -> list[tuple[str, float, float, float, int]]:
-    """(class, AP, AP50, AR100, objects) for every class that has objects, the worst first."""
-    rows = [(row["name"], row["ap"], row["ap50"], row["ar100"], row["objects"]) for row in predictions["per_class"]]
-    return sorted((row for row in rows if row[1] >= 0), key=lambda row: (row[1], row[0]))
 
 
 def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
@@ -201,60 +190,8 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str
     ]
 
 
-def precision_recall(predictions: Mapping[str, Any]) -> Chart | None:
-    """Precision over recall at IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
-
-    None where no class has an object.
-    """
-    curves, rows = predictions["curves"], class_table(predictions)
-    recall = curves["recall"]
-    at = [f"recall {value:.2f}" for value in recall]
-    if len(rows) > MOST_CURVES:
-        rows = [rows[round(place * (len(rows) - 1) / (MOST_CURVES - 1))] for place in range(MOST_CURVES)]
-    lines = [Line("mean", recall, curves["mean"], at, 0, "bold")] if len(rows) > 1 else []
-    lines += [Line(name, recall, curves["classes"][name], at, 1 + n) for n, (name, *_) in enumerate(reversed(rows))]
-    return draw_chart(
-        f"Precision over recall at IoU {curves['iou']:g}",
-        lines,
-        x_label="recall",
-        x_end=1,
-        value_text=lambda _, value: f"{value:.3f}",
-        from_zero_to=1.0,
-        width=WIDE,
-    )
-
-
-def _picture(scene: Scene, names: Sequence[str]) -> str:
-    """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side."""
-    try:
-        with Image.open(scene.file) as photo:
-            photo.draft("RGB", (2 * HALF_WIDTH, 2 * HALF_HEIGHT))
-            pixels = photo.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError):  # the data may have moved since: the page says so
-        return ""
-    across, down = pixels.width / scene.width, pixels.height / scene.height
-    scale = np.array([across, down, across, down])
-    taken = set(scene.partners.tolist())
-    found = [
-        _mark(box * scale, label, f"{names[label - 1]} {score:.2f}", partner == _FREE)
-        for box, label, score, partner in zip(scene.boxes, scene.labels.tolist(), scene.scores, scene.partners)
-    ]
-    there = [
-        _mark(
-            box * scale, label, names[int(label) - 1] + (" (crowd)" if crowd else ""), not crowd and number not in taken
-        )
-        for number, (box, label, crowd) in enumerate(zip(scene.truth, scene.truth_labels.tolist(), scene.crowd))
-    ]
-    there.sort(key=lambda mark: -mark.box[2] * mark.box[3])  # the large ones are named first
-    buffer = io.BytesIO()
-    both = beside(pixels, found[:MOST_FOUND], there, width=HALF_WIDTH, height=HALF_HEIGHT)
-    both.save(buffer, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def _mark(box: np.ndarray, label: int, text: str, alone: bool) -> Mark:
-    left, top, width, height = box.tolist()
-    return Mark((left, top, width, height), label, text, "dashed" if alone else "solid")
+def _encoded(counts: Sequence[str | None], size: tuple[int, int]) -> list[Any]:
+    return [None if one is None else {"size": list(size), "counts": one} for one in counts]
 
 
 def _rows(boxes: Sequence[Any]) -> np.ndarray:

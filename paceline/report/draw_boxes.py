@@ -1,4 +1,4 @@
-"""Photos with boxes: what a detector found, what was annotated, both beside each other, and training images with objects.
+"""Photos with boxes and masks: what was found, what was annotated, both beside each other, and training images with objects.
 
 A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
 every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
@@ -8,6 +8,7 @@ drawn. Names never cover each other: a name that finds no free place is left out
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +16,9 @@ from typing import Literal
 from PIL import Image, ImageDraw
 
 from paceline.batch.detection import Objects
+from paceline.batch.instances import InstanceObjects
 from paceline.report.draw import BACKGROUND, MOST_ENLARGED, Photo, font_of, shortened, to_picture
+from paceline.report.draw_masks import Mask, canvas_pixels, instance_colour, with_masks
 
 # Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
 PALETTE = (
@@ -23,6 +26,7 @@ PALETTE = (
     (166, 128, 255), (255, 82, 100), (196, 226, 66), (90, 120, 255), (240, 165, 110), (60, 200, 120),
 )  # fmt: skip
 _HALO = (10, 12, 16)
+_SMALL = 3  # a box up to so many letters' heights square would vanish under a name
 _DASH = 5  # a dash's length in line widths, and the gap's
 
 Rectangle = tuple[int, int, int, int]  # left, top, right, bottom; pixels, right and bottom outside
@@ -36,12 +40,16 @@ class Mark:
     label  class 1..K, picks the colour
     text   what is written beside the box; "" for nothing
     line   dashed for a box that wants attention
+    mask   of the whole photo, see draw_masks.py; None for a box alone
+    hue    which of its class's hues the mask has, 0, 1, 2, ...; None: the next one, counted through the picture
     """
 
     box: tuple[float, float, float, float]
     label: int
     text: str
     line: Literal["solid", "dashed"] = "solid"
+    mask: Mask | None = None
+    hue: int | None = None
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
@@ -99,6 +107,28 @@ def objects_picture(photo: Photo, objects: Objects, names: Sequence[str], *, sid
     return marks_picture(picture, marks, width=side, height=side)
 
 
+def instances_picture(photo: Photo, objects: InstanceObjects, names: Sequence[str], *, side: int) -> Image.Image:
+    """A training image with its objects and their masks as they are handed to the network, scaled as by `objects_picture`.
+
+    objects  boxes and frames in pixels of the photo
+    names    of classes 1..K
+    """
+    picture = to_picture(photo)
+    marks = [
+        Mark(
+            (left, top, right - left, bottom - top),
+            label,
+            names[int(label) - 1],
+            mask=canvas_pixels(canvas, frame, picture.height, picture.width),
+        )
+        for (left, top, right, bottom), label, canvas, frame in zip(
+            objects.boxes.tolist(), objects.classes.tolist(), objects.canvases, objects.frames.tolist()
+        )
+    ]
+    marks.sort(key=lambda mark: -mark.box[2] * mark.box[3])  # the large ones are named first
+    return marks_picture(picture, marks, width=side, height=side)
+
+
 def _pixels(mark: Mark, across: float, down: float, size: tuple[int, int]) -> Rectangle | None:
     """The mark's rectangle in the picture, cut at its border and at least one pixel large; None where nothing is left."""
     left, top, width, height = mark.box
@@ -113,10 +143,19 @@ def _pixels(mark: Mark, across: float, down: float, size: tuple[int, int]) -> Re
 
 def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]]) -> Image.Image:
     """A copy of the picture with the boxes drawn, the small ones over the large ones, and the names over all boxes."""
-    canvas = picture.copy()
-    draw = ImageDraw.Draw(canvas)
     side = math.sqrt(picture.width * picture.height)
     line, text = max(2, round(side / 220)), min(max(round(side / 24), 12), 30)
+    masks, of_class = [], Counter[int]()
+    for _, mark in placed:
+        if mark.mask is not None:
+            number = of_class[mark.label] if mark.hue is None else mark.hue
+            masks.append((mark.mask, instance_colour(colour_of(mark.label), number)))
+            of_class[mark.label] += 1
+    if masks:  # they tell more than the frames, which step back
+        picture = with_masks(picture, masks, line=max(1, line // 3))
+        line, text = max(2, line // 2), max(11, round(text * 0.85))
+    canvas = picture.copy()
+    draw = ImageDraw.Draw(canvas)
     for rectangle, mark in sorted(placed, key=lambda pair: -_area(pair[0])):
         _outline(draw, rectangle, colour_of(mark.label), line, mark.line)
     for words, rectangle, mark in _names(placed, picture.size, text):
@@ -152,9 +191,12 @@ def _outline(
 def _names(placed: list[tuple[Rectangle, Mark]], size: tuple[int, int], text: int) -> list[tuple[str, Rectangle, Mark]]:
     """Where each name stands: (text, rectangle, mark); names are placed in order, and those without room are left out.
 
+    Of the free places a name takes the one that hides the least of small boxes, the first of equal ones.
+
     size  of the picture
     text  height of the letters, pixels
     """
+    small = [box for box, _ in placed if _area(box) <= (_SMALL * text) ** 2]
     taken: list[Rectangle] = []
     names = []
     for box, mark in placed:
@@ -162,13 +204,16 @@ def _names(placed: list[tuple[Rectangle, Mark]], size: tuple[int, int], text: in
             continue
         words = shortened(mark.text, size[0] - text // 2, text)
         width, height = min(size[0], math.ceil(font_of(text).getlength(words)) + text // 2), text + text // 4
+        free = []
         for x, y in _corners(box, width, height):
             left, top = min(max(x, 0), size[0] - width), min(max(y, 0), size[1] - height)
             rectangle = left, top, left + width, top + height
-            if top >= 0 and not any(_meet(rectangle, other) for other in taken):
-                taken.append(rectangle)
-                names.append((words, rectangle, mark))
-                break
+            if top >= 0 and not any(_shared(rectangle, other) for other in taken):
+                free.append(rectangle)
+        if free:
+            best = min(free, key=lambda rectangle: sum(_shared(rectangle, other) for other in small))
+            taken.append(best)
+            names.append((words, best, mark))
     return names
 
 
@@ -181,8 +226,10 @@ def _corners(box: Rectangle, width: int, height: int) -> list[tuple[int, int]]:
     return [(left, top - height), *(inside + outside if roomy else outside + inside)]
 
 
-def _meet(one: Rectangle, other: Rectangle) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _shared(one: Rectangle, other: Rectangle) -> int:
+    """Pixels that lie in both."""
+    across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
+    return max(across, 0) * max(down, 0)
 
 
 def _area(rectangle: Rectangle) -> int:

@@ -6,9 +6,11 @@ that still lie where they lay.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +33,9 @@ SMOOTH_PARTS = 40
 
 # Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
 LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
+
+# What goes into a head's group: "box AP50" stands as AP50 under box, "box AP small" as small.
+_BOX_OR_MASK = re.compile("(box|mask) (AP (?=[sml]))?")
 
 STATUS = {  # end event's status -> (colour, words)
     "success": ("good", "Target reached"),
@@ -58,7 +63,9 @@ def write_report(run: Path) -> Path:
             **_headline(facts, events),
             charts=_charts(events, targets_of(facts)),
             evaluations=_evaluation_table(events),
-            pictures=predictions_section(run, Path(facts.get("data", {}).get("root", "")), notes),
+            pictures=predictions_section(
+                run, Path(facts.get("data", {}).get("root", "")), _of_kind(events, "eval"), notes
+            ),
             sections=_provenance(facts),
             notes=notes,
         )
@@ -97,7 +104,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
     if end.get("status") == "success" and reached is None:  # no target was set, or a shorter run was asked for
         words = "Finished"
     cards = []
-    for name in [*targets, *(name for name in _metric_names(evaluated) if name not in targets)][:2]:
+    for name in _targets_first(evaluated, targets)[:2]:
         best = _best(evaluated, name)
         if best is not None:
             wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
@@ -143,12 +150,12 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
         return Line(metric_label(name), [event[x_label] for event in source], values, at, colour, style)
 
     losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
-    metrics = sorted(_metric_names(evaluated), key=lambda name: name not in targets)
-    rates = leading_metrics(name for name in metrics if "loss" not in name)[:4]
+    metrics = _metric_names(evaluated)
+    rates = [name for name in _targets_first(evaluated, targets) if "loss" not in name][:4]
     scored_losses = [name for name in metrics if "loss" in name][:2]
-    level = next(
-        ((f"target {target_text(name, targets[name])}", targets[name]) for name in rates if name in targets), None
-    )
+    wanted = [name for name in rates if name in targets]
+    which = {name: f"{metric_label(name)} " if len(wanted) > 1 else "" for name in wanted}
+    levels = [(f"target {which[name]}{target_text(name, targets[name])}", targets[name]) for name in wanted]
     charts = [
         draw_chart(
             "Loss",
@@ -166,7 +173,7 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
             x_label=x_label, x_end=x_end,
             value_text=lambda label, value: metric_text(_full_name(label, rates), value),
             scale="percent",
-            level=level,
+            levels=levels,
         ),
         draw_chart(
             "Learning rate", [line("lr", trained, 3)],
@@ -188,15 +195,24 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
 
 
 def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
+    """`groups` is a line above the heads, (text, columns), where numbers of boxes and of masks stand side by side."""
     evaluated = _of_kind(events, "eval")
     names = [name for name in _metric_names(evaluated) if not name.endswith(LESS_READ)]
+    both = any(name.startswith("mask_") for name in names)
+    if both:
+        names = [name for name in names if not name.endswith("_ar100")]
     rows = [
         [f"{event['epoch']:.4g}", f"{event['step']:,}"]
         + [metric_text(name, event[name]) if name in event else "" for name in names]
         + [duration(event["seconds"]), duration(event.get("eval_seconds"))]
         for event in evaluated
     ]
-    return {"head": ["epoch", "step", *map(metric_label, names), "at", "took"], "rows": rows}
+    heads = ["epoch", "step", *map(metric_label, names), "at", "took"]
+    if not both:
+        return {"groups": [], "head": heads, "rows": rows}
+    parts = [_BOX_OR_MASK.match(head) for head in heads]
+    groups = [(text, len(list(same))) for text, same in itertools.groupby(part[1] if part else "" for part in parts)]
+    return {"groups": groups, "head": [_BOX_OR_MASK.sub("", head) for head in heads], "rows": rows}
 
 
 def _provenance(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -226,6 +242,15 @@ def _of_kind(events: Sequence[Event], kind: str) -> list[Event]:
 
 def _metric_names(evaluated: Sequence[Event]) -> list[str]:
     return list(dict.fromkeys(name for event in evaluated for name in metrics_of(event)))
+
+
+def _targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> list[str]:
+    """The targets that were scored, then the other metrics that one line has room for."""
+    names = _metric_names(evaluated)
+    return [
+        *(name for name in targets if name in names),
+        *(name for name in leading_metrics(names) if name not in targets),
+    ]
 
 
 def _full_name(label: str, names: Sequence[str]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.log.events import metrics_of
 from paceline.metrics.confusion import BACKGROUND
 from paceline.report.classified import (
     class_accuracies,
@@ -17,38 +18,47 @@ from paceline.report.classified import (
     with_photos,
 )
 from paceline.report.detected import (
-    class_table,
     confusion_matrix,
     count_confusions,
     mistakes,
-    precision_recall,
     read_scenes,
-    with_pictures,
     worst_and_best,
 )
+from paceline.report.scene_pictures import with_pictures
+from paceline.report.scored import class_table, precision_recall, size_table
 
 MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
 MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
+MOST_BESIDE = 12  # of a detector's table of classes that leaves room for a chart below it
 MOST_MISTAKES = 10  # of a detector's table of confusions
 MOST_IN_MATRIX = 12  # classes of a confusion matrix that fits on the page
 MOST_IN_HALF = 5  # and of one that fits beside another card
 
 
-def predictions_section(run: Path, data: Path, notes: list[str]) -> dict[str, Any] | None:
+def predictions_section(
+    run: Path, data: Path, evaluated: Sequence[Mapping[str, Any]], notes: list[str]
+) -> dict[str, Any] | None:
     """What the page's template draws of the newest predictions; None where there are none of a kind that can be shown.
 
-    data   the data set's root
-    notes  where damage is named; the page goes without photos then
+    data       the data set's root
+    evaluated  the run's eval events
+    notes      where damage is named; the page goes without photos then
     """
     files = sorted((run / "predictions").glob("step-*.json"))
     if not files:
         return None
     try:
         predictions = json.loads(files[-1].read_text(encoding="utf-8"))
-        section = SECTIONS.get(predictions["kind"])
-        if section is None:
+        if predictions["kind"] not in SECTIONS:
             return None
-        return {"kind": predictions["kind"], "step": int(predictions["step"]), **section(predictions, data)}
+        section, template = SECTIONS[predictions["kind"]]
+        step = int(predictions["step"])
+        metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
+        heads, sizes = size_table(metrics)
+        return {
+            **{"template": template, "step": step, "size_heads": heads, "sizes": sizes},
+            **section(predictions, data),
+        }
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         notes.append(
             f"predictions/{files[-1].name} cannot be read ({type(error).__name__}: {error}): no photos are shown."
@@ -74,12 +84,13 @@ def classified_section(predictions: Mapping[str, Any], data: Path) -> dict[str, 
 
 
 def detected_section(predictions: Mapping[str, Any], data: Path) -> dict[str, Any]:
-    """Of a detector."""
+    """Of a detector, with masks where it found some."""
     names = predictions["classes"]
     scenes = read_scenes(predictions, data)
     worst, best = worst_and_best(scenes, MOST_PHOTOS)
     counts = count_confusions(scenes, len(names))
-    curve, rows = precision_recall(predictions), class_table(predictions)
+    rows = class_table(predictions)
+    curves = [precision_recall(predictions, "box"), precision_recall(predictions, "mask")]
     objects, right, missed = int(counts[1:].sum()), int(counts.diagonal().sum()), int(counts[1:, BACKGROUND].sum())
     fates = [
         ("found and named right", right),
@@ -88,8 +99,11 @@ def detected_section(predictions: Mapping[str, Any], data: Path) -> dict[str, An
     ]
     return {
         "images": len(scenes),
+        "masks": predictions["kind"] == "instances",
+        "mask_iou": _mean([overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]),
         "groups": [("Worst", with_pictures(worst, names)), ("Best", with_pictures(best, names))],
         "classes": rows,
+        "classes_long": len(rows) > MOST_BESIDE,
         "absent": len(names) - len(rows),
         "names": names,
         "objects": objects,
@@ -98,12 +112,17 @@ def detected_section(predictions: Mapping[str, Any], data: Path) -> dict[str, An
         "mistakes": mistakes(counts, names, MOST_MISTAKES),
         "matrix": confusion_matrix(counts, names) if len(names) <= MOST_IN_MATRIX else [],
         "matrix_wide": len(names) > MOST_IN_HALF,
-        "charts": [] if curve is None else [curve],
+        "charts": [curve for curve in curves if curve is not None],
     }
 
 
-# By the `kind` of a predictions file. The template of the same name draws what the function returns.
-SECTIONS: dict[str, Callable[[Mapping[str, Any], Path], dict[str, Any]]] = {
-    "classification": classified_section,
-    "boxes": detected_section,
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+# By the `kind` of a predictions file: what reads it, and the template that draws it.
+SECTIONS: dict[str, tuple[Callable[[Mapping[str, Any], Path], dict[str, Any]], str]] = {
+    "classification": (classified_section, "classification.html.jinja"),
+    "boxes": (detected_section, "detected.html.jinja"),
+    "instances": (detected_section, "detected.html.jinja"),
 }

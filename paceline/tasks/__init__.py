@@ -11,6 +11,7 @@ from torch import nn
 from paceline.config.classification import PhotoInput, ResNetModel, check_classification
 from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.instances import InstanceInput, MaskRCNNModel, check_instances
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
@@ -20,6 +21,7 @@ from paceline.dist.world import World
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.prepare.folder import ensure_prepared
 from paceline.tasks.classification import Classification, build_classifier, classifier_memory
+from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter, segmenter_memory
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.ssd import Detection, build_detector, detector_memory
 from paceline.tasks.task import Task
@@ -55,21 +57,42 @@ def open_detection(recipe: Recipe, controls: Controls, world: World, *, say: Say
     return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
-TASKS: dict[str, Callable[..., Task]] = {"classification": open_classification, "ssd": open_detection}
+def open_instances(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> InstanceSegmentation:
+    """COCO-style data with masks, prepared once on each node by its first rank.
+
+    Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
+    """
+    check_instances(recipe)
+    manifest = prepared_once(world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say))
+    return InstanceSegmentation(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "classification": open_classification,
+    "ssd": open_detection,
+    "maskrcnn": open_instances,
+}
 # What the two typed parts of a task's recipe are, for reading one back from run.json.
 SETTINGS: dict[str, tuple[Any, Any]] = {
     "classification": (ResNetModel(), PhotoInput()),
     "ssd": (SSDModel(), BoxInput()),
+    "maskrcnn": (MaskRCNNModel(), InstanceInput()),
 }
 MEMORY: dict[str, Callable[[Recipe, System], MemoryEstimate]] = {
     "classification": classifier_memory,
     "ssd": detector_memory,
+    "maskrcnn": segmenter_memory,
 }
-CHECKS: dict[str, Callable[[Recipe], None]] = {"classification": check_classification, "ssd": check_detection}
+CHECKS: dict[str, Callable[[Recipe], None]] = {
+    "classification": check_classification,
+    "ssd": check_detection,
+    "maskrcnn": check_instances,
+}
 # The network of a recipe for so many classes, for checkpoints.
 BUILDERS: dict[str, Callable[[Recipe, int], nn.Module]] = {
     "classification": build_classifier,
     "ssd": build_detector,
+    "maskrcnn": build_segmenter,
 }
 
 

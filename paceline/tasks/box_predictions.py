@@ -53,8 +53,7 @@ def describe(
     starts = np.searchsorted(found.images, np.arange(len(truth.image_ids) + 1))
     images = []
     for row, (file, number) in enumerate(zip(files, numbers.tolist())):
-        mine = np.arange(starts[row], starts[row + 1])
-        mine = mine[np.argsort(-found.scores[mine], kind="stable")[:MOST_WRITTEN]]
+        mine = most_written(found.scores, int(starts[row]), int(starts[row + 1]))
         real = slice(truth.starts[row], truth.starts[row + 1])
         images.append(
             {
@@ -82,10 +81,21 @@ def describe(
             {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects}
             for name, score in zip(classes, scores.per_class)
         ],
-        "curves": {
-            "iou": CURVE_IOU,
-            "recall": np.linspace(0, 1, RECALL_POINTS).round(2).tolist(),
-            "classes": {name: curve.round(5).tolist() for name, curve in zip(classes, scores.curves)},
-            "mean": scores.mean_curve.round(5).tolist(),
-        },
+        "curves": curves(scores, classes),
+    }
+
+
+def most_written(scores: np.ndarray, first: int, last: int) -> np.ndarray:
+    """Of an image's detections, rows first..last - 1, those that are written down, best first."""
+    mine = np.arange(first, last)
+    return mine[np.argsort(-scores[mine], kind="stable")[:MOST_WRITTEN]]
+
+
+def curves(scores: BoxScores, classes: Sequence[str]) -> dict[str, Any]:
+    """The precision of each class, and their mean, over recall."""
+    return {
+        "iou": CURVE_IOU,
+        "recall": np.linspace(0, 1, RECALL_POINTS).round(2).tolist(),
+        "classes": {name: curve.round(5).tolist() for name, curve in zip(classes, scores.curves)},
+        "mean": scores.mean_curve.round(5).tolist(),
     }

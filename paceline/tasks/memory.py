@@ -65,7 +65,8 @@ def estimate(
 
     alive: list[object] = []
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(batch)["loss"]
+        found = model(batch)
+    del found  # held until here, so that its graph was
     activations = sum(kept.values()) / 2
     if system.precision != "fp32":
         activations /= 2

@@ -1,22 +1,28 @@
 """What tasks on photos share: loaders over the sample stream, and which images a step holds.
 
-Letters: S side of the network's input, pixels
+Letters: S side of the network's input, pixels; H, W where it is no square   n images
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System
-from paceline.data.loader import Loader, MakeBatch, ReadDecode, Repeated
+from paceline.data.loader import Forward, Loader, MakeBatch, ReadDecode, Repeated
 from paceline.data.manifest import Manifest
 from paceline.data.stream import batch_indices, shard
 from paceline.tasks.task import Place
+
+# (rank, step) -> epochs (n,) int64 and positions (n,) among the training images: what the rank takes, by forward.
+Order = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
+# (step, epochs, numbers in the index) of one forward -> the same with the shape of its images and what reads them.
+ShapeForward = Callable[[int, np.ndarray, np.ndarray], Forward]
+# (numbers in the index, most images of a batch) -> the batches of an evaluation, in order; each number once.
+Cut = Callable[[np.ndarray, int], Sequence[Forward]]
 
 
 def train_loader(
@@ -24,23 +30,32 @@ def train_loader(
     read: ReadDecode,
     make_batch: MakeBatch,
     *,
-    side: int,
+    side: int | tuple[int, int],
     seed: int,
     plan: Plan,
     system: System,
     place: Place,
     first: int,
     one_batch: bool,
+    order: Order | None = None,
+    forward: ShapeForward | None = None,
 ) -> Loader | Repeated:
     """Augmented batches from step `first` to the run's last; with one_batch, step 0's again and again, read once.
 
     numbers  of the training images in the index
     read     (epoch, index, out) -> label
+    side     S, or (H, W) of the largest images
+    order    of the samples; None: the plain stream's
+    forward  shapes a forward and says how it is read; None: images of `side`, read by `read`
     """
 
-    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = samples_of_step(len(numbers), seed, plan, place.rank, step)
-        return list(zip(np.split(epochs, plan.forwards), np.split(numbers[indices], plan.forwards)))
+    def schedule(step: int) -> Sequence[tuple[np.ndarray, np.ndarray] | Forward]:
+        if order is not None:
+            epochs, indices = order(place.rank, step)
+        else:
+            epochs, indices = samples_of_step(len(numbers), seed, plan, place.rank, step)
+        parts = list(zip(np.split(epochs, plan.forwards), np.split(numbers[indices], plan.forwards)))
+        return parts if forward is None else [forward(step, *part) for part in parts]
 
     loader = Loader(
         read_decode=read,
@@ -49,7 +64,7 @@ def train_loader(
         last_step=1 if one_batch else plan.stop_after,
         threads=place.threads,
         prefetch=system.prefetch,
-        image_shape=(side, side, 3),
+        image_shape=_image_shape(side),
         device=place.device,
         make_batch=make_batch,
     )
@@ -61,29 +76,41 @@ def val_loader(
     read: ReadDecode,
     make_batch: MakeBatch,
     *,
-    side: int,
+    side: int | tuple[int, int],
     batch: int,
     system: System,
     place: Place,
+    cut: Cut | None = None,
 ) -> Loader:
-    """This rank's share of the validation photos, once."""
-    mine = numbers[list(shard(len(numbers), place.rank, place.world))]
+    """This rank's share of the validation photos, once.
 
-    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        part = mine[step * batch : (step + 1) * batch]
-        return [(np.zeros(len(part), np.int64), part)]
+    side  S, or (H, W) of the largest images
+    cut   the share into batches with their shapes; None: in order, all of `side`
+    """
+    mine = numbers[list(shard(len(numbers), place.rank, place.world))]
+    batches: Sequence[tuple[np.ndarray, np.ndarray] | Forward]
+    if cut is not None:
+        batches = cut(mine, batch)
+    else:
+        parts = [mine[at : at + batch] for at in range(0, len(mine), batch)]
+        batches = [(np.zeros(len(part), np.int64), part) for part in parts]
 
     return Loader(
         read_decode=read,
-        schedule=schedule,
+        schedule=lambda step: [batches[step]],
         first_step=0,
-        last_step=math.ceil(len(mine) / batch),
+        last_step=len(batches),
         threads=place.threads,
         prefetch=system.prefetch,
-        image_shape=(side, side, 3),
+        image_shape=_image_shape(side),
         device=place.device,
         make_batch=make_batch,
     )
+
+
+def _image_shape(side: int | tuple[int, int]) -> tuple[int, int, int]:
+    height, width = (side, side) if isinstance(side, int) else side
+    return height, width, 3
 
 
 def samples_of_step(images: int, seed: int, plan: Plan, rank: int, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -100,9 +127,17 @@ def samples_of_step(images: int, seed: int, plan: Plan, rank: int, step: int) ->
     )
 
 
-def images_of_step(numbers: np.ndarray, seed: int, plan: Plan, step: int, name: Callable[[int], str]) -> list[str]:
-    """Files of the whole global batch of a step."""
-    parts = [samples_of_step(len(numbers), seed, plan, rank, step)[1] for rank in range(plan.world)]
+def images_of_step(
+    numbers: np.ndarray,
+    seed: int,
+    plan: Plan,
+    step: int,
+    name: Callable[[int], str],
+    order: Order | None = None,
+) -> list[str]:
+    """Files of the whole global batch of a step; `order` as the loader's."""
+    take = order or (lambda rank, step: samples_of_step(len(numbers), seed, plan, rank, step))
+    parts = [take(rank, step)[1] for rank in range(plan.world)]
     return [name(int(number)) for number in numbers[np.concatenate(parts)]]
 
 

@@ -1,8 +1,8 @@
 """Before training: the annotations, handed back as perfect detections, must score an average precision of 1.
 
-It proves that images, classes, boxes and the scorer agree on this very data set, and takes about a second. What can never be
-found is left out on both sides: crowd regions need not be, boxes without area overlap with nothing, and of an image with more
-objects of one class than the benchmark looks at, some are always missed.
+It proves that images, classes, boxes, masks and the scorer agree on this very data set, and takes about a second. What can never be
+found is left out on both sides: crowd regions need not be, boxes without area and masks without pixels overlap with nothing, and of
+an image with more objects of one class than the benchmark looks at, some are always missed.
 
 Letters: N images   M objects   K classes, 1..K
 """
@@ -13,8 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paceline.boxes.run_lengths import RunLengths, areas
 from paceline.config.errors import DataError
-from paceline.metrics.coco import Detections, GroundTruth, score_boxes, subset
+from paceline.metrics.coco import BoxScores, Detections, GroundTruth, rows_of, score_boxes, subset
+from paceline.metrics.coco_masks import score_masks
+from paceline.tasks.instance_predictions import InstanceTruth
 
 # About half a second of scoring with COCO's 7 objects an image; a larger set is sampled evenly.
 MOST_IMAGES = 5_000
@@ -32,15 +35,38 @@ def ground_truth_scores_one(truth: GroundTruth, names: Sequence[str] = ()) -> No
     the first image that is wrong. A split without objects passes.
     """
     _check_arrays(truth)
-    chosen = _findable(truth)
+    with np.errstate(invalid="ignore"):
+        solid = np.isfinite(truth.boxes).all(axis=1) & (truth.boxes[:, 2:] > 0).all(axis=1)
+    _refuse_less_than_one(truth, solid & (truth.crowd == 0), None, names)
+
+
+def masks_score_one(truth: InstanceTruth, names: Sequence[str] = ()) -> int:
+    """The same for the objects' masks -> how many were left out because their mask covers no pixel: polygons thinner than one.
+
+    names  as above
+    Raises DataError as above.
+    """
+    _check_arrays(truth.boxes)
+    solid = areas(truth.masks) > 0
+    wanted = truth.known & (truth.boxes.crowd == 0)
+    _refuse_less_than_one(truth.boxes, solid & wanted, truth.masks, names)
+    return int((wanted & ~solid).sum())
+
+
+def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RunLengths | None, names: Sequence[str]) -> None:
+    """keep: (M,) bool, the objects that can be found; masks: theirs, or None to score boxes."""
+    chosen, rows = _findable(truth, keep)
     if len(chosen.image_ids) > MOST_IMAGES:
-        chosen = subset(chosen, np.linspace(0, len(chosen.image_ids) - 1, MOST_IMAGES).astype(np.int64))
-    for k in _wrong_classes(chosen):
-        score = score_boxes(chosen, _as_detections(chosen)).per_class[k - 1]
+        numbers = np.linspace(0, len(chosen.image_ids) - 1, MOST_IMAGES).astype(np.int64)
+        chosen, rows = subset(chosen, numbers), rows[rows_of(chosen.starts, numbers)]
+    masks = masks.take(rows) if masks is not None else None
+    what = "boxes" if masks is None else "masks"
+    for k in _wrong_classes(chosen, masks):
+        score = _scored(chosen, masks).per_class[k - 1]
         scored = f"scores AP {score.ap:.4f}" if score.ap >= 0 else "is not scored at all"
-        image = _first_wrong_image(chosen, k)
+        image = _first_wrong_image(chosen, masks, k)
         raise DataError(
-            f"class {names[k - 1] if names else k}: its {score.objects:,} annotated boxes, handed back as detections, "
+            f"class {names[k - 1] if names else k}: its {score.objects:,} annotated {what}, handed back as detections, "
             f"must score AP 1.0000, and it {scored}.\n"
             f"First wrong image: id {chosen.image_ids[image]}, {_worst_object(chosen, image, k)}. Correct its annotation, "
             "then prepare the data set again."
@@ -70,11 +96,11 @@ def _check_arrays(truth: GroundTruth) -> None:
         )
 
 
-def _findable(truth: GroundTruth) -> GroundTruth:
-    """The same images with only those objects that a perfect model finds, without images that have too many of a class."""
-    with np.errstate(invalid="ignore"):
-        solid = np.isfinite(truth.boxes).all(axis=1) & (truth.boxes[:, 2:] > 0).all(axis=1)
-    keep = solid & (truth.crowd == 0)
+def _findable(truth: GroundTruth, keep: np.ndarray) -> tuple[GroundTruth, np.ndarray]:
+    """The same images with only those objects that a perfect model finds, without images that have too many of a class.
+
+    -> ground truth, and the rows of `truth` that its objects are
+    """
     image_of = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
     # One number for each pair (image, class).
     pairs, counts = np.unique(image_of[keep] * (truth.num_classes + 1) + truth.classes[keep], return_counts=True)
@@ -91,7 +117,8 @@ def _findable(truth: GroundTruth) -> GroundTruth:
         areas=truth.areas[keep],
         num_classes=truth.num_classes,
     )
-    return subset(without, np.setdiff1d(np.arange(len(truth.image_ids)), crowded))
+    numbers = np.setdiff1d(np.arange(len(truth.image_ids)), crowded)
+    return subset(without, numbers), np.flatnonzero(keep)[rows_of(without.starts, numbers)]
 
 
 def _as_detections(truth: GroundTruth) -> Detections:
@@ -103,18 +130,29 @@ def _as_detections(truth: GroundTruth) -> Detections:
     )
 
 
-def _wrong_classes(truth: GroundTruth) -> list[int]:
+def _scored(truth: GroundTruth, masks: RunLengths | None) -> BoxScores:
+    """The objects as their own detections, scored by their boxes or, where these are given, by their masks."""
+    found = _as_detections(truth)
+    return score_boxes(truth, found) if masks is None else score_masks(truth, masks, found, masks)
+
+
+def _wrong_classes(truth: GroundTruth, masks: RunLengths | None) -> list[int]:
     """Classes 1..K that have objects and score less than 1, the worst first."""
-    scores = score_boxes(truth, _as_detections(truth)).per_class
+    scores = _scored(truth, masks).per_class
     wrong = [k for k, score in enumerate(scores, start=1) if score.objects and score.ap < 1 - TOLERANCE]
     return sorted(wrong, key=lambda k: scores[k - 1].ap)
 
 
-def _first_wrong_image(truth: GroundTruth, k: int) -> int:
+def _first_wrong_image(truth: GroundTruth, masks: RunLengths | None, k: int) -> int:
     """Row of the first image whose objects of class k, scored alone, are not all found."""
     having = np.flatnonzero(np.add.reduceat(np.append(truth.classes == k, False), truth.starts[:-1]))
     having = having[np.diff(truth.starts)[having] > 0]
-    return next((int(i) for i in having if k in _wrong_classes(subset(truth, np.array([i])))), int(having[0]))
+    for image in having:
+        only = np.array([image])
+        its_masks = masks.take(rows_of(truth.starts, only)) if masks is not None else None
+        if k in _wrong_classes(subset(truth, only), its_masks):
+            return int(image)
+    return int(having[0])
 
 
 def _worst_object(truth: GroundTruth, image: int, k: int) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
 from paceline.batch.detection import Objects
+from paceline.batch.instances import InstanceObjects
 from paceline.config.plan import Plan
 from paceline.config.system import System
 from paceline.models.weights import WeightReport
@@ -48,8 +49,8 @@ class Model(Protocol):
         """Training losses, each a float32 scalar summed over the batch's images; the one named "loss" is minimised."""
         ...
 
-    def predict(self, batch: Batch) -> Tensor:
-        """Raw outputs for scoring."""
+    def predict(self, batch: Batch) -> Any:
+        """Raw outputs for scoring: tensors, or a tuple of them."""
         ...
 
 
@@ -66,7 +67,7 @@ class Loader(Protocol):
 class Score(Protocol):
     """Collects what this rank's share of an evaluation needs; compact, on the host."""
 
-    def add(self, batch: Batch, outputs: Tensor) -> None: ...
+    def add(self, batch: Batch, outputs: Any) -> None: ...
 
     def pack(self) -> bytes: ...
 
@@ -102,11 +103,11 @@ class Task(Protocol):
         """Endless batches from step `first` on; with `one_batch`, step 0's again and again."""
         ...
 
-    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, int | Objects]:
+    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, int | Objects | InstanceObjects]:
         """One training image exactly as the network sees it in this epoch, for preview.
 
         number  0..train_images-1
-        -> (H, W, 3) uint8 pixels, and the class, or the objects with their boxes as fractions of these pixels
+        -> (H, W, 3) uint8 pixels, and the class, the objects with boxes as fractions of these pixels, or objects with masks, in pixels
         """
         ...
 
@@ -125,5 +126,8 @@ class Task(Protocol):
         ...
 
     def spoil(self, batch: Batch) -> Batch:
-        """A batch of the same shapes with neutral content, for a step whose result is thrown away."""
+        """A batch with neutral content for a step whose result is thrown away, as large as any that this run brings.
+
+        A task whose batches vary in shape has an attribute `shapes_vary`, true: such a step then comes first in every run.
+        """
         ...

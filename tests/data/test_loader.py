@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.batch.batch import Batch
 from paceline.config.errors import DataError
-from paceline.data.loader import Loader, Repeated
+from paceline.data.loader import Forward, Loader, Repeated
 from paceline.data.randomness import SampleRandom
 from paceline.data.stream import batch_indices, shard
 
@@ -294,3 +294,46 @@ def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
         ]
     assert taken == [(step, [3, 4], [3, 4]) for step in (5, 6, 7)]
     assert sorted(reads) == [3, 4]
+
+
+def _shaped(step: int) -> list[Forward]:
+    """Two forwards of shapes that change from step to step, the second read by another function."""
+
+    def zeros(epoch: int, index: int, out: np.ndarray) -> int:
+        out[...] = 0
+        return 7
+
+    def forward(place: int, shape: tuple[int, int], read=None) -> Forward:
+        indices = np.arange(3) + 10 * step + 3 * place
+        return Forward(np.full(3, step), indices, shape, read)
+
+    return [forward(0, [(5, 7), (7, 5), (2, 3)][step % 3]), forward(1, [(1, 1), (6, 5), (4, 8)][step % 3], zeros)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_forward_has_the_shape_and_the_reader_that_the_schedule_names(threads):
+    for step, batches in _collect(threads=threads, schedule=_shaped):
+        for (images, labels, indices), wanted in zip(batches, _shaped(step)):
+            assert wanted.shape is not None and images.shape == (3, 3, *wanted.shape)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert indices.tolist() == wanted.indices.tolist()
+            for position, index in enumerate(wanted.indices.tolist()):
+                expected = np.empty((*wanted.shape, 3), np.uint8)
+                label = (wanted.read or _noise)(step, index, expected)
+                assert labels[position] == label
+                np.testing.assert_array_equal(images[position].permute(1, 2, 0).numpy(), expected)
+
+
+def test_the_rings_memory_does_not_grow_with_the_shapes():
+    with Loader(read_decode=_noise, schedule=_shaped, threads=2, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
+        places = [next(loader)[1][0].images.data_ptr() for _ in range(12)]
+    assert len(set(places)) == 3 and places[:9] == places[3:]
+
+
+def test_a_shape_larger_than_the_loaders_is_refused():
+    with (
+        Loader(read_decode=_noise, schedule=_shaped, threads=1, image_shape=(5, 6, 3), device=CPU) as loader,
+        pytest.raises(AssertionError, match="largest"),
+    ):
+        for _ in range(3):
+            next(loader)

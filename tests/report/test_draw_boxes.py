@@ -132,6 +132,15 @@ def test_names_lie_in_the_picture_and_never_on_each_other(placed):
     assert (len(names) > 0) == (first is not None)  # the most important name always finds a place
 
 
+def test_a_name_spares_a_small_box_where_another_place_is_free():
+    large, small = (100, 60, 250, 180), (104, 44, 116, 56)  # the small one lies right where the large one's name would
+    marks = [(box, Mark((0, 0, 1, 1), 1, text)) for box, text in ((large, "table"), (small, ""))]
+    ((_, name, _),) = _names(marks, (300, 200), 12)
+    assert name[3] <= small[1] or name[1] >= small[3] or name[0] >= small[2] or name[2] <= small[0]
+    ((_, alone, _),) = _names(marks[:1], (300, 200), 12)
+    assert alone[:2] == (100, 60 - 15)  # above the box
+
+
 def test_both_sides_show_the_photo_each_with_its_own_boxes():
     picture = beside(
         grey(100, 50), [Mark((10, 10, 30, 30), 1, "")], [Mark((50, 10, 30, 30), 2, "")], width=200, height=200

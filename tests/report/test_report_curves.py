@@ -21,7 +21,7 @@ def draw(*lines, **options):
 
 
 def test_a_drawing_is_well_formed_and_has_no_colour_of_its_own():
-    chart = draw(line([3.0, 2.0, 1.0]), line([1.0, 2.0, 3.0], "a<b>&$c$"), level=("target", 2.0))
+    chart = draw(line([3.0, 2.0, 1.0]), line([1.0, 2.0, 3.0], "a<b>&$c$"), levels=[("target", 2.0)])
     ElementTree.fromstring(str(chart.svg).replace("<svg ", '<svg xmlns:xlink="x" ', 1))
     assert "var(--series-1)" in chart.svg and "var(--muted)" in chart.svg and "var(--grid)" in chart.svg
     assert re.findall(r"#[0-9a-f]{6}\b", chart.svg) == []

@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paceline.log.events import EventLog
-from paceline.report import detected
+from paceline.report import scene_pictures
 from paceline.report.detected import (
     Scene,
-    class_table,
     confusion_matrix,
     count_confusions,
     mistakes,
-    precision_recall,
     read_scenes,
-    with_pictures,
     worst_and_best,
 )
 from paceline.report.page import write_report
+from paceline.report.scene_pictures import with_pictures
+from paceline.report.scored import ClassRow, class_table, precision_recall
 
 NAMES = ["cat", "dog", "<script>alert('class')</script>"]
 METRICS = (
@@ -192,7 +191,10 @@ def test_scenes_hold_the_sure_boxes_or_where_there_are_none_the_three_best():
 
 
 def test_the_class_table_leaves_out_classes_without_objects_and_starts_with_the_worst():
-    assert class_table(predictions_of([])) == [(NAMES[2], 0.25, 0.5, 0.3, 2), ("cat", 0.5, 0.75, 0.6, 6)]
+    assert class_table(predictions_of([])) == [
+        ClassRow(NAMES[2], 0.25, 0.5, 0.3, 2),
+        ClassRow("cat", 0.5, 0.75, 0.6, 6),
+    ]
 
 
 @pytest.mark.parametrize("classes, drawn", [(0, 0), (1, 1), (2, 3), (5, 6), (80, 6)])
@@ -209,7 +211,8 @@ def test_curves_are_the_mean_and_a_choice_from_best_to_worst(classes, drawn):
                 **{"iou": 0.5, "recall": [place / 100 for place in range(101)], "mean": curve},
                 "classes": dict.fromkeys(names, curve),
             },
-        }
+        },
+        "box",
     )
     if not drawn:
         assert chart is None
@@ -241,7 +244,7 @@ def test_a_picture_has_predictions_left_and_annotations_right_whatever_the_store
 def test_a_box_without_counterpart_is_dashed_on_its_side(tmp_path, monkeypatch):
     Image.new("RGB", (100, 80)).save(tmp_path / "x.jpg")
     drawn = []
-    monkeypatch.setattr(detected, "beside", lambda photo, left, right, **_: drawn.append((left, right)) or photo)
+    monkeypatch.setattr(scene_pictures, "beside", lambda photo, left, right, **_: drawn.append((left, right)) or photo)
     found = [(HERE, 1, 0.9), (HERE, 2, 0.5)]
     truth = [(HERE, 1, 0), (THERE, 2, 0), ((0, 40, 90, 40), 2, 1)]
     with_pictures([scene(found, truth, str(tmp_path / "x.jpg"))], ["cat", "dog"])

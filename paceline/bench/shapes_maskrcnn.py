@@ -1,0 +1,105 @@
+"""`paceline bench step --task maskrcnn --part shapes --data DIR`: how many shapes an epoch has, and what of them is empty.
+
+Letters: n samples of an epoch   B images of a step   f images of a forward
+Counted are training forwards as a run cuts them: pixels that are padding, object slots without an object, and mask-head slots
+without a positive region. An accelerator has as many mask-head slots for every image as it may have positives; a CPU computes
+the positives that there are, so it has no empty ones. Region slots are full as soon as an image has so many proposals,
+which it has several times over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from paceline.batch.detection import slots_for
+from paceline.bench.input_masks import instance_task
+from paceline.config.instances import InstanceInput
+from paceline.config.plan import make_plan
+from paceline.config.system import System
+from paceline.data.buckets import Shape, buckets, resized_all
+from paceline.data.manifest import Manifest
+from paceline.models.mask_rcnn import MaskRCNN
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.tasks.maskrcnn import InstanceRecipe, InstanceSegmentation
+
+
+def count_shapes(
+    data: Path, settings: InstanceInput, *, batch: int, each: int, positives: tuple[int, ...], epochs: int
+) -> dict[str, Any]:
+    """-> JSON facts of the first epochs of a run.
+
+    batch      B; each: f, divides B
+    positives  sampled positive regions of an image for which empty slots are told
+    Raises DataError for data that cannot be used.
+    """
+    manifest = Manifest.load(ensure_boxes_prepared(data, say=lambda _: None))
+    task = instance_task(manifest, settings)
+    return {
+        "data": str(data),
+        "images": task.train_images,
+        "objects": int(task.wanted.sum()),
+        "batch": batch,
+        "images_per_forward": each,
+        "epochs": epochs,
+        **of_forwards(task, settings, batch, each, epochs),
+        "mask_slots": {str(count): empty_mask_slots(task.recipe, task.classes, count) for count in positives},
+    }
+
+
+def of_forwards(
+    task: InstanceSegmentation, settings: InstanceInput, batch: int, each: int, epochs: int
+) -> dict[str, Any]:
+    """Shapes, padding and object slots of a run's forwards."""
+    recipe = replace(task.recipe, global_batch=batch, images_seen=epochs * max(batch, task.train_images))
+    system = System("cpu", images_per_forward=each)
+    plan = make_plan(recipe, system, world=1, most=each, train_images=task.train_images, val_images=task.val_images)
+    usable = np.concatenate(([0], np.cumsum(task.wanted)))
+    starts = task.train.object_starts
+    shapes: Counter[Shape] = Counter()
+    pixels = used = slots = objects = 0
+    for step in range(plan.total_steps):
+        epochs_of, places = task.order(plan, 0, step)
+        numbers = task.train_numbers[places]
+        for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
+            shape = task.forward(step, *part).shape
+            assert shape is not None
+            shapes[shape] += 1
+            chosen = part[1]
+            sizes = resized_all(task.train.heights[chosen], task.train.widths[chosen], settings.short[0], settings.long)
+            pixels += len(chosen) * math.prod(shape)
+            used += int(sizes.prod(axis=1).sum())
+            counts = usable[starts[chosen + 1]] - usable[starts[chosen]]
+            slots += len(chosen) * slots_for(int(counts.max()))
+            objects += int(counts.sum())
+    return {
+        "buckets": [list(shape) for shape in buckets(settings.short[0], settings.long, settings.multiple)],
+        "shapes": {f"{height}x{width}": count for (height, width), count in shapes.most_common()},
+        "distinct_shapes": len(shapes),
+        "padding": 1 - used / pixels,
+        "empty_object_slots": 1 - objects / slots,
+    }
+
+
+def empty_mask_slots(recipe: InstanceRecipe, classes: Any, positives: int) -> dict[str, float]:
+    """Of an image with so many positive regions: what share of the mask head's slots is empty, and what that costs."""
+    roi, mask = recipe.model.roi, recipe.model.mask
+    slots = int(roi.samples * roi.positive_share)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        network = MaskRCNN(recipe.model, len(classes))
+        pooled = torch.empty(1, recipe.model.channels, mask.side, mask.side)
+        network.roi_heads.masks(pooled, torch.zeros(1, dtype=torch.int64))
+    empty = max(0, slots - positives)
+    return {
+        "slots": slots,
+        "empty_on_an_accelerator": empty / slots,
+        "gflop_of_empty_slots_forward": empty * counter.get_total_flops() / 1e9,
+        "empty_on_a_cpu": 0.0,
+    }

@@ -1,0 +1,174 @@
+"""Proposals: the region proposal network's best boxes of each photo, without those that a better one overlaps.
+
+Letters: B images   L lists, in which boxes compete   n_l anchors of a level   C candidates of a list   P places
+Boxes are ltrb in pixels of the network input. Equal logits: the finer level first, then the earlier anchor. (Which of
+several equals makes the cut to `pre` is the device's own choice.)
+Sources: torchvision, RegionProposalNetwork.filter_proposals (suppression in each level); GluonCV, rpn.py (all levels
+together); MLPerf reference, rpn/inference.py (the best of the batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torchvision
+from torch import Tensor
+
+from paceline.boxes.box_deltas import decode_deltas
+from paceline.boxes.detections import best, rows_of
+from paceline.boxes.suppression import ROUNDS, stays_settled
+
+NMSOver = Literal["level", "image"]
+PostOf = Literal["image", "batch"]
+# The RPN's deltas are not scaled.
+WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+
+
+@torch.no_grad()
+def proposals(
+    logits: Sequence[Tensor],
+    deltas: Sequence[Tensor],
+    anchors: Sequence[Tensor],
+    sizes: Tensor,
+    *,
+    pre: int,
+    post: int,
+    iou: float,
+    least_side: float,
+    limit: float,
+    nms_over: NMSOver,
+    post_of: PostOf,
+) -> tuple[Tensor, Tensor]:
+    """Proposals of each photo, best first.
+
+    logits      of each level (B, n_l)
+    deltas      of each level (B, n_l, 4)
+    anchors     of each level (n_l, 4) ltrb px
+    sizes       (B, 2) height and width of the photos in the input; boxes are clipped to them
+    pre         candidates that enter suppression, by logit: of each level, or of all levels with nms_over "image"
+    post        proposals of an image; with post_of "batch" B * post of the whole batch, the best, however they spread
+    iou         of two candidates of a list that overlap by more, the better one stays
+    least_side  narrower or lower boxes are dropped before suppression, pixels
+    limit       most that a width or height may grow, logarithm
+    return      (B, P, 4) float32, zeros in empty places, and (B, P) bool, whether a place is taken; no gradient.
+                P is post; with post_of "batch" B * post, or an image's candidates where they are fewer.
+                Fixed shapes and no host synchronisation, except on a CPU
+    """
+    images = len(sizes)
+    lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
+    places = post if post_of == "image" else min(images * post, sum(scores.shape[1] for scores, _ in lists))
+    if sizes.device.type == "cpu":
+        boxes, scores, valid = one_by_one(lists, places, iou=iou, least_side=least_side)
+    else:
+        boxes, scores, valid, _ = together(lists, places, iou=iou, least_side=least_side)
+    if post_of == "batch":
+        valid = best_of_batch(scores, valid, images * post)
+    return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid
+
+
+def candidates(
+    logits: Sequence[Tensor],
+    deltas: Sequence[Tensor],
+    anchors: Sequence[Tensor],
+    sizes: Tensor,
+    *,
+    pre: int,
+    limit: float,
+    nms_over: NMSOver,
+) -> list[tuple[Tensor, Tensor]]:
+    """The boxes of the highest logits, of each level or of all; only they are decoded.
+
+    Arguments as in `proposals`.
+    return   of each list its scores (B, C), best first, and boxes (B, C, 4) float32, clipped to the photo
+    """
+    if nms_over == "image":
+        logits, deltas, anchors = [torch.cat(list(logits), 1)], [torch.cat(list(deltas), 1)], [torch.cat(list(anchors))]
+    lists = []
+    for of_level, moves, references in zip(logits, deltas, anchors):
+        scores, place = best(of_level.float(), pre)
+        boxes = decode_deltas(rows_of(moves, place).float(), references[place].float(), WEIGHTS, limit)
+        lists.append((scores, clip_to_photo(boxes, sizes)))
+    return lists
+
+
+def one_by_one(
+    lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A CPU's form: one image and one list after the other, by torchvision's compiled suppression.
+
+    lists    as `candidates` returns them
+    places   P
+    return   boxes (B, P, 4), scores (B, P) and valid (B, P), best first
+    """
+    images = len(lists[0][0])
+    boxes, scores = torch.zeros(images, places, 4), torch.zeros(images, places)
+    valid = torch.zeros(images, places, dtype=torch.bool)
+    for image in range(images):
+        stay_boxes, stay_scores = [], []
+        for of_list, list_boxes in lists:
+            rows = large_enough(list_boxes[image], least_side).nonzero().squeeze(1)
+            rows = rows[suppressed_by_torchvision(list_boxes[image][rows], iou)]
+            stay_boxes.append(list_boxes[image][rows])
+            stay_scores.append(of_list[image][rows])
+        found, order = torch.cat(stay_scores).sort(descending=True, stable=True)
+        count = min(places, len(found))
+        scores[image, :count] = found[:count]
+        boxes[image, :count] = torch.cat(stay_boxes)[order[:count]]
+        valid[image, :count] = True
+    return boxes, scores, valid
+
+
+def together(
+    lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same with fixed shapes: all images and lists at once, short lists padded.
+
+    return   boxes (B, P, 4), scores (B, P), valid (B, P), best first; and () int64 as from `stays_settled`
+    """
+    longest = max(scores.shape[1] for scores, _ in lists)
+    scores = torch.stack([padded(part, longest, -torch.inf) for part, _ in lists], dim=1)
+    boxes = torch.stack([padded(part.transpose(1, 2), longest, 0.0).transpose(1, 2) for _, part in lists], dim=1)
+    enters = large_enough(boxes, least_side) & (scores > -torch.inf)
+    stays, unsettled = stays_settled(boxes, enters, iou, rounds=ROUNDS)
+    # The finer level comes first in the row, and equals keep their order.
+    found, order = scores.masked_fill(~stays, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
+    found, order = found[:, :places], order[:, :places]
+    chosen = rows_of(boxes.flatten(1, 2), order).transpose(1, 2)
+    found = padded(found, places, -torch.inf)
+    return padded(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled
+
+
+def best_of_batch(scores: Tensor, valid: Tensor, count: int) -> Tensor:
+    """Which of the places are among the `count` best of all images; equals: the earlier image first.
+
+    scores   (B, P), best first
+    return   (B, P) bool, the valid ones that stay
+    """
+    order = scores.masked_fill(~valid, -torch.inf).flatten().argsort(descending=True, stable=True)
+    chosen = torch.zeros_like(order, dtype=torch.bool).index_fill(0, order[:count], True)
+    return valid & chosen.view_as(valid)
+
+
+def clip_to_photo(boxes: Tensor, sizes: Tensor) -> Tensor:
+    """(B, ..., 4) ltrb px, each edge moved into the photo; sizes (B, 2) height and width."""
+    high = sizes.flip(1).repeat(1, 2).to(boxes.dtype)
+    return torch.minimum(boxes.clamp(min=0.0), high.view(-1, *[1] * (boxes.dim() - 2), 4))
+
+
+def large_enough(boxes: Tensor, least_side: float) -> Tensor:
+    """(..., 4) ltrb -> (...) bool: neither narrower nor lower than that."""
+    return ((boxes[..., 2:] - boxes[..., :2]) >= least_side).all(dim=-1)
+
+
+def suppressed_by_torchvision(boxes: Tensor, iou: float) -> Tensor:
+    """(C, 4) ltrb, best first -> places of those that stay, ascending. On a CPU."""
+    # torchvision compares float32 overlaps with a float64 threshold; rounded like theirs, it is the same rule as ours.
+    threshold = float(torch.tensor(iou, dtype=boxes.dtype))
+    return torchvision.ops.nms(boxes, -torch.arange(len(boxes), dtype=boxes.dtype), threshold)
+
+
+def padded(rows: Tensor, count: int, value: float) -> Tensor:
+    """(..., n) -> (..., count), n being at most count."""
+    return torch.nn.functional.pad(rows, (0, count - rows.shape[-1]), value=value)

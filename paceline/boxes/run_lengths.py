@@ -1,0 +1,132 @@
+"""Masks as compressed run lengths: strings as COCO's tools write them, many of them in two arrays.
+
+Letters: n masks   R runs of all masks   T characters of all masks   H, W pixels of a photo
+Runs count a photo's pixels column by column, background first; the first run may be 0, no other is. In the string each run is a
+number of 5 bits a character, lowest first, from character 48 on; bit 5 says that more follow; the sign is the last character's
+bit 4; from the fourth run on, it is the difference to the run two before.
+Source: Lin et al. 2014; the form of the string: rleToString in pycocotools' maskApi.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+# Characters that `areas` decompresses at once: some 50 MiB of numbers.
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class RunLengths:
+    """n masks, each a compressed string, end to end. A photo's height and width are not in it."""
+
+    text: np.ndarray  # (T,) uint8, ASCII
+    starts: np.ndarray  # (n+1,) int64 into text
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> RunLengths:
+        """From one string a mask; they may be none."""
+        starts = np.zeros(len(strings) + 1, np.int64)
+        np.cumsum([len(string) for string in strings], out=starts[1:])
+        return cls(np.frombuffer(b"".join(strings), np.uint8), starts)
+
+    @classmethod
+    def join(cls, parts: Sequence[RunLengths]) -> RunLengths:
+        """All masks of the parts, in their order."""
+        lengths = [np.diff(part.starts) for part in parts]
+        starts = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+        return cls(np.concatenate([np.zeros(0, np.uint8), *(part.text for part in parts)]), starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, row: int) -> bytes:
+        """The string of one mask, 0 <= row < n."""
+        return self.text[self.starts[row] : self.starts[row + 1]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        text, bounds = self.text.tobytes(), self.starts.tolist()
+        return (text[first:last] for first, last in pairwise(bounds))
+
+    def take(self, rows: np.ndarray) -> RunLengths:
+        """These masks, in this order: row j of the result is row rows[j]. A mask may be taken several times."""
+        lengths = np.diff(self.starts)[rows]
+        starts = np.concatenate([np.zeros(1, np.int64), lengths]).cumsum()
+        places = np.arange(starts[-1]) + np.repeat(self.starts[:-1][rows] - starts[:-1], lengths)
+        return RunLengths(self.text[places], starts)
+
+
+def compress(runs: np.ndarray, starts: np.ndarray) -> RunLengths:
+    """Runs to strings.
+
+    runs    (R,) int64, not negative, of n masks end to end
+    starts  (n+1,) int64 into runs
+    """
+    later = np.flatnonzero(np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)) > 2)
+    numbers = runs.copy()
+    numbers[later] -= runs[later - 2]
+    digits = np.ones(len(runs), np.int64)
+    bound = 16
+    while len(more := np.flatnonzero((numbers < -bound) | (numbers >= bound))):
+        digits[more] += 1
+        bound <<= 5
+    ends = np.cumsum(digits)
+    text = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+    for place in range(int(digits.max(initial=0))):
+        rows = np.flatnonzero(digits > place)
+        follows = (digits[rows] > place + 1) << 5
+        text[ends[rows] - digits[rows] + place] = ((numbers[rows] >> 5 * place) & 31) + follows + 48
+    return RunLengths(text, np.concatenate([np.zeros(1, np.int64), ends])[starts])
+
+
+def decompress(masks: RunLengths) -> tuple[np.ndarray, np.ndarray]:
+    """Strings that `compress` or COCO's tools wrote, to runs (R,) int64 and their starts (n+1,) int64."""
+    parts = masks.text.astype(np.int64) - 48
+    ends = np.flatnonzero(parts & 32 == 0)
+    begins = np.concatenate([np.zeros(1, np.int64), ends + 1])[:-1]
+    digits = ends - begins + 1
+    starts = np.searchsorted(ends, masks.starts)
+    if not len(parts):
+        return parts, starts
+    place = np.arange(len(parts)) - np.repeat(begins, digits)
+    numbers = np.add.reduceat((parts & 31) << 5 * place, begins)
+    numbers -= np.where(parts[ends] & 16, np.int64(1) << 5 * digits, 0)
+    # Two chains of differences in each mask: runs 1, 3, 5, ... and 2, 4, 6, ...; run 0 stands alone.
+    row = np.repeat(np.arange(len(masks)), np.diff(starts))
+    run = np.arange(len(numbers)) - starts[row]
+    for parity in (1, 2):
+        chain = np.flatnonzero((run > 0) & (run % 2 == parity % 2))
+        total = np.cumsum(numbers[chain])
+        # What the chains of the masks before have added up to.
+        first = np.flatnonzero(run[chain] == parity)
+        before = np.zeros(len(masks), np.int64)
+        before[row[chain[first]]] = total[first] - numbers[chain[first]]
+        numbers[chain] = total - before[row[chain]]
+    return numbers, starts
+
+
+def areas(masks: RunLengths) -> np.ndarray:
+    """(n,) int64: pixels of each mask. Memory does not grow with n."""
+    found = np.zeros(len(masks), np.int64)
+    first = 0
+    while first < len(masks):
+        last = max(first + 1, int(np.searchsorted(masks.starts, masks.starts[first] + CHUNK, side="right")) - 1)
+        begin, end = masks.starts[first], masks.starts[last]
+        runs, starts = decompress(RunLengths(masks.text[begin:end], masks.starts[first : last + 1] - begin))
+        row = np.repeat(np.arange(last - first), np.diff(starts))
+        inside = (np.arange(len(runs)) - starts[row]) % 2 == 1
+        found[first:last] = np.bincount(row[inside], weights=runs[inside], minlength=last - first)
+        first = last
+    return found
+
+
+def bitmap(text: bytes, height: int, width: int) -> np.ndarray:
+    """One mask as (H, W) uint8, 0 or 1. Raises ValueError where the string does not fill the photo."""
+    runs, _ = decompress(RunLengths.of([text]))
+    if (runs < 0).any() or runs.sum() != height * width:
+        raise ValueError(f"a mask of {runs.sum():,} pixels, the photo has {height * width:,}")
+    column_by_column = np.repeat(np.arange(len(runs)) % 2, runs).astype(np.uint8)
+    return column_by_column.reshape(width, height).T

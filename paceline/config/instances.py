@@ -1,0 +1,204 @@
+"""The dataclasses that a Mask R-CNN recipe adds to the shared fields: network with its sampling and losses, and data treatment.
+
+Defaults are torchvision's `maskrcnn_resnet50_fpn`; the MLPerf reference's and GluonCV's rules are presets in recipes/maskrcnn.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paceline.config.classification import Decoder
+from paceline.config.detection import Brightness, Jitter, Resize
+from paceline.config.recipe import Recipe, refuse_outside
+
+# Names of choices whose field would otherwise not fit on one line with its comment.
+Norm = Literal["frozen", "batch", "group"]
+LayerNorm = Literal["none", "batch", "group"]
+HeadNorm = Literal["none", "group"]
+FrozenLayers = Literal["none", "stem", "stem_and_first"]
+TopLevel = Literal["pool", "conv"]
+Rounding = Literal["half_even", "legacy", "none"]
+BestAnchor = Literal["positive", "negative"]
+Edges = Literal["all", "inside"]
+NMSOver = Literal["level", "image"]
+PostOf = Literal["image", "batch"]
+Fill = Literal["negatives", "any"]
+Pooling = Literal["direct", "average"]
+MaskTarget = Literal["soft", "binary"]
+Padding = Literal["buckets", "multiple"]
+
+
+@dataclass(frozen=True)
+class RPN:
+    """The region proposal network: anchors, their targets, and how proposals are made of them."""
+
+    channels: int = 0  # channels of its 3x3 convolution; 0 = as the pyramid (GluonCV: 1024)
+    sizes: tuple[float, ...] = (32.0, 64.0, 128.0, 256.0, 512.0)  # anchor side of each level, pixels
+    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width of a cell's anchors
+    rounding: Rounding = "half_even"  # anchors: rounded to even halves (torchvision), Faster R-CNN's way, or exact
+    positive_iou: float = 0.7  # an anchor is positive from this IoU with an object on
+    negative_iou: float = 0.3  # an anchor is negative below this IoU with every object
+    best_anchor: BestAnchor = "positive"  # an object's best anchor below negative_iou: positive, or negative (GluonCV)
+    edges: Edges = "all"  # anchors that cross the photo's border: all train, or only those inside (MLPerf, GluonCV)
+    samples: int = 256  # anchors of an image that enter the losses
+    positive_share: float = 0.5  # of them positive at most
+    beta: float = 1 / 9  # where smooth L1 turns from quadratic to linear
+    pre_train: int = 2000  # best anchors that enter suppression in training: of each level, or of the image
+    pre_test: int = 1000  # the same at test time
+    post_train: int = 2000  # proposals kept in training
+    post_test: int = 1000  # proposals kept at test time
+    post_of: PostOf = "image"  # whether post_train counts per image, or per image of the loss group on average (MLPerf)
+    nms_over: NMSOver = "level"  # boxes of one level compete, or all of an image (GluonCV)
+    iou: float = 0.7  # of two proposals that overlap by more, the better one stays
+    least_side: float = 1e-3  # narrower or lower proposals are dropped, pixels
+    limit: float = math.log(1000 / 16)  # most that a width or height may grow, logarithm (GluonCV: 4.42)
+
+
+@dataclass(frozen=True)
+class RoI:
+    """Regions: which proposals train, how they are pooled, and the box head."""
+
+    iou: float = 0.5  # a proposal is positive from this IoU with an object on
+    samples: int = 512  # regions of an image that enter the class loss
+    positive_share: float = 0.25  # of them positive at most
+    fill: Fill = "negatives"  # places that lack negatives stay empty, or take positives too (GluonCV)
+    side: int = 7  # cells along a pooled region's side
+    pooling: Pooling = "direct"  # pool 7x7 cells, or twice as many, averaged, and levels by sides + 1 (GluonCV)
+    sampling_ratio: int = 2  # sample points along a cell's side
+    aligned: bool = False  # shift by half a pixel (detectron2)
+    channels: int = 1024  # width of the two fully connected layers
+    beta: float = 1 / 9  # where smooth L1 turns from quadratic to linear (MLPerf, GluonCV: 1)
+    weights: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0)  # scales of dx, dy, dw, dh
+    limit: float = math.log(1000 / 16)  # most that a width or height may grow, logarithm (GluonCV: 4.42)
+
+
+@dataclass(frozen=True)
+class MaskHead:
+    """The mask head and its targets."""
+
+    convs: int = 4  # 3x3 convolutions
+    channels: int = 0  # their width; 0 = as the pyramid
+    side: int = 14  # cells along a pooled region's side; masks have twice as many
+    target: MaskTarget = "soft"  # share of the object in a cell, or whether it is at least a half (MLPerf)
+    canvas: int = 112  # masks of larger objects are stored at so many points along a side
+
+
+@dataclass(frozen=True)
+class InstanceDetect:
+    """From class scores to detections."""
+
+    score_above: float = 0.05  # a detection's class probability must be above this
+    iou: float = 0.5  # of two boxes of one class that overlap by more, the better one stays
+    keep: int = 100  # detections of an image at most (GluonCV: 1000)
+    candidates: int = 1000  # best pairs of region and class that enter suppression on an accelerator
+    least_side: float = 1e-2  # narrower or lower boxes are dropped, pixels
+
+
+@dataclass(frozen=True)
+class MaskRCNNModel:
+    """Mask R-CNN with a ResNet trunk and a feature pyramid. Defaults are torchvision's with weights."""
+
+    depth: Literal[10, 18, 34, 50, 101] = 50  # layers of the trunk's ResNet
+    width: int = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
+    norm: Norm = "frozen"  # the trunk's normalisation: BatchNorm with fixed statistics, BatchNorm, or GroupNorm
+    frozen: FrozenLayers = "stem_and_first"  # trunk layers that do not train
+    bn_eps: float = 1e-5  # normalisation epsilon; torchvision's COCO_V1 weights want 0
+    bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
+    first_level: Literal[2, 3] = 2  # finest level of the pyramid: stride 4 or 8
+    channels: int = 256  # channels of the pyramid
+    fpn_norm: LayerNorm = "none"  # normalisation in the pyramid
+    head_norm: HeadNorm = "none"  # normalisation in the mask head
+    top: TopLevel = "pool"  # level 6: every second cell of level 5, or a convolution on level 5's lateral (GluonCV)
+    loss_group: int = 0  # images over which losses are normalised together; 0 = the global batch
+    rpn: RPN = field(default_factory=RPN)  # region proposal network
+    roi: RoI = field(default_factory=RoI)  # regions and box head
+    mask: MaskHead = field(default_factory=MaskHead)  # mask head
+    detect: InstanceDetect = field(default_factory=InstanceDetect)  # scores to detections
+
+
+@dataclass(frozen=True)
+class InstanceInput:
+    """How a photo and its objects become network input. Recorded in the run, never changed by what happens to be installed."""
+
+    short: tuple[int, ...] = (800,)  # length of the photo's shorter side, pixels; several: one is drawn for each step
+    long: int = 1333  # most that the longer side may have, pixels; the photo is made smaller for it
+    padding: Padding = "buckets"  # pad to one of a few shapes, or to the batch's largest photo, rounded up
+    multiple: int = 32  # heights and widths of inputs are multiples of this
+    crop: float = 1.0  # a random crop keeps at least this share of each side; 1 = none
+    flip: float = 0.5  # probability of a horizontal flip
+    jitter: Jitter = "none"  # colour jitter in HSV with random order, by one matrix, or none
+    brightness: float = 0.125  # factor from 1-b to 1+b
+    brightness_form: Brightness = "multiply"  # or add from -b to +b, of the full scale
+    contrast: float = 0.5  # factor from 1-c to 1+c
+    saturation: float = 0.5  # factor from 1-s to 1+s
+    hue: float = 0.05  # turn from -h to +h, in turns
+    resize: Resize = "bilinear-antialias"  # how a photo becomes that size
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
+    decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
+    drop_empty: bool = True  # training images without objects are left out
+
+
+def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
+    """Refuse a network or a data treatment that cannot be.
+
+    Raises RecipeError naming the flag.
+    """
+    model, photo = recipe.model, recipe.input
+    rpn, roi, mask, detect = model.rpn, model.roi, model.mask, model.detect
+    levels = 7 - model.first_level
+    group = model.loss_group
+    refuse_outside(
+        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
+        ("--model.channels", model.channels, model.channels >= 8 and model.channels % 8 == 0, "must be a multiple of 8"),
+        ("--model.bn-eps", model.bn_eps, 0 <= model.bn_eps < math.inf, "must not be negative"),
+        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
+        ("--model.loss-group", group, group >= 0 and (not group or recipe.global_batch % group == 0),
+         f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),
+        ("--model.rpn.channels", rpn.channels, rpn.channels >= 0, "must not be negative"),
+        ("--model.rpn.sizes", rpn.sizes, len(rpn.sizes) == levels and all(size > 0 for size in rpn.sizes),
+         f"one size above 0 for each of the {levels} levels"),
+        ("--model.rpn.ratios", rpn.ratios, len(rpn.ratios) > 0 and all(0 < ratio < math.inf for ratio in rpn.ratios),
+         "one ratio or more, above 0"),
+        ("--model.rpn.positive-iou", rpn.positive_iou, 0 < rpn.positive_iou <= 1, "an IoU lies in (0, 1]"),
+        ("--model.rpn.negative-iou", rpn.negative_iou, 0 < rpn.negative_iou <= rpn.positive_iou,
+         "above 0 and not above --model.rpn.positive-iou"),
+        ("--model.rpn.samples", rpn.samples, rpn.samples >= 1, "must be 1 or more"),
+        ("--model.rpn.positive-share", rpn.positive_share, 0 < rpn.positive_share <= 1, "a share lies in (0, 1]"),
+        ("--model.rpn.beta", rpn.beta, 0 < rpn.beta < math.inf, "must be above 0"),
+        *((f"--model.rpn.{name.replace('_', '-')}", getattr(rpn, name), getattr(rpn, name) >= 1, "must be 1 or more")
+          for name in ("pre_train", "pre_test", "post_train", "post_test")),
+        ("--model.rpn.iou", rpn.iou, 0 < rpn.iou <= 1, "an IoU lies in (0, 1]"),
+        ("--model.roi.iou", roi.iou, 0 < roi.iou <= 1, "an IoU lies in (0, 1]"),
+        ("--model.roi.samples", roi.samples, roi.samples >= 1, "must be 1 or more"),
+        ("--model.roi.positive-share", roi.positive_share, 0 < roi.positive_share <= 1, "a share lies in (0, 1]"),
+        ("--model.roi.side", roi.side, roi.side >= 1, "must be 1 or more"),
+        ("--model.roi.sampling-ratio", roi.sampling_ratio, roi.sampling_ratio >= 1, "must be 1 or more"),
+        ("--model.roi.channels", roi.channels, roi.channels >= 1, "must be 1 or more"),
+        ("--model.roi.beta", roi.beta, 0 < roi.beta < math.inf, "must be above 0"),
+        ("--model.roi.weights", roi.weights, all(0 < weight < math.inf for weight in roi.weights), "must be above 0"),
+        ("--model.mask.convs", mask.convs, mask.convs >= 1, "must be 1 or more"),
+        ("--model.mask.channels", mask.channels, mask.channels >= 0 and mask.channels % 8 == 0, "a multiple of 8, or 0"),
+        ("--model.mask.side", mask.side, mask.side >= 2, "must be 2 or more"),
+        ("--model.mask.canvas", mask.canvas, mask.canvas >= 8, "must be 8 or more"),
+        ("--model.detect.score-above", detect.score_above, 0 <= detect.score_above < 1, "a probability lies in [0, 1)"),
+        ("--model.detect.iou", detect.iou, 0 < detect.iou <= 1, "an IoU lies in (0, 1]"),
+        ("--model.detect.keep", detect.keep, detect.keep >= 1, "must be 1 or more"),
+        ("--model.detect.candidates", detect.candidates, detect.candidates >= detect.keep,
+         "must not be below --model.detect.keep"),
+        ("--input.short", photo.short, len(photo.short) > 0 and all(side >= 32 for side in photo.short),
+         "one length or more, of 32 pixels or more"),
+        ("--input.long", photo.long, photo.long >= max(photo.short, default=0), "must not be below --input.short"),
+        ("--input.multiple", photo.multiple, photo.multiple >= 32 and photo.multiple % 32 == 0,
+         "a multiple of 32, the coarsest stride of the trunk"),
+        ("--input.crop", photo.crop, 0 < photo.crop <= 1, "a share lies in (0, 1]"),
+        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
+        ("--input.brightness", photo.brightness, 0 <= photo.brightness <= 1, "lies in [0, 1]"),
+        ("--input.contrast", photo.contrast, 0 <= photo.contrast <= 1, "lies in [0, 1]"),
+        ("--input.saturation", photo.saturation, 0 <= photo.saturation <= 1, "lies in [0, 1]"),
+        ("--input.hue", photo.hue, 0 <= photo.hue <= 0.5, "turns lie in [0, 0.5]"),
+        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
+        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
+    )  # fmt: skip

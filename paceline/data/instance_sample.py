@@ -1,0 +1,158 @@
+"""One photo and its objects as a sample of Mask R-CNN: crop, flip, resize, colour jitter, and boxes and masks along with it.
+
+Letters: n objects that are wanted, m <= n that stay; h, w the photo in the input; H, W the input; C canvas side
+A sample's random numbers are drawn in a fixed order: crop, flip, jitter. The key from which the network's own sampling is
+drawn has numbers to itself, so it depends on no setting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.batch.instances import InstanceObjects
+from paceline.config.errors import DataError
+from paceline.config.instances import InstanceInput
+from paceline.data.box_sample import inside
+from paceline.data.boxes import BoxSplit
+from paceline.data.buckets import resized
+from paceline.data.crop import Window
+from paceline.data.decode import decode_crop
+from paceline.data.header import Header, read_header
+from paceline.data.jitter import jitter
+from paceline.data.mask_canvas import canvases_of
+from paceline.data.randomness import SampleRandom
+
+KEY_STREAM = 3 << 32
+# A cropped object of which less than this share of its box is left is no object any more.
+LEAST_LEFT = 0.25
+# Nor is one whose box is narrower or lower than this in the input, pixels: no feature of the network tells of it.
+LEAST_SIDE = 1.0
+
+
+def image_key(seed: int, epoch: int, index: int) -> int:
+    """The image's random key in [0, 2^32), of this epoch."""
+    return SampleRandom(seed, epoch, index, stream=KEY_STREAM).bits() >> 32
+
+
+def read_training_sample(
+    data: bytes,
+    name: str,
+    split: BoxSplit,
+    rows: np.ndarray,
+    random: SampleRandom,
+    key: int,
+    settings: InstanceInput,
+    short: int,
+    canvas: int,
+    out: np.ndarray,
+) -> InstanceObjects:
+    """Write the pixels into `out`, the photo in its top left corner and zeros elsewhere; return the objects that stay.
+
+    data    the encoded file
+    name    the file, for messages
+    rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
+    key     see `image_key`
+    short   the shorter side of this step, pixels; the longer one has settings.long at most
+    canvas  C
+    out     (H, W, 3) uint8, RGB; holds the photo's resized size, cropped or not
+    Raises DataError for a broken image or one of another size than when the data was prepared; RecipeError where the
+    decoder is not installed.
+    """
+    header = read_header(data, name)
+    window = _window(header, name, short, settings.long, out, random, settings.crop)
+    flip = random.coin(settings.flip)
+    _write(data, header, window, flip, settings, name, out)
+    jitter(out[: window.resized_height, : window.resized_width], random, settings)
+
+    ltrb = inside(split.boxes[rows], header.height, header.width)
+    boxes, keep = boxes_in(window, ltrb, flip)
+    canvases, frames = canvases_of(
+        split,
+        rows[keep],
+        ltrb[keep],
+        photo=(header.height, header.width),
+        window=window,
+        flip=flip,
+        side=canvas,
+    )
+    return InstanceObjects(
+        boxes=boxes[keep].astype(np.float32),
+        classes=split.classes[rows][keep].astype(np.int64),
+        canvases=canvases,
+        frames=frames,
+        size=(window.resized_height, window.resized_width),
+        key=key,
+    )
+
+
+def read_evaluation_sample(
+    data: bytes, name: str, settings: InstanceInput, short: int, out: np.ndarray
+) -> InstanceObjects:
+    """Write the whole photo into the top left corner of `out`, (H, W, 3) uint8, zeros elsewhere; no objects, key 0.
+
+    Raises DataError for a broken image or one of another size than when the data was prepared; RecipeError where the
+    decoder is not installed.
+    """
+    header = read_header(data, name)
+    window = _window(header, name, short, settings.long, out, None, 1.0)
+    _write(data, header, window, False, settings, name, out)
+    return InstanceObjects(
+        boxes=np.zeros((0, 4), np.float32),
+        classes=np.zeros(0, np.int64),
+        canvases=np.zeros((0, 2, 2), np.uint8),
+        frames=np.zeros((0, 4), np.float32),
+        size=(window.resized_height, window.resized_width),
+        key=0,
+    )
+
+
+def crop_window(height: int, width: int, h: int, w: int, random: SampleRandom, least: float) -> Window:
+    """A random region with at least the share `least` of each side, resized to fill (h, w), the whole photo's size in
+    the input, as far as its aspect allows: so the shape a sample needs is known before anything is drawn.
+
+    Four numbers are drawn: the shares of height and width, uniform, then the places.
+    """
+    rows = max(1, round(height * random.uniform(least, 1.0)))
+    columns = max(1, round(width * random.uniform(least, 1.0)))
+    top, left = random.integer(0, height - rows + 1), random.integer(0, width - columns + 1)
+    scale = min(h / rows, w / columns)
+    return Window(top, left, rows, columns, min(h, max(1, round(rows * scale))), min(w, max(1, round(columns * scale))))
+
+
+def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes in the input, cut at the window's region, and which of them are still objects.
+
+    ltrb    (n, 4) float64, pixels of the photo
+    return  (n, 4) float64 pixels of the input, mirrored with `flip`; (n,) bool, at least LEAST_LEFT of the area is left
+            and both sides are at least LEAST_SIDE
+    """
+    scale = (window.resized_width / window.width, window.resized_height / window.height) * 2
+    whole = (ltrb - (window.left, window.top) * 2) * scale
+    boxes = np.clip(whole, 0.0, (window.resized_width, window.resized_height) * 2)
+    sides, before = boxes[:, 2:] - boxes[:, :2], whole[:, 2:] - whole[:, :2]
+    if flip:
+        boxes[:, [0, 2]] = window.resized_width - boxes[:, [2, 0]]
+    return boxes, (sides.prod(axis=1) >= LEAST_LEFT * before.prod(axis=1)) & (sides >= LEAST_SIDE).all(axis=1)
+
+
+def _window(
+    header: Header, name: str, short: int, long: int, out: np.ndarray, random: SampleRandom | None, least: float
+) -> Window:
+    h, w = resized(header.height, header.width, short, long)
+    if h > out.shape[0] or w > out.shape[1]:
+        raise DataError(
+            f"{name}: {header.width} x {header.height} pixels, which do not fit the {out.shape[1]} x {out.shape[0]} input "
+            "chosen for its size when the data was prepared: the file has changed.\nPrepare the data set again."
+        )
+    if random is None or least >= 1:
+        return Window(0, 0, header.height, header.width, h, w)
+    return crop_window(header.height, header.width, h, w, random, least)
+
+
+def _write(
+    data: bytes, header: Header, window: Window, flip: bool, settings: InstanceInput, name: str, out: np.ndarray
+) -> None:
+    h, w = window.resized_height, window.resized_width
+    out[h:] = 0
+    out[:h, w:] = 0
+    decode_crop(data, header, window, out[:h, :w], flip=flip, decoder=settings.decoder, name=name, law=settings.resize)

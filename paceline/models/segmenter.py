@@ -1,0 +1,379 @@
+"""The one module that training wraps for Mask R-CNN: photos and objects in, losses out; photos in, boxes and masks out.
+
+Letters: B images   G object slots   A anchors   P proposals   R regions   D places for detections   K classes
+On an accelerator every shape follows from the batch's own shape: sampled anchors and regions fill fixed slots, and what fills no
+slot has weight 0. On a CPU the heads run on the regions that were really taken: the mask head on the positives alone, at least
+one, so that every parameter has a gradient on every rank.
+Sampling draws from each image's own key by a counter-based hash, so it is a function of (seed, epoch, index) and of the
+network, not of the batch that the image is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.batch.batch import Batch
+from paceline.batch.instances import FoundInstances, InstanceBatch
+from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
+from paceline.boxes.box_deltas import encode_deltas
+from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.proposals import proposals
+from paceline.boxes.pyramid_anchors import pyramid_anchors
+from paceline.boxes.region_detections import detections
+from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.boxes.sampling import Sample, random_bits, sample
+from paceline.config.instances import MaskRCNNModel
+from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
+from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.normalise import Normalise
+from paceline.models.region_losses import (
+    TERMS,
+    anchor_box_loss,
+    class_loss,
+    mask_loss,
+    objectness_loss,
+    per_image,
+    region_box_loss,
+)
+
+RPN_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+# Streams of an image's random bits.
+ANCHOR_STREAM, REGION_STREAM = 1, 2
+
+
+class Seen(NamedTuple):
+    """What the first stage finds in a batch."""
+
+    levels: list[Tensor]  # of the pyramid, finest first
+    anchors: list[Tensor]  # (A_l, 4) ltrb, pixels, of each level
+    regions: Tensor  # (B, P, 4) ltrb, pixels
+    valid: Tensor  # (B, P) bool
+
+
+class Regions(NamedTuple):
+    """Sampled regions as rows; a row of weight 0 fills a place."""
+
+    image: Tensor  # (N,) int64, place in the batch; -1 where the weight is 0
+    boxes: Tensor  # (N, 4) ltrb, pixels
+    slots: Tensor  # (N,) int64, the object of a positive row
+    positive: Tensor  # (N,) bool
+    shaped: Tensor  # (N,) bool, positives whose box and mask train: no more of an image than its share of positives
+    weight: Tensor  # (N,) float32
+
+
+class Segmenter(nn.Module):
+    """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
+
+    Losses come undivided, for the loss groups of this forward (`loss_groups`, consecutive equal parts of its images): whoever
+    knows the whole group divides them (paceline/step.py).
+    """
+
+    terms = TERMS
+
+    def __init__(
+        self, network: MaskRCNN, *, mean: Sequence[float], std: Sequence[float], settings: MaskRCNNModel
+    ) -> None:
+        super().__init__()
+        self.normalise = Normalise(mean, std)
+        self.network = network
+        self.settings = settings
+        self.loss_groups = 1
+        self._anchors: dict[tuple, list[Tensor]] = {}
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """-> "sums" (groups, 5) with a graph and "counts" (groups, 5) without; columns are `terms`, float32."""
+        assert isinstance(batch, InstanceBatch)
+        seen = self._look(batch)
+        anchors, anchor_slots = self._sample_anchors(batch, torch.cat(seen.anchors))
+        rows = self._sample_regions(batch, seen)
+        sums = torch.stack(
+            (
+                *self._anchor_losses(batch, seen, anchors, anchor_slots),
+                *self._box_losses(batch, seen, rows),
+                self._mask_losses(batch, seen, rows),
+            ),
+            dim=1,
+        )
+        return {"sums": self._grouped(sums), "counts": self._grouped(self._counts(len(batch), anchors, rows))}
+
+    @torch.no_grad()
+    def count(self, batch: Batch) -> Tensor:
+        """The counts that `forward` would return for this batch; running statistics stay as they were."""
+        assert isinstance(batch, InstanceBatch)
+        kept = snapshot_running_statistics(self)
+        seen = self._look(batch)
+        anchors, _ = self._sample_anchors(batch, torch.cat(seen.anchors))
+        counts = self._counts(len(batch), anchors, self._sample_regions(batch, seen))
+        discard_pending(self)
+        restore_running_statistics(self, kept)
+        return self._grouped(counts)
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> FoundInstances:
+        """Detections and their masks; reads `images` and `sizes` of the batch only."""
+        assert isinstance(batch, InstanceBatch)
+        detect, roi = self.settings.detect, self.settings.roi
+        seen = self._look(batch)
+        images, places = seen.valid.shape
+        image = _rows_of_images(images, places, seen.regions.device)
+        boxes, valid = seen.regions.flatten(0, 1), seen.valid.flatten()
+        kept = valid.nonzero().squeeze(1) if _counts_rows(boxes) else None
+        logits, deltas = self.network.roi_heads.boxes(
+            self._pool_boxes(seen.levels, *_of_rows(kept, image, boxes, valid))
+        )
+        if kept is not None:
+            logits, deltas = (
+                part.new_zeros(len(valid), part.shape[1]).index_copy(0, kept, part) for part in (logits, deltas)
+            )
+        found, scores, labels = detections(
+            logits.unflatten(0, (images, places)),
+            deltas.unflatten(0, (images, places)),
+            seen.regions,
+            seen.valid,
+            batch.sizes,
+            weights=roi.weights,
+            limit=roi.limit,
+            score_above=detect.score_above,
+            iou=detect.iou,
+            keep=detect.keep,
+            candidates=detect.candidates,
+            least_side=detect.least_side,
+        )
+        side = 2 * self.settings.mask.side
+        masks = found.new_zeros(images * detect.keep, side, side)
+        rows = (labels > 0).flatten()
+        kept = rows.nonzero().squeeze(1) if _counts_rows(boxes) else None
+        image = _rows_of_images(images, detect.keep, boxes.device)
+        image, boxes = _of_rows(kept, image, found.flatten(0, 1), rows)
+        if len(boxes):
+            own = labels.flatten() if kept is None else labels.flatten()[kept]
+            chances = self.network.roi_heads.masks(self._pool_masks(seen.levels, image, boxes), own).float().sigmoid()
+            masks = chances * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, chances)
+        width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
+        fractions = found / width_height
+        table = torch.cat((fractions, scores.unsqueeze(2), labels.unsqueeze(2).to(fractions.dtype)), dim=2)
+        return FoundInstances(table, masks.unflatten(0, (images, detect.keep)))
+
+    def _look(self, batch: InstanceBatch) -> Seen:
+        """Trunk, pyramid, proposals."""
+        rpn = self.settings.rpn
+        levels = self.network.backbone(self._input(batch))
+        with torch.no_grad():  # no gradient passes through proposals; sampled anchors are computed again, with one
+            logits, deltas = self.network.rpn.head(levels)  # pyright: ignore[reportCallIssue]
+        anchors = self._anchors_of(batch.images, levels)
+        # Where the best proposals of a batch are kept, that batch is a loss group, as it was a GPU's images.
+        parts = self.loss_groups if self.training and rpn.post_of == "batch" else 1
+        found = [
+            proposals(
+                some_logits,
+                some_deltas,
+                anchors,
+                sizes,
+                pre=rpn.pre_train if self.training else rpn.pre_test,
+                post=rpn.post_train if self.training else rpn.post_test,
+                iou=rpn.iou,
+                least_side=rpn.least_side,
+                limit=rpn.limit,
+                nms_over=rpn.nms_over,
+                post_of=rpn.post_of if self.training else "image",
+            )
+            for some_logits, some_deltas, sizes in zip(
+                zip(*(level.chunk(parts) for level in logits)),
+                zip(*(level.chunk(parts) for level in deltas)),
+                batch.sizes.chunk(parts),
+            )
+        ]
+        regions, valid = torch.cat([boxes for boxes, _ in found]), torch.cat([there for _, there in found])
+        return Seen(levels, anchors, regions, valid)
+
+    def _input(self, batch: InstanceBatch) -> Tensor:
+        """Normalised photos; the padding is 0, which no pixel value is exactly."""
+        images = self.normalise(batch.images)
+        height, width = images.shape[2:]
+        rows = torch.arange(height, device=images.device) < batch.sizes[:, :1]
+        columns = torch.arange(width, device=images.device) < batch.sizes[:, 1:]
+        return images * (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
+
+    def _anchors_of(self, images: Tensor, levels: list[Tensor]) -> list[Tensor]:
+        """The anchors of this input shape, made once for each."""
+        grids = [(level.shape[2], level.shape[3]) for level in levels]
+        key = (images.device, images.shape[2], images.shape[3])
+        if key not in self._anchors:
+            rpn = self.settings.rpn
+            made = pyramid_anchors(
+                grids, images.shape[2], images.shape[3], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+            )
+            self._anchors[key] = [part.to(images.device) for part in made]
+        return self._anchors[key]
+
+    @torch.no_grad()
+    def _sample_anchors(self, batch: InstanceBatch, anchors: Tensor) -> tuple[Sample, Tensor]:
+        """-> the sampled anchors, and the object slot of every anchor (B, A)."""
+        rpn = self.settings.rpn
+        inside = inside_photo(anchors, batch.sizes) if rpn.edges == "inside" else None
+        slots, kind = match_anchors(
+            batch.boxes,
+            batch.labels,
+            anchors,
+            positive_iou=rpn.positive_iou,
+            negative_iou=rpn.negative_iou,
+            best_anchor=rpn.best_anchor,
+            eligible=inside if rpn.best_anchor == "negative" else None,
+        )
+        if inside is not None:  # the MLPerf reference leaves out what crosses the edge after matching, GluonCV before
+            kind = kind.masked_fill(~inside, -1)
+        chosen = sample(
+            kind == 1,
+            kind == 0,
+            random_bits(batch.keys, len(anchors), ANCHOR_STREAM),
+            count=rpn.samples,
+            most_positive=int(rpn.samples * rpn.positive_share),
+            fill="negatives",
+        )
+        return chosen, slots
+
+    @torch.no_grad()
+    def _sample_regions(self, batch: InstanceBatch, seen: Seen) -> Regions:
+        """Proposals and the objects' own boxes, matched and sampled."""
+        roi = self.settings.roi
+        regions = torch.cat((seen.regions, batch.boxes), dim=1)
+        valid = torch.cat((seen.valid, batch.labels > 0), dim=1)
+        slots, positive = match_regions(batch.boxes, batch.labels, regions, valid, iou=roi.iou)
+        chosen = sample(
+            positive,
+            valid & ~positive,
+            random_bits(batch.keys, regions.shape[1], REGION_STREAM),
+            count=roi.samples,
+            most_positive=self._most_positive(),
+            fill=roi.fill,
+        )
+        boxes = regions.gather(1, chosen.places.unsqueeze(2).expand(-1, -1, 4)).flatten(0, 1)
+        slots = slots.gather(1, chosen.places).flatten()
+        positive = chosen.positive & chosen.taken
+        # Positives that fill places left by negatives (GluonCV) train the class alone, as they do there.
+        shaped = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
+        image = _rows_of_images(len(batch), roi.samples, boxes.device)
+        parts = (image, boxes, slots, positive.flatten(), shaped.flatten(), chosen.taken.flatten())
+        if _counts_rows(boxes):
+            rows = chosen.taken.flatten().nonzero().squeeze(1)
+            parts = tuple(part[rows] for part in parts)
+        image, boxes, slots, positive, shaped, taken = parts
+        return Regions(image.masked_fill(~taken, -1), boxes, slots, positive, shaped, taken.float())
+
+    def _anchor_losses(self, batch: InstanceBatch, seen: Seen, chosen: Sample, slots: Tensor) -> tuple[Tensor, Tensor]:
+        positive = chosen.positive & chosen.taken
+        logits, deltas = self.network.rpn.head.at(seen.levels, chosen.places)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        objects = batch.boxes.gather(1, slots.gather(1, chosen.places).unsqueeze(2).expand(-1, -1, 4))
+        anchors = torch.cat(seen.anchors)[chosen.places]
+        # A place without an object has its anchor for a target: finite, and masked out.
+        objects = torch.where(positive.unsqueeze(2), objects, anchors)
+        targets = encode_deltas(objects, anchors, RPN_WEIGHTS)
+        return (
+            objectness_loss(logits, positive, chosen.taken),
+            anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta),
+        )
+
+    def _box_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions) -> tuple[Tensor, Tensor]:
+        roi, images = self.settings.roi, len(batch)
+        image = rows.image.clamp(min=0)
+        labels = _object_of(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
+        objects = torch.where(rows.positive.unsqueeze(1), _object_of(batch.boxes, image, rows.slots), rows.boxes)
+        targets = encode_deltas(objects, rows.boxes, roi.weights)
+        targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to code by
+        logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(seen.levels, rows.image, rows.boxes))
+        return (
+            per_image(class_loss(logits, labels, rows.weight), image, images),
+            per_image(region_box_loss(deltas, targets, labels, rows.shaped, roi.beta), image, images),
+        )
+
+    def _mask_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions) -> Tensor:
+        settings, images = self.settings.mask, len(batch)
+        places = self._mask_places(rows)
+        image, boxes, slots, shaped = (part[places] for part in (rows.image, rows.boxes, rows.slots, rows.shaped))
+        of = image.clamp(min=0)
+        canvases = _object_of(batch.canvases, of, slots)
+        frames = _object_of(batch.frames, of, slots)
+        labels = _object_of(batch.labels, of, slots)
+        targets = mask_targets(canvases, frames, boxes, side=2 * settings.side, target=settings.target)
+        logits = self.network.roi_heads.masks(
+            self._pool_masks(seen.levels, image.masked_fill(~shaped, -1), boxes), labels
+        )
+        return per_image(mask_loss(logits, targets, shaped.float()), of, images)
+
+    def _mask_places(self, rows: Regions) -> Tensor:
+        """Rows that enter the mask head: those whose mask trains, at least one; or the first places of each image."""
+        if not _counts_rows(rows.boxes):
+            first = torch.arange(self._most_positive(), device=rows.boxes.device)
+            starts = torch.arange(0, len(rows.boxes), self.settings.roi.samples, device=rows.boxes.device)
+            return (starts.unsqueeze(1) + first).flatten()
+        places = rows.shaped.nonzero().squeeze(1)
+        # One row of weight 0 keeps the head in the graph of a batch without objects; a batch always has a region.
+        return places if len(places) else places.new_zeros(min(1, len(rows.boxes)))
+
+    def _pool_boxes(self, levels: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
+        roi = self.settings.roi
+        if roi.pooling == "direct":
+            return self._pool(levels, image, boxes, roi.side)
+        return F.avg_pool2d(self._pool(levels, image, boxes, 2 * roi.side), 3, 2, padding=1)
+
+    def _pool_masks(self, levels: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
+        return self._pool(levels, image, boxes, self.settings.mask.side)
+
+    def _pool(self, levels: list[Tensor], image: Tensor, boxes: Tensor, side: int) -> Tensor:
+        """(R, C, side, side) from the level that fits each box; level 6 is for proposals only."""
+        settings, backbone = self.settings, self.network.backbone
+        pooled = len(levels) - 1
+        law = "gluoncv" if settings.roi.pooling == "average" else "torchvision"
+        return pool_regions(
+            levels[:pooled],
+            backbone.strides[:pooled],
+            image,
+            boxes,
+            levels_of(boxes, levels=pooled, law=law, first=settings.first_level),
+            side=side,
+            sampling_ratio=settings.roi.sampling_ratio,
+            aligned=settings.roi.aligned,
+        )
+
+    def _counts(self, images: int, anchors: Sample, rows: Regions) -> Tensor:
+        """(B, 5) float32, what each image adds to each term's divisor."""
+        image = rows.image.clamp(min=0)
+        sampled = anchors.taken.sum(dim=1).float()
+        regions = per_image(rows.weight, image, images)
+        shaped = per_image(rows.shaped.float(), image, images)
+        return torch.stack((sampled, sampled, regions, regions, shaped), dim=1)
+
+    def _most_positive(self) -> int:
+        """Places for positives among an image's sampled regions."""
+        return int(self.settings.roi.samples * self.settings.roi.positive_share)
+
+    def _grouped(self, of_images: Tensor) -> Tensor:
+        """(B, 5) -> (groups, 5), sums over each group's images."""
+        return of_images.unflatten(0, (self.loss_groups, -1)).sum(dim=1)
+
+
+def _counts_rows(tensor: Tensor) -> bool:
+    """Whether rows may be counted: on a CPU this costs nothing, elsewhere the host would wait for the device."""
+    return tensor.device.type == "cpu"
+
+
+def _rows_of_images(images: int, rows: int, device: torch.device) -> Tensor:
+    """0 rows times, 1 rows times, ...: (images * rows,) int64."""
+    return torch.arange(images, device=device).repeat_interleave(rows, output_size=images * rows)
+
+
+def _of_rows(kept: Tensor | None, image: Tensor, boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Image numbers and boxes of the kept rows; of all rows where None, with -1 for the others."""
+    if kept is None:
+        return image.masked_fill(~valid, -1), boxes
+    return image[kept], boxes[kept]
+
+
+def _object_of(values: Tensor, image: Tensor, slots: Tensor) -> Tensor:
+    """values (B, G, ...) at (image, slot) of each row: (N, ...)."""
+    return values[image, slots]

@@ -1,0 +1,109 @@
+"""A detector's photos as the page shows them: what was found on the left, what is annotated on the right."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+from PIL import Image
+
+from paceline.report.detected import FREE, Scene
+from paceline.report.draw_boxes import Mark, beside
+from paceline.report.draw_masks import RunLengths
+
+# Each half of a picture fits into this many pixels: legible at the width that the page gives it.
+HALF_WIDTH, HALF_HEIGHT = 400, 300
+# A crowded photo would be nothing but frames.
+MOST_FOUND = 40
+
+
+@dataclass(frozen=True)
+class ShownScene:
+    """A photo as the page shows it.
+
+    mask_iou  mean over the objects found; None without masks
+    picture   a data URI, predictions on the left and annotations on the right; "" where the file cannot be read
+    """
+
+    file: str
+    found: int
+    there: int
+    wrong: int
+    quality: float
+    mask_iou: float | None
+    picture: str
+
+
+def with_pictures(scenes: Sequence[Scene], names: Sequence[str]) -> list[ShownScene]:
+    """The photos with their boxes and masks as JPEG data URIs.
+
+    names  of classes 1..K
+    """
+    return [
+        ShownScene(
+            scene.file,
+            *scene.counts,
+            scene.quality or 0.0,
+            float(scene.mask_overlaps.mean()) if len(scene.mask_overlaps) else None,
+            _picture(scene, names),
+        )
+        for scene in scenes
+    ]
+
+
+def _picture(scene: Scene, names: Sequence[str]) -> str:
+    """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side."""
+    try:
+        with Image.open(scene.file) as photo:
+            photo.draft("RGB", (2 * HALF_WIDTH, 2 * HALF_HEIGHT))
+            pixels = photo.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError):  # the data may have moved since: the page says so
+        return ""
+    across, down = pixels.width / scene.width, pixels.height / scene.height
+    scale = np.array([across, down, across, down])
+    taken = set(scene.partners.tolist())
+    hues = scene.hues
+    found = [
+        _mark(box * scale, label, f"{names[label - 1]} {score:.2f}", partner == FREE, mask, hue)
+        for box, label, score, partner, mask, hue in zip(
+            scene.boxes,
+            scene.labels.tolist(),
+            scene.scores,
+            scene.partners,
+            scene.masks or repeat(None),
+            hues[0],
+        )
+    ]
+    there = [
+        _mark(
+            box * scale,
+            label,
+            names[int(label) - 1] + (" (crowd)" if crowd else ""),
+            not crowd and number not in taken,
+            mask,
+            hue,
+        )
+        for number, (box, label, crowd, mask, hue) in enumerate(
+            zip(
+                scene.truth,
+                scene.truth_labels.tolist(),
+                scene.crowd,
+                scene.truth_masks or repeat(None),
+                hues[1],
+            )
+        )
+    ]
+    there.sort(key=lambda mark: -mark.box[2] * mark.box[3])  # the large ones are named first
+    buffer = io.BytesIO()
+    both = beside(pixels, found[:MOST_FOUND], there, width=HALF_WIDTH, height=HALF_HEIGHT)
+    both.save(buffer, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _mark(box: np.ndarray, label: int, text: str, alone: bool, mask: RunLengths | None, hue: int) -> Mark:
+    left, top, width, height = box.tolist()
+    return Mark((left, top, width, height), label, text, "dashed" if alone else "solid", mask, hue)

@@ -1,0 +1,153 @@
+"""Instances of an evaluation: masks put into the photos at once, joined, scored as boxes and as masks, and described for the report.
+
+Letters: N photos of the validation split   n photos of this evaluation   M objects   D detections   K classes, 1..K   B, S as in
+batch/instances.py
+No bitmap of a photo is kept or sent: a mask is a string of run lengths from the moment it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from paceline.batch.batch import Batch
+from paceline.batch.instances import FoundInstances
+from paceline.boxes.paste import paste_to_rle
+from paceline.boxes.run_lengths import RunLengths
+from paceline.config.errors import DataError
+from paceline.data.boxes import BoxSplit
+from paceline.data.object_masks import has_masks, truth_masks
+from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset
+from paceline.metrics.coco_masks import score_masks
+from paceline.metrics.coco_pack import Share, join_masks, pack, unpack
+from paceline.tasks import box_predictions
+from paceline.tasks.box_predictions import most_written, to_detections
+
+METRICS = (*box_predictions.METRICS, *(name.replace("box", "mask", 1) for name in box_predictions.METRICS))
+
+
+class InstanceTruth(NamedTuple):
+    """What is to be found in the n photos of an evaluation."""
+
+    boxes: GroundTruth
+    masks: RunLengths  # M, of the rows of `boxes`
+    known: (
+        np.ndarray
+    )  # (M,) bool; an object without a mask need not be found as one, and nothing on its box counts as wrong
+
+    @property
+    def for_masks(self) -> GroundTruth:
+        """The ground truth that masks are scored against: an object without a mask is treated as a crowd is."""
+        return replace(self.boxes, crowd=np.where(self.known, self.boxes.crowd, 1).astype(np.uint8))
+
+
+class ScoredInstances(NamedTuple):
+    """An evaluation's outcome."""
+
+    found: Detections  # their `images` are rows of the truth
+    masks: RunLengths  # D
+    box_scores: BoxScores
+    mask_scores: BoxScores
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The 24 numbers by their names."""
+        return {**self.box_scores.metrics, **self.mask_scores.metrics}
+
+
+class InstanceScore:
+    """One rank's share of an evaluation."""
+
+    def __init__(self, heights: np.ndarray, widths: np.ndarray) -> None:
+        """heights, widths: (N,) of every validation photo, pixels."""
+        self.heights, self.widths = heights, widths
+        self.scored: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
+        self.masks: list[RunLengths] = []
+
+    def add(self, batch: Batch, outputs: FoundInstances) -> None:
+        """Put the masks of B photos into their pixels; `batch.indices` are numbers of validation photos."""
+        numbers = batch.indices.cpu().numpy()
+        found = outputs.detections.cpu()
+        self.scored.append(numbers)
+        for image, number in enumerate(numbers.tolist()):
+            places = (found[image, :, 5] > 0).nonzero()[:, 0]
+            mine = found[image, places].to(torch.float64)
+            height, width = int(self.heights[number]), int(self.widths[number])
+            boxes = mine[:, :4] * torch.tensor([width, height, width, height])
+            masks = outputs.masks[image][places.to(outputs.masks.device)]
+            self.masks.append(paste_to_rle(masks, boxes, height, width))
+            self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
+
+    def pack(self) -> bytes:
+        """For rank 0."""
+        scored = np.concatenate([np.zeros(0, np.int64), *self.scored])
+        rows = np.concatenate([np.zeros((0, 7)), *self.rows])
+        detections = to_detections(rows, self.heights, self.widths, plus_one=False)
+        return pack(Share(scored, detections, RunLengths.join(self.masks)))
+
+
+def instance_truth(split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
+    """The ground truth of some photos of a split, its masks as strings; about 30 microseconds an object.
+
+    numbers  (n,) of the photos, each once
+    Raises DataError where the split has not a single mask.
+    """
+    if not has_masks(split):
+        raise DataError(
+            f"{split.index.root}: its objects have boxes but no masks, and this recipe learns masks.\n"
+            "Train a detector of boxes on it:  paceline train ssd-custom --data "
+            f"{split.index.root}\n"
+            'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
+        )
+    boxes = subset(GroundTruth(**split.truth_arrays(), num_classes=len(split.names)), numbers)
+    masks, known = truth_masks(split, numbers)
+    return InstanceTruth(boxes, masks, known)
+
+
+def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.ndarray) -> ScoredInstances:
+    """All ranks' shares, joined and scored twice.
+
+    packed   of each rank what its `InstanceScore.pack` gave
+    numbers  (n,) of the photos, as `instance_truth` was given them
+    Raises RuntimeError unless every photo was scored exactly once.
+    """
+    found, masks = join_masks([unpack(share) for share in packed], numbers)
+    return ScoredInstances(
+        found, masks, score_boxes(truth.boxes, found), score_masks(truth.for_masks, truth.masks, found, masks)
+    )
+
+
+def describe_instances(
+    truth: InstanceTruth,
+    scored: ScoredInstances,
+    files: Sequence[str],
+    numbers: np.ndarray,
+    classes: Sequence[str],
+    category_ids: Sequence[int],
+) -> dict[str, Any]:
+    """JSON content of RUN/predictions/step-N.json (kind "instances"): as kind "boxes", with the masks beside the boxes.
+
+    Each image has "masks" beside "boxes", and its truth too: run-length strings at the photo's size, null for an object without a
+    mask. Each class has "mask_ap" and "mask_ap50", and "mask_curves" are the masks' precision as "curves" are the boxes'.
+    files, numbers, classes, category_ids  as in box_predictions.describe
+    """
+    described = box_predictions.describe(
+        truth.boxes, scored.found, scored.box_scores, files, numbers, classes, category_ids
+    )
+    starts = np.searchsorted(scored.found.images, np.arange(len(truth.boxes.image_ids) + 1))
+    for row, image in enumerate(described["images"]):
+        mine = most_written(scored.found.scores, int(starts[row]), int(starts[row + 1]))
+        image["masks"] = [scored.masks[int(place)].decode("ascii") for place in mine]
+        image["truth"]["masks"] = [
+            truth.masks[place].decode("ascii") if truth.known[place] else None
+            for place in range(int(truth.boxes.starts[row]), int(truth.boxes.starts[row + 1]))
+        ]
+    for entry, score in zip(described["per_class"], scored.mask_scores.per_class):
+        entry.update(mask_ap=score.ap, mask_ap50=score.ap50)
+    described.update(kind="instances", mask_curves=box_predictions.curves(scored.mask_scores, classes))
+    return described

@@ -1,0 +1,80 @@
+"""Runs as strings: pycocotools' own, there and back, for any number of masks at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pycocotools import mask as official
+
+from paceline.boxes import run_lengths
+from paceline.boxes.run_lengths import RunLengths, areas, bitmap, compress, decompress
+
+
+def official_string(runs: list[int]) -> bytes:
+    return official.frPyObjects({"counts": runs, "size": [sum(runs), 1]}, sum(runs), 1)["counts"]
+
+
+def flat(masks: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([run for runs in masks for run in runs], np.int64), np.cumsum([0, *map(len, masks)])
+
+
+def drawn(seed: int) -> list[list[int]]:
+    """Up to 5 masks of up to 12 runs, of every size."""
+    draw = np.random.default_rng(seed)
+    return [
+        [
+            int(run) + (place == 0)
+            for place, run in enumerate(2.0 ** draw.uniform(0, draw.choice([3, 6, 12, 27]), count))
+        ]
+        for count in draw.integers(1, 13, draw.integers(0, 6))
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.builds(drawn, st.integers(0, 2**32 - 1)))
+@example([])
+@example([[15, 16, 15, 31, 0, 511, 512, 1 << 30]])
+@example([[7], [0, 7], [1, 5, 1]])
+def test_strings_are_those_of_pycocotools_and_come_back_as_the_same_runs(masks: list[list[int]]) -> None:
+    packed = compress(*flat(masks))
+    assert list(packed) == [official_string(runs) for runs in masks]
+    runs, starts = decompress(packed)
+    np.testing.assert_array_equal(runs, flat(masks)[0])
+    np.testing.assert_array_equal(starts, flat(masks)[1])
+    assert areas(packed).tolist() == [sum(runs[1::2]) for runs in masks]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.9, 1.0]))
+def test_a_bitmap_is_the_one_that_was_encoded(height: int, width: int, seed: int, share: float) -> None:
+    mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)
+    text = official.encode(np.asfortranarray(mask))["counts"]
+    np.testing.assert_array_equal(bitmap(text, height, width), mask)
+    assert areas(RunLengths.of([text])).tolist() == [mask.sum()]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
+def test_areas_are_the_same_in_chunks_of_any_size(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = [*drawn(1), *drawn(2), [50], *drawn(3)]
+    monkeypatch.setattr(run_lengths, "CHUNK", chunk)
+    assert areas(compress(*flat(masks))).tolist() == [sum(runs[1::2]) for runs in masks]
+    assert areas(RunLengths.of([])).tolist() == [] and areas(
+        RunLengths.of([b"", official_string([2, 3])])
+    ).tolist() == [0, 3]
+
+
+def test_a_string_of_another_photo_is_refused() -> None:
+    with pytest.raises(ValueError, match="a mask of 12 pixels, the photo has 15"):
+        bitmap(official_string([5, 7]), 5, 3)
+
+
+def test_masks_are_taken_and_joined_in_any_order() -> None:
+    strings = [b"a", b"", b"bcd", b"ef"]
+    masks = RunLengths.of(strings)
+    assert len(masks) == 4 and list(masks) == strings and masks[2] == b"bcd"
+    assert list(masks.take(np.array([3, 1, 0, 3]))) == [b"ef", b"", b"a", b"ef"]
+    assert list(masks.take(np.zeros(0, np.int64))) == []
+    assert list(RunLengths.join([masks, RunLengths.of([]), masks.take(np.array([2]))])) == [*strings, b"bcd"]
+    assert len(RunLengths.join([])) == 0 and len(RunLengths.of([])) == 0

@@ -1,0 +1,53 @@
+"""Instances through the command line: preview's masks lie where crop and flip have put them, eval tells boxes from masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_runs import command
+
+from paceline.cli.eval import _numbers
+from paceline.prepare.shapes import render_boxes
+from paceline.report import draw_boxes
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures") / "set"
+    render_boxes(folder, train=8, val=2, side=96, processes=1)
+    return folder
+
+
+def test_masks_fill_their_boxes_whatever_crop_and_flip_did(pictures, tmp_path, capsys, monkeypatch):
+    drawn = []
+    real = draw_boxes.marks_picture
+    monkeypatch.setattr(draw_boxes, "marks_picture", lambda *args, **more: drawn.append(args) or real(*args, **more))
+    out = tmp_path / "mosaic.png"
+    flags = ["--data", pictures, "--out", out, "--images", 8, "--columns", 4, "--input.crop", 0.6]
+    said = command(capsys, "preview", "maskrcnn-tiny", *flags)
+    assert said.code == 0 and "8 training images" in said.out, said
+    with Image.open(out) as picture:
+        assert picture.width > 4 * 200
+    assert len(drawn) == 8
+    near = []
+    for photo, marks in drawn:
+        for mark in marks:
+            rows, columns = (np.flatnonzero(mark.mask.any(axis=axis)) for axis in (1, 0))
+            assert mark.mask.shape == (photo.height, photo.width)
+            left, top, width, height = mark.box
+            found = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+            apart = np.abs(np.array(found) - (left, top, left + width, top + height)).max()
+            near.append(apart <= 3 + 0.05 * max(width, height))
+    # An object that another one hides in part has a larger box than what is left of its mask.
+    assert len(near) >= 8 and np.mean(near) > 0.8
+
+
+def test_eval_prints_boxes_and_masks_on_lines_of_their_own():
+    assert _numbers({"box_ap": 0.5, "box_ap50": 0.75, "mask_ap": 0.25}) == (
+        "box_ap 0.5000  box_ap50 0.7500\n  mask_ap 0.2500"
+    )
+    assert _numbers({"box_ap": 0.5, "box_ap50": 0.75}) == "box_ap 0.5000  box_ap50 0.7500"
+    assert _numbers({"top1": 0.5, "eval_loss": 2.0}) == "top1 0.5000  eval_loss 2.0000"

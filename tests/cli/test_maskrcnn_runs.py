@@ -1,0 +1,215 @@
+"""Mask R-CNN through the command line: train, evaluate, predict, preview, plan; on drawn polygons, on COCO photos, on bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from instance_sets import CATEGORY_IDS, make_instances
+from instance_sets import json_file as masks_file
+from PIL import Image
+from pycocotools.coco import COCO
+from tiny_runs import command, refused
+
+from paceline.cli.main import main
+from paceline.log.events import read_events
+from paceline.models.region_losses import TERMS
+from paceline.tasks.instance_predictions import METRICS
+
+# pycocotools itself does what numpy 2 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1"
+NET = (
+    f"{FP32} --model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
+    "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20"
+)
+TOY = f"{NET} --input.short 64 --input.long 96 --model.rpn.sizes 12 24 36 48 64"
+SMALL = f"{TOY} --global-batch 4 --bn-span 4 --optim.lr 0.002"
+OF_COCO = f"{NET} --input.short 128 --input.long 192 --steps 2 --global-batch 2 --bn-span 2 --optim.lr 0.001"
+TRAIN, VAL, STEPS = 12, 6, 4
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_instances(tmp_path_factory.mktemp("photos") / "set", train=TRAIN, val=VAL)
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    flags = ["--data", str(photos), "--out", str(out), "--steps", str(STEPS), "--log-every", "1"]
+    assert main(["train", "maskrcnn-tiny", *flags, *SMALL.split()]) == 0
+    return out
+
+
+def test_a_run_writes_the_numbers_of_boxes_and_masks_and_a_report(trained):
+    events = read_events(trained / "events.jsonl")
+    (scored,) = [event for event in events if event["event"] == "eval"]
+    assert scored["step"] == STEPS and scored["images"] == VAL
+    assert set(METRICS) <= scored.keys() and len(METRICS) == 24
+    losses = [event for event in events if event["event"] == "train"]
+    assert len(losses) == STEPS
+    for event in losses:
+        terms = [event[f"loss_{term}"] for term in TERMS]
+        assert min(terms) > 0 and event["loss"] == pytest.approx(sum(terms), rel=1e-5)
+    predictions = json.loads((trained / "predictions" / f"step-{STEPS:06d}.json").read_text())
+    assert predictions["kind"] == "instances" and len(predictions["images"]) == VAL
+    assert sum(len(image["truth"]["masks"]) for image in predictions["images"]) > VAL
+    assert sum(len(image["masks"]) for image in predictions["images"]) > VAL
+    report = (trained / "report.html").read_text()
+    assert "mask AP" in report and "box AP" in report
+
+
+def test_eval_repeats_the_run_s_own_numbers_at_any_batch(trained, capsys):
+    (own,) = [event for event in read_events(trained / "events.jsonl") if event["event"] == "eval"]
+    for batch in (1, 5):
+        said = command(capsys, "eval", trained, "--checkpoint", "last", "--batch", batch, "--json")
+        assert said.code == 0, said
+        found = json.loads(said.out.splitlines()[-1])
+        assert found["images"] == VAL
+        for name in METRICS:
+            assert found[name] == pytest.approx(own[name], abs=1e-3), name
+
+
+def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(trained, tmp_path, capsys):
+    sizes = {7: (140, 50), 12: (90, 201)}  # width, height
+    for number, size in sizes.items():
+        Image.effect_noise(size, 90).convert("RGB").save(tmp_path / f"{number:03d}.png")
+    out = tmp_path / "answers"
+    named = [tmp_path / f"{number:03d}.png" for number in sizes]
+    assert command(capsys, "predict", trained, *named, "--out", out).code == 0
+    images = json.loads((out / "predictions.json").read_text())["images"]
+    detections = [detection for image in images for detection in image["detections"]]
+    assert len(images) == 2 and {detection["image_id"] for detection in detections} == set(sizes)
+    truth = COCO()
+    truth.dataset = {
+        "info": {},
+        "images": [{"id": number, "width": size[0], "height": size[1]} for number, size in sizes.items()],
+        "categories": [{"id": category} for category in CATEGORY_IDS],
+        "annotations": [],
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        loaded = truth.loadRes(detections)
+    assert len(loaded.anns) == len(detections)
+    for annotation in loaded.anns.values():
+        width, height = sizes[annotation["image_id"]]
+        assert loaded.annToMask(annotation).shape == (height, width)
+    for number in sizes:
+        (picture,) = out.glob(f"*{number:03d}*.jpg")
+        with Image.open(picture) as drawn:
+            assert min(drawn.size) > 0
+
+
+def test_preview_draws_training_photos_with_masks(photos, tmp_path, capsys):
+    out = tmp_path / "mosaic.png"
+    flags = ["--data", photos, "--out", out, "--images", 6, "--columns", 3]
+    said = command(capsys, "preview", "maskrcnn-tiny", *flags, *TOY.split())
+    assert said.code == 0, said
+    with Image.open(out) as picture:
+        assert picture.width > 3 * 100
+
+
+def test_the_run_json_repeats_the_run(trained, tmp_path, capsys):
+    again = tmp_path / "again"
+    assert command(capsys, "train", trained / "run.json", "--out", again).code == 0
+    rows, wanted = (
+        [event for event in read_events(run / "events.jsonl") if event["event"] in ("train", "eval")]
+        for run in (again, trained)
+    )
+    for got, expected in zip(rows, wanted, strict=True):
+        for name in ("loss", "mask_ap", "box_ap"):
+            assert got.get(name) == expected.get(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("maskrcnn",), ("7,330", "mask_ap 0.339", "GiB", "box_ap 0.377")),
+        (("maskrcnn-nvidia-96", "--system", "h100x8"), ("8 rank", "12 images", "1,222", "GiB")),
+    ],
+)
+def test_show_prints_the_published_plan_and_its_memory(capsys, words, wanted):
+    said = command(capsys, "show", *words)
+    assert said.code == 0, said
+    for text in wanted:
+        assert text in said.out, said.out
+
+
+def test_coco_photos_with_a_crowd_and_an_empty_image_train_evaluate_and_predict(shared_data, tmp_path, capsys):
+    root, out = tmp_path / "few", tmp_path / "run"
+    few_coco_photos(shared_data / "coco_mini", root)
+    said = command(capsys, "train", "maskrcnn-tiny", "--data", root, "--out", out, *OF_COCO.split())
+    assert said.code == 0 and "warning" not in said.err.lower(), said
+    facts = json.loads((out / "run.json").read_text())
+    assert len(facts["classes"]) == 80 and facts["data"]["category_ids"][-1] == 90
+    assert (facts["data"]["train_images"], facts["data"]["val_images"]) == (6, 4)
+    (scored,) = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
+    assert scored["images"] == 4 and 0 <= scored["mask_ap"] <= 1
+    photo = next((root / "val2017").iterdir())
+    assert command(capsys, "predict", out, photo, "--out", tmp_path / "answers").code == 0
+    with Image.open(photo) as opened:
+        (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
+        assert (image["width"], image["height"]) == opened.size
+    for detection in image["detections"]:
+        assert detection["segmentation"]["size"] == [image["height"], image["width"]]
+
+
+def few_coco_photos(coco: Path, root: Path) -> None:
+    """Six training and four validation photos: in each split crowds and a photo without annotations."""
+    for split, count in (("train", 6), ("val", 4)):
+        document = json.loads((coco / "annotations" / f"instances_{split}2017.json").read_text())
+        crowds = {entry["image_id"] for entry in document["annotations"] if entry["iscrowd"]}
+        annotated = {entry["image_id"] for entry in document["annotations"]}
+        every = [image["id"] for image in document["images"]]
+        kept = sorted(crowds)[:2] + [image for image in every if image not in annotated][:1]
+        kept += [image for image in every if image not in kept][: count - len(kept)]
+        dropped = [] if set(kept) - annotated else kept[-1:]  # where every photo is annotated, one of them no more
+        document["images"] = [image for image in document["images"] if image["id"] in kept]
+        document["annotations"] = [
+            entry for entry in document["annotations"] if entry["image_id"] in set(kept) - set(dropped)
+        ]
+        (root / "annotations").mkdir(parents=True, exist_ok=True)
+        (root / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(document))
+        (root / f"{split}2017").mkdir()
+        for image in document["images"]:
+            shutil.copy(coco / f"{split}2017" / image["file_name"], root / f"{split}2017")
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (["--input.short", 128, "--input.long", 96], ["--input.long 96", "--input.short"]),
+        (["--model.loss-group", 3], ["--model.loss-group 3", "global batch of 4"]),
+        (["--model.rpn.sizes", 32, 64], ["--model.rpn.sizes", "5 levels"]),
+        (["--quality.targets", "top1", 0.5], ["top1", "mask_ap"]),
+        (["--model.mask.canvas", 4], ["--model.mask.canvas 4"]),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused_by_its_flag(photos, tmp_path, capsys, flags, wanted):
+    out = tmp_path / "run"
+    said = command(capsys, "train", "maskrcnn-tiny", "--data", photos, "--out", out, *SMALL.split(), *flags)
+    refused(said, *wanted, lines=6)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "preview"])
+def test_boxes_without_masks_are_refused_with_what_learns_them(photos, tmp_path, capsys, verb):
+    root, out = tmp_path / "boxes", tmp_path / "run"
+    shutil.copytree(photos, root)
+    for split in ("train", "val"):
+        document = json.loads(masks_file(root, split).read_text())
+        for entry in document["annotations"]:
+            del entry["segmentation"]
+        document["annotations"] = [entry for entry in document["annotations"] if not entry["iscrowd"]]
+        masks_file(root, split).write_text(json.dumps(document))
+    shutil.rmtree(root / "prepared", ignore_errors=True)
+    flags = SMALL if verb == "train" else TOY
+    said = command(capsys, verb, "maskrcnn-tiny", "--data", root, "--out", out, *flags.split())
+    refused(said, str(root), "no masks", "ssd-custom")
+    assert not out.exists()

@@ -1,0 +1,63 @@
+"""The proposal head on chosen anchors equals the head on all of them, gradients too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.boxes import cell_patches
+from paceline.models.region_heads import RPNHead, cells_of
+
+GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
+
+
+def head_and_levels() -> tuple[RPNHead, list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    head = RPNHead(6, 5, 3).double()
+    for parameter in head.parameters():
+        parameter.data.normal_(generator=generator)
+    levels = [torch.randn(2, 6, *grid, dtype=torch.float64, generator=generator) for grid in GRIDS]
+    return head, [level.requires_grad_() for level in levels]
+
+
+@pytest.mark.parametrize("form", ["cell_patches", "fixed_cell_patches"])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**31), count=st.integers(0, 9))
+def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(form, seed, count):
+    head, levels = head_and_levels()
+    total = 3 * sum(height * width for height, width in GRIDS)
+    places = torch.randint(0, total, (2, count), generator=torch.Generator().manual_seed(seed))
+    logits, deltas = (torch.cat(part, 1) for part in head(levels))
+    weights = torch.randn(2, count, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
+    wanted = logits.gather(1, places), deltas.gather(1, places.unsqueeze(2).expand(-1, -1, 4))
+    found = with_form(form, head, levels, places)
+    torch.testing.assert_close(found, wanted)
+    given_to = [*levels, *head.parameters()]
+    gradients = [
+        torch.autograd.grad(
+            (one * weights[..., 0]).sum() + (other * weights[..., 1:]).sum(), given_to, materialize_grads=True
+        )
+        for one, other in (found, wanted)
+    ]
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def with_form(form: str, head: RPNHead, levels: list[torch.Tensor], places: torch.Tensor):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.models.region_heads.cell_patches", getattr(cell_patches, form))
+        return head.at(levels, places)
+
+
+def test_every_cell_of_every_level_is_found_where_it_lies():
+    total = sum(height * width for height, width in GRIDS)
+    image, level, row, column = cells_of(torch.arange(total).expand(2, -1), GRIDS)
+    wanted = [
+        (number, row, column)
+        for number, (height, width) in enumerate(GRIDS)
+        for row in range(height)
+        for column in range(width)
+    ]
+    assert list(zip(level.tolist(), row.tolist(), column.tolist())) == 2 * wanted
+    assert image.tolist() == [0] * total + [1] * total

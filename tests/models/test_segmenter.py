@@ -1,0 +1,313 @@
+"""The whole Mask R-CNN forward in small: both of its forms, no objects, counts, loss groups, draws of an image's own."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.boxes import assignment, region_detections, roi_pooling, sampling
+from paceline.boxes import proposals as proposing
+from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
+from paceline.models import segmenter
+from paceline.models.batch_norm import batch_norms, commit_running_statistics
+from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.segmenter import MaskRCNN, Segmenter
+
+CLASSES = 5
+HEIGHT, WIDTH = 96, 128
+CANVAS = 24
+SMALL = MaskRCNNModel(
+    depth=10,
+    width=8,
+    norm="group",
+    frozen="none",
+    channels=16,
+    rpn=RPN(sizes=(12.0, 24.0, 48.0, 80.0, 120.0), samples=32, pre_train=120, pre_test=80, post_train=60, post_test=40),
+    roi=RoI(samples=24, channels=24),
+    mask=MaskHead(convs=2, side=7, canvas=CANVAS),
+    detect=InstanceDetect(keep=60),
+)
+
+
+def model(settings: MaskRCNNModel = SMALL) -> Segmenter:
+    """First weights, with class scores and boxes that differ from region to region."""
+    network = MaskRCNN(settings, CLASSES)
+    initialise_mask_rcnn(network, torch.Generator().manual_seed(11))
+    with torch.no_grad():
+        for layer, factor in (
+            (network.rpn.head.cls_logits, 20.0),
+            (network.rpn.head.bbox_pred, 8.0),
+            (network.roi_heads.box_predictor.cls_score, 10.0),
+            (network.roi_heads.box_predictor.bbox_pred, 100.0),
+        ):
+            layer.weight.mul_(factor)
+    return Segmenter(network, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), settings=settings)
+
+
+def objects(count: int, seed: int) -> InstanceObjects:
+    """Boxes with ellipses in them; where a box is larger than the canvas, its pixels are."""
+    random = np.random.RandomState(seed)
+    size = (HEIGHT - 8 * (seed % 3), WIDTH - 16 * (seed % 2))
+    low = np.floor(random.uniform(0, 0.6, (count, 2)) * size[::-1])
+    side = np.ceil(random.uniform(0.08, 0.4, (count, 2)) * size[::-1])
+    canvases = np.zeros((count, CANVAS + 2, CANVAS + 2), np.uint8)
+    frames = np.concatenate((low, np.maximum(1, side / CANVAS)), axis=1).reshape(-1, 4)
+    for canvas, half in zip(canvases, np.minimum(side, CANVAS) / 2):
+        row, column = np.mgrid[0 : CANVAS + 2, 0 : CANVAS + 2] - 0.5
+        canvas[:] = ((column - half[0]) / half[0]) ** 2 + ((row - half[1]) / half[1]) ** 2 < 1
+    return InstanceObjects(
+        np.concatenate((low, low + side), axis=1).astype(np.float32).reshape(-1, 4),
+        random.randint(1, CLASSES + 1, count),
+        canvases,
+        frames.astype(np.float32),
+        size,
+        (seed * 2654435761) % 2**32,
+    )
+
+
+def batch(counts: tuple[int, ...], seed: int = 1) -> InstanceBatch:
+    """Images with so many objects; image number i is the same in every batch that has it at place i."""
+    images = [
+        torch.from_numpy(
+            np.random.RandomState(seed + place).randint(0, 256, (3, HEIGHT // 8, WIDTH // 8)).astype(np.uint8)
+        )
+        .repeat_interleave(8, 1)
+        .repeat_interleave(8, 2)
+        for place in range(len(counts))
+    ]
+    entries = [objects(count, seed + place) for place, count in enumerate(counts)]
+    return instance_batch(torch.stack(images), entries, torch.arange(len(counts)))
+
+
+def part(whole: InstanceBatch, rows: slice) -> InstanceBatch:
+    return InstanceBatch(**{name: getattr(whole, name)[rows] for name in whole.__dataclass_fields__})
+
+
+@pytest.fixture
+def fixed_forms(monkeypatch):
+    """Call it, and from then on the forms for an accelerator compute everything, here on the CPU."""
+
+    def switch() -> None:
+        def sample_of_one(positive: Tensor, negative: Tensor, bits: Tensor, **choices) -> sampling.Sample:
+            rows = (row.unsqueeze(0) for row in (positive, negative, bits))
+            return sampling.Sample(*(row.squeeze(0) for row in sampling.sample_fixed(*rows, **choices)))
+
+        def match_regions(boxes, labels, regions, valid, *, iou):
+            return assignment.match_regions_fixed(boxes, labels, regions, valid, iou)
+
+        def propose(lists, places, *, iou, least_side):
+            *found, unsettled = proposing.together(lists, places, iou=iou, least_side=least_side)
+            assert unsettled == 0
+            return found
+
+        def detect(*inputs, **choices):
+            *found, unsettled = region_detections.together(*inputs, candidates=SMALL.detect.candidates, **choices)
+            assert unsettled == 0
+            return found
+
+        monkeypatch.setattr(segmenter, "_counts_rows", lambda tensor: False)
+        monkeypatch.setattr(segmenter, "match_regions", match_regions)
+        monkeypatch.setattr(assignment, "overlaps_by_block", assignment.overlaps_fixed)
+        monkeypatch.setattr(sampling, "sample_of_one", sample_of_one)
+        monkeypatch.setattr(proposing, "one_by_one", propose)
+        monkeypatch.setattr(roi_pooling, "on_own_level", roi_pooling.on_all_levels)
+        monkeypatch.setattr(region_detections, "one_by_one", detect)
+
+    return switch
+
+
+def trained(net: Segmenter, images: InstanceBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The forward's result and each parameter's gradient of the divided losses' sum."""
+    net.zero_grad()
+    result = net.train()(images)
+    (result["sums"] / result["counts"].clamp(min=1)).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in net.named_parameters() if parameter.requires_grad}
+    assert all(gradient is not None for gradient in gradients.values())
+    return result, {name: gradient.clone() for name, gradient in gradients.items() if gradient is not None}
+
+
+GLUONCV = replace(
+    SMALL,
+    top="conv",
+    rpn=replace(SMALL.rpn, nms_over="image", best_anchor="negative", edges="inside", channels=24, rounding="legacy"),
+    # Few negatives, so that positives fill places.
+    roi=replace(SMALL.roi, pooling="average", fill="any", samples=60, positive_share=0.05, iou=0.1),
+)
+MLPERF = replace(
+    SMALL, rpn=replace(SMALL.rpn, post_of="batch", edges="inside"), mask=replace(SMALL.mask, target="binary")
+)
+OTHERS = replace(
+    SMALL, first_level=3, rpn=replace(SMALL.rpn, sizes=SMALL.rpn.sizes[1:]), norm="frozen", frozen="stem_and_first",
+    fpn_norm="group", head_norm="group",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("counts", [(3, 0, 8), (0, 0)], ids=["some", "none"])
+@pytest.mark.parametrize(
+    "settings", [SMALL, GLUONCV, MLPERF, OTHERS], ids=["torchvision", "gluoncv", "mlperf", "others"]
+)
+def test_both_forms_give_equal_losses_counts_and_gradients(settings, counts, fixed_forms):
+    net, images = model(settings), batch(counts)
+    result, gradients = trained(net, images)
+    fixed_forms()
+    fixed, fixed_gradients = trained(net, images)
+    assert torch.equal(result["counts"], fixed["counts"])
+    torch.testing.assert_close(result["sums"], fixed["sums"], rtol=1e-5, atol=1e-6)
+    for name, gradient in gradients.items():
+        assert float((gradient - fixed_gradients[name]).norm()) <= 1e-4 * float(gradient.norm()) + 1e-7, name
+    if any(counts):
+        assert result["sums"].min() > 0 and result["counts"].min() > 0
+
+
+def test_positives_that_fill_places_of_negatives_train_the_class_alone():
+    net, images = model(GLUONCV), batch((3, 8))
+    with torch.no_grad():
+        rows = net._sample_regions(images, net.train()._look(images))
+        counts = net(images)["counts"][0]
+    most = int(GLUONCV.roi.samples * GLUONCV.roi.positive_share)
+    positives = [int((rows.positive & (rows.image == image)).sum()) for image in range(2)]
+    assert max(positives) > most
+    assert int(rows.shaped.sum()) == int(counts[4]) == sum(min(most, count) for count in positives)
+
+
+@pytest.mark.parametrize("form", ["cpu", "fixed"])
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_batch_without_objects_has_finite_losses_and_a_gradient_for_every_parameter(images, form, fixed_forms):
+    if form == "fixed":
+        fixed_forms()
+    net = model()
+    result, gradients = trained(net, batch((0,) * images))
+    objectness, rpn_box, classes, box, mask = result["sums"][0].tolist()
+    assert rpn_box == box == mask == 0
+    assert 0 < objectness < 1e4 and 0 < classes < 1e4
+    assert result["counts"].tolist() == [[32.0 * images] * 2 + [24.0 * images] * 2 + [0]]
+    assert set(gradients) == {name for name, _ in net.named_parameters()}
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients.values())
+    assert not any(gradient.any() for name, gradient in gradients.items() if ".mask_" in name)
+
+
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_counting_gives_the_forwards_counts_and_leaves_running_statistics_alone(norm):
+    settings = replace(SMALL, norm=norm)
+    net, images = model(settings).train(), batch((2, 0, 5, 1))
+    net.loss_groups = 2
+    twin = copy.deepcopy(net)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    counted = net.count(images)
+    assert not counted.requires_grad and counted.shape == (2, 5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert torch.equal(counted, net(images)["counts"])
+    twin(images)
+    for one in (net, twin):
+        commit_running_statistics(one)
+    assert all(torch.equal(tensor, twin.state_dict()[name]) for name, tensor in net.state_dict().items())
+    assert bool(list(batch_norms(net))) == (norm == "batch")
+
+
+@pytest.mark.parametrize(
+    "settings", [replace(SMALL, norm="frozen"), replace(MLPERF, norm="frozen")], ids=["image", "batch"]
+)
+def test_two_loss_groups_are_two_forwards_of_the_halves(settings):
+    net, images = model(settings).train(), batch((3, 0, 8, 1))
+    halves = [net(part(images, rows)) for rows in (slice(0, 2), slice(2, 4))]
+    net.loss_groups = 2
+    whole = net(images)
+    assert torch.equal(whole["counts"], torch.cat([half["counts"] for half in halves]))
+    torch.testing.assert_close(whole["sums"], torch.cat([half["sums"] for half in halves]), rtol=1e-5, atol=1e-6)
+    net.loss_groups = 1
+    joined = net(images)
+    if settings.rpn.post_of == "image":
+        torch.testing.assert_close(joined["sums"], whole["sums"].sum(0, keepdim=True), rtol=1e-5, atol=1e-6)
+    else:  # the best of four images are not the best of each two
+        assert not torch.equal(joined["sums"][0, 2], whole["sums"][:, 2].sum())
+
+
+def test_an_images_samples_do_not_depend_on_its_batch():
+    """Also where a neighbour with many objects gives it more slots."""
+    net, images = model().train(), batch((3, 2, 40))
+    alone = batch((3,))
+    assert images.boxes.shape[1] > alone.boxes.shape[1]
+    drawn = []
+    for some in (images, alone):
+        seen = net._look(some)
+        anchors, _ = net._sample_anchors(some, torch.cat(seen.anchors))
+        drawn.append((anchors, net._sample_regions(some, seen)))
+    (anchors, rows), (own_anchors, own_rows) = drawn
+    assert all(torch.equal(one[:1], other) for one, other in zip(anchors, own_anchors))
+    mine = rows.image == 0
+    torch.testing.assert_close(rows.boxes[mine], own_rows.boxes, rtol=0, atol=1e-3)
+    assert torch.equal(rows.slots[mine], own_rows.slots) and torch.equal(rows.positive[mine], own_rows.positive)
+
+
+def test_draws_are_repeatable_and_follow_the_images_key():
+    net, images = model().train(), batch((3, 2))
+    first, again = net(images), net(images)
+    assert torch.equal(first["sums"], again["sums"])
+    other = net(replace(images, keys=images.keys + 1))
+    assert not torch.equal(first["sums"], other["sums"])
+
+
+def test_forward_and_predict_leave_the_global_random_state_alone():
+    net, images = model(), batch((3,))
+    before = torch.get_rng_state()
+    net.train()(images)
+    net.eval().predict(images)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("settings", [SMALL, GLUONCV], ids=["torchvision", "gluoncv"])
+def test_both_forms_find_the_same_instances(settings, fixed_forms):
+    net, images = model(settings).eval(), batch((0, 0))
+    found = net.predict(images)
+    fixed_forms()
+    fixed = net.predict(images)
+    torch.testing.assert_close(found.detections, fixed.detections, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.masks, fixed.masks, rtol=0, atol=1e-4)
+    table, masks = found
+    assert table.shape == (2, 60, 6) and masks.shape == (2, 60, 14, 14)
+    there = table[..., 5] > 0
+    assert there.any() and len(table[..., 5].unique()) > 2
+    assert table[..., :4].min() >= 0 and table[..., :4].max() <= 1
+    assert (table[there][:, 2:4] > table[there][:, :2]).all()
+    assert ((masks[there] > 0) & (masks[there] < 1)).all()
+    assert not table[~there].any() and not masks[~there].any()
+    assert (table[:, :-1, 4] >= table[:, 1:, 4]).all()
+
+
+@pytest.mark.parametrize("form", ["cpu", "fixed"])
+def test_no_detections_are_empty_places(form, fixed_forms):
+    if form == "fixed":
+        fixed_forms()
+    settings = replace(SMALL, detect=replace(SMALL.detect, score_above=0.9999))
+    table, masks = model(settings).eval().predict(batch((3, 0)))
+    assert table.shape == (2, 60, 6) and not table.any()
+    assert masks.shape == (2, 60, 14, 14) and not masks.any()
+
+
+def test_what_lies_in_the_padding_changes_nothing():
+    net, images = model().eval(), batch((3, 2))
+    noisy = images.images.clone()
+    for row, (height, width) in zip(noisy, images.sizes.tolist()):
+        row[:, height:] = 255
+        row[:, :, width:] = 3
+    assert not torch.equal(noisy, images.images)
+    found, other = net.predict(images), net.predict(replace(images, images=noisy))
+    assert all(torch.equal(*pair) for pair in zip(found, other))
+
+
+def test_anchors_follow_the_inputs_shape_and_weights_move_with_the_module():
+    net, images = model().train(), batch((3, 2))
+    wide = replace(images, images=nn.functional.pad(images.images, (0, 64)))
+    first = net(images)["sums"]
+    net(wide)
+    assert torch.equal(net(images)["sums"], first)
+    shapes = net.to("meta").train()(
+        InstanceBatch(**{name: getattr(images, name).to("meta") for name in images.__dataclass_fields__})
+    )
+    assert shapes["sums"].shape == shapes["counts"].shape == (1, 5) and shapes["sums"].device.type == "meta"

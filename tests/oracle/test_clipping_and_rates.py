@@ -1,0 +1,168 @@
+"""Gradient clipping and the biases' own learning rate against torch and MXNet's formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from paceline.optim.adamw import AdamW
+from paceline.optim.clip import clip_gradients
+from paceline.optim.lars import LARS
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.parameter_groups import by_rate, named_parameters
+from paceline.optim.sgd import SGD
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 3, 2), nn.Flatten(), nn.Linear(12, 5)
+    )
+
+
+def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) * scale
+
+
+def torch_groups(model: nn.Module, *, lr: float, bias_lr: float, decay: float) -> list[dict]:
+    """The MLPerf reference's groups: biases have their own rate and no decay."""
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for name, p in named if "bias" not in name], "lr": lr, "weight_decay": decay},
+        {"params": [p for name, p in named if "bias" in name], "lr": lr * bias_lr, "weight_decay": 0.0},
+    ]
+
+
+def ours_of(model: nn.Module, bias_lr: float):
+    # The reference's rule is about names: in a trunk with frozen norms it is no_norm_no_bias.
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.weight.requires_grad_(False)
+    return named_parameters(model, "no_norm_no_bias", bias_lr=bias_lr)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("clip_norm", [0.0, 2.0, 1e6])
+def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, nesterov):
+    mine, theirs = network(), network()
+    optimiser = SGD(ours_of(mine, 2.0), momentum=0.9, weight_decay=0.01, nesterov=nesterov, clip_norm=clip_norm)
+    ours_of(theirs, 2.0)
+    groups = torch_groups(theirs, lr=1.0, bias_lr=2.0, decay=0.01)
+    oracle = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=nesterov, foreach=True)
+    for step in range(8):
+        lr = 0.1 / (step + 1)
+        set_gradients(mine, step)
+        set_gradients(theirs, step)
+        mine[1].weight.grad = theirs[1].weight.grad = None
+        optimiser.step(lr)
+        oracle.param_groups[0]["lr"], oracle.param_groups[1]["lr"] = lr, 2 * lr
+        if clip_norm:
+            before = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
+            assert (before > clip_norm) == (clip_norm < 100)
+        oracle.step()
+    for (name, a), b in zip(mine.named_parameters(), theirs.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 2.0])
+def test_adamw_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm):
+    mine, theirs = network(), network()
+    optimiser = AdamW(ours_of(mine, 0.5), momentum=0.9, weight_decay=0.1, clip_norm=clip_norm)
+    ours_of(theirs, 0.5)
+    oracle = torch.optim.AdamW(torch_groups(theirs, lr=0.01, bias_lr=0.5, decay=0.1), foreach=True)
+    for step in range(8):
+        set_gradients(mine, step)
+        set_gradients(theirs, step)
+        mine[1].weight.grad = theirs[1].weight.grad = None
+        optimiser.step(0.01)
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
+        oracle.step()
+    for (name, a), b in zip(mine.named_parameters(), theirs.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("form", ["lr_inside", "lr_inside_corrected"])
+def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
+    """clip(g) before the decay: v <- m v - lr (clip(g) + d w); w <- w + v, with twice the rate for biases."""
+    model = network()
+    parameters = named_parameters(model, "no_norm_no_bias", bias_lr=2.0)
+    optimiser = SGD(parameters, momentum=0.9, weight_decay=0.1, form=form, clip_value=0.5)
+    weights = {p.name: p.tensor.detach().double().numpy().copy() for p in parameters}
+    velocities = {name: np.zeros_like(value) for name, value in weights.items()}
+    rates = [0.1, 0.2, 0.05]
+    for step, lr in enumerate(rates):
+        set_gradients(model, step)
+        assert max(float(parameter.tensor.grad.abs().max()) for parameter in parameters) > 1
+        previous = rates[max(0, step - 1)]
+        for parameter in parameters:
+            name = parameter.name
+            gradient = parameter.tensor.grad.double().numpy()
+            decay = 0.1 if parameter.decays else 0.0
+            rate = 2 * lr if name.endswith("bias") else lr
+            momentum = 0.9 * lr / previous if form == "lr_inside_corrected" else 0.9
+            clipped = np.clip(gradient, -0.5, 0.5) + decay * weights[name]
+            velocities[name] = momentum * velocities[name] - rate * clipped
+            weights[name] = weights[name] + velocities[name]
+        optimiser.step(lr, previous_lr=previous)
+    for parameter in parameters:
+        np.testing.assert_allclose(parameter.tensor.detach().numpy(), weights[parameter.name], rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_are_clipped_after_the_loss_scale_is_divided_out():
+    plain, scaled = network(), network()
+    first, second = (
+        SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=0.1, clip_value=0.5) for model in (plain, scaled)
+    )
+    scaler = LossScaler("static", 128.0)
+    set_gradients(plain, 0)
+    set_gradients(scaled, 0, scale=128.0)
+    first.step(0.1)
+    second.step(0.1, scaler=scaler)
+    for a, b in zip(plain.parameters(), scaled.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("value", "norm"), [(0.5, 0.0), (0.0, 0.5)])
+def test_a_step_that_overflowed_changes_nothing_clipped_or_not(value, norm):
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    parameters = named_parameters(model, "all", bias_lr=2.0)
+    optimiser = SGD(parameters, momentum=0.9, weight_decay=0.1, clip_value=value, clip_norm=norm)
+    scaler = LossScaler("dynamic", 128.0)
+    set_gradients(model, 0)
+    model[0].weight.grad[0] = torch.inf
+    optimiser.step(0.1, scaler=scaler)
+    assert int(scaler.skipped) == 1
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before))
+
+
+def test_lars_gives_biases_their_rate_too():
+    moved = []
+    for rate in (1.0, 3.0):
+        model = network()
+        before = model[4].bias.detach().clone()
+        optimiser = LARS(named_parameters(model, "no_norm_no_bias", bias_lr=rate), momentum=0.0, weight_decay=0.1)
+        set_gradients(model, 0)
+        optimiser.step(0.1)
+        moved.append(model[4].bias.detach() - before)
+    torch.testing.assert_close(moved[1], 3 * moved[0], rtol=1e-4, atol=1e-7)
+
+
+def test_zeros_small_gradients_and_no_gradients_stay():
+    zeros, small = torch.zeros(3), torch.full((4,), 1e-3)
+    for value, norm in ((0.5, 0.0), (0.0, 0.5)):
+        clip_gradients([], value=value, norm=norm)
+        clip_gradients([zeros, small], value=value, norm=norm)
+        assert torch.equal(zeros, torch.zeros(3)) and torch.equal(small, torch.full((4,), 1e-3))
+
+
+def test_every_bias_has_the_rate_and_nothing_else():
+    parameters = named_parameters(network(), "all", bias_lr=2.0)
+    assert {p.name for p in parameters if p.rate == 2.0} == {"0.bias", "1.bias", "2.bias", "4.bias"}
+    assert {p.rate for p in parameters if not p.name.endswith("bias")} == {1.0}
+    assert by_rate(parameters) == {1.0: [0, 2, 4, 6], 2.0: [1, 3, 5, 7]}

@@ -1,0 +1,164 @@
+"""Our mask scores are pycocotools' to the last bit, and so are the masks that we make of annotations."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mask_scenes import Scene, mask_scene
+from pycocotools import mask as official
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from paceline.boxes.run_lengths import RunLengths, bitmap
+from paceline.data.boxes import BoxSplit, open_boxes
+from paceline.data.manifest import Manifest
+from paceline.data.object_masks import has_masks, truth_masks
+from paceline.metrics.coco import Detections, GroundTruth
+from paceline.metrics.coco_masks import score_masks
+from paceline.prepare.box_folder import ensure_boxes_prepared
+
+ALL, MOST_100 = 0, 2
+
+
+def judge_files(wanted: COCO, found: list[dict[str, Any]]) -> COCOeval:
+    """What every user of pycocotools writes; where nothing was found its loadRes fails, so an empty set stands in."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        if found:
+            results = wanted.loadRes(found)
+        else:
+            results = COCO()
+            results.dataset = {**wanted.dataset, "annotations": []}
+            results.createIndex()
+        scorer = COCOeval(wanted, results, "segm")
+        scorer.evaluate()
+        scorer.accumulate()
+        scorer.summarize()
+    return scorer
+
+
+def results_of(truth: GroundTruth, found: Detections, masks: RunLengths, categories: list[int]) -> list[dict[str, Any]]:
+    """Detections as a results file has them; class k is categories[k - 1]."""
+    return [
+        {
+            "image_id": int(truth.image_ids[image]),
+            "category_id": categories[int(k) - 1],
+            "segmentation": {"size": [int(truth.heights[image]), int(truth.widths[image])], "counts": counts},
+            "score": float(score),
+        }
+        for image, k, score, counts in zip(found.images, found.classes, found.scores, masks)
+    ]
+
+
+def judge(scene: Scene) -> COCOeval:
+    truth, wanted, found, masks = scene
+    owner = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
+    images = [
+        {"id": int(number), "height": int(height), "width": int(width)}
+        for number, height, width in zip(truth.image_ids, truth.heights, truth.widths)
+    ]
+    classes = list(range(1, truth.num_classes + 1))
+    objects = [
+        {
+            "id": row + 1,
+            "image_id": int(truth.image_ids[image]),
+            "category_id": int(truth.classes[row]),
+            "bbox": truth.boxes[row].tolist(),
+            "area": float(truth.areas[row]),
+            "iscrowd": int(truth.crowd[row]),
+            "segmentation": {"size": [int(truth.heights[image]), int(truth.widths[image])], "counts": wanted[row]},
+        }
+        for row, image in enumerate(owner)
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        files = COCO()
+        files.dataset = {"images": images, "categories": [{"id": k} for k in classes], "annotations": objects}
+        files.createIndex()
+    return judge_files(files, results_of(truth, found, masks, classes))
+
+
+def assert_same(scene: Scene, judged: COCOeval) -> None:
+    """Bit for bit: no tolerance anywhere."""
+    ours = score_masks(*scene)
+    assert list(ours.metrics.values()) == judged.stats.tolist()
+    precision, recall = judged.eval["precision"], judged.eval["recall"]
+    np.testing.assert_array_equal(ours.curves.T, precision[0, :, :, ALL, MOST_100])
+    for k, score in enumerate(ours.per_class):
+        for value, values in (
+            (score.ap, precision[:, :, k, ALL, MOST_100]),
+            (score.ap50, precision[0, :, k, ALL, MOST_100]),
+            (score.ar100, recall[:, k, ALL, MOST_100]),
+        ):
+            there = values[values > -1]
+            assert value == (np.mean(there) if there.size else -1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    images=st.integers(0, 6),
+    objects=st.integers(0, 30),
+    found=st.sampled_from([0, 1, 7, 40]),
+    crowds=st.sampled_from([0.0, 0.3, 1.0]),
+    ties=st.booleans(),
+    grid=st.booleans(),
+)
+@example(seed=0, images=1, objects=10, found=400, crowds=0.1, ties=True, grid=True)  # over 100 a class in one image
+@example(seed=1, images=5, objects=30, found=0, crowds=0.3, ties=False, grid=False)  # nothing found
+@example(seed=2, images=5, objects=0, found=40, crowds=0.0, ties=False, grid=False)  # nothing to find
+@example(seed=3, images=0, objects=0, found=0, crowds=0.0, ties=False, grid=False)  # no image
+def test_random_scenes_score_as_pycocotools_scores_them(seed, images, objects, found, crowds, ties, grid):
+    scene = mask_scene(seed, images, objects, found, crowds=crowds, ties=ties, grid=grid)
+    assert_same(scene, judge(scene))
+
+
+def opened(root: Path, split: str) -> tuple[BoxSplit, COCO]:
+    """A real set as we prepare it, and its JSON as pycocotools loads it."""
+    found = open_boxes(Manifest.load(ensure_boxes_prepared(root, say=lambda line: None)), split)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return found, COCO(str(root / "annotations" / f"instances_{split}2017.json"))
+
+
+@pytest.mark.parametrize(("name", "crowds"), [("coco_mini", 3), ("facades10", 0)])
+def test_annotations_become_the_strings_that_pycocotools_makes_of_them(
+    shared_data: Path, name: str, crowds: int
+) -> None:
+    split, files = opened(shared_data / name, "val")
+    assert has_masks(split) and split.crowd.sum() == crowds
+    masks, known = truth_masks(split, np.arange(len(split)))
+    assert known.all() and len(masks) == len(split.classes) > 400
+    for counts, annotation in zip(masks, split.annotation_ids.tolist()):
+        assert counts == files.annToRLE(files.anns[annotation])["counts"]
+    few = np.array([7, 3, 40, 3])
+    rows = np.concatenate([np.arange(split.object_starts[image], split.object_starts[image + 1]) for image in few])
+    assert list(truth_masks(split, few).masks) == list(masks.take(rows))
+    assert len(truth_masks(split, np.zeros(0, np.int64)).masks) == 0
+
+
+def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path) -> None:
+    """Detections are the masks moved by a few pixels, some of a wrong class; ids, crowds and the empty image are COCO's own."""
+    split, files = opened(shared_data / "coco_mini", "train")
+    assert split.crowd.any() and (np.diff(split.object_starts) == 0).any()
+    truth = GroundTruth(**split.truth_arrays(), num_classes=len(split.names))
+    wanted = truth_masks(split, np.arange(len(split))).masks
+    draw = np.random.default_rng(0)
+    owner = np.repeat(np.arange(len(split)), np.diff(split.object_starts))
+    rows = np.flatnonzero(draw.random(len(owner)) < 0.4)
+    moved = []
+    for row in rows:
+        bits = bitmap(wanted[row], int(truth.heights[owner[row]]), int(truth.widths[owner[row]]))
+        bits = np.roll(bits, draw.integers(-3, 4, 2), (0, 1))
+        moved.append(official.encode(np.asfortranarray(bits))["counts"])
+    right = draw.random(len(rows)) < 0.8
+    classes = np.where(right, truth.classes[rows], draw.integers(1, truth.num_classes + 1, len(rows)))
+    found = Detections(owner[rows], np.zeros((len(rows), 4)), classes, draw.random(len(rows)).round(2))
+    scene = Scene(truth, wanted, found, RunLengths.of(moved))
+    judged = judge_files(files, results_of(truth, found, scene.masks, split.category_ids.tolist()))
+    assert 0.05 < judged.stats[0] < 0.95
+    assert_same(scene, judged)

@@ -1,0 +1,270 @@
+"""torchvision's maskrcnn_resnet50_fpn as the oracle: with the same weights the same detections, losses and gradients.
+
+The photos are real ones, resized beforehand: the same uint8 pixels go to both, and torchvision's own resize, told to make the
+shorter side what it is, changes nothing (asserted). Weights come from numpy, a tensor's from its name.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pycocotools import mask as coco
+from torch import Tensor, nn
+from torchvision.models.detection import MaskRCNN as TorchvisionMaskRCNN
+from torchvision.models.detection import maskrcnn_resnet50_fpn
+from torchvision.models.detection.roi_heads import paste_masks_in_image
+from torchvision.ops import FrozenBatchNorm2d
+
+from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.boxes.sampling import random_bits, sample
+from paceline.config.instances import InstanceInput, MaskRCNNModel
+from paceline.data.buckets import padded
+from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
+
+CLASSES = 90
+SEED = 0
+WIDE, TALL = "000000000077.jpg", "000000000086.jpg"
+INPUT = InstanceInput(padding="multiple")
+# Factors on the filled numbers: what is summed up through 50 layers comes back to about 1, and class scores are far apart.
+SCALES = {
+    "rpn.head.bbox_pred.weight": 0.1,
+    "roi_heads.box_predictor.cls_score.weight": 6.0,
+    "roi_heads.box_predictor.cls_score.bias": 6.0,
+    "roi_heads.box_predictor.bbox_pred.weight": 0.25,
+    "roi_heads.box_predictor.bbox_pred.bias": 0.5,
+    **{f"backbone.fpn.layer_blocks.{level}.0.weight": 2e-3 for level in range(4)},
+}
+# Variances so small that an epsilon of 1e-5 is half a percent of them, and gains that make up for them.
+VARIANCE = 1e-3
+
+
+def filled(name: str, shape: tuple[int, ...]) -> Tensor:
+    values = np.random.RandomState(zlib.crc32(name.encode()) ^ SEED).standard_normal(shape).astype(np.float32)
+    if name.endswith("running_var"):
+        values = VARIANCE * (np.abs(values) + 0.5)
+    elif name.endswith("running_mean"):
+        values = 0.1 * VARIANCE**0.5 * values
+    elif name.endswith("bias"):
+        values = 0.1 * values
+    elif values.ndim == 1:
+        values = VARIANCE**0.5 * (1 + 0.1 * values)
+    else:
+        values *= np.sqrt(2 / np.prod(shape[1:])).astype(np.float32)
+    return torch.from_numpy(values.astype(np.float32)) * SCALES.get(name, 1.0)
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, Tensor]:
+    return {name: filled(name, tuple(tensor.shape)) for name, tensor in network().state_dict().items()}
+
+
+def network(settings: MaskRCNNModel | None = None) -> MaskRCNN:
+    return MaskRCNN(settings or MaskRCNNModel(), CLASSES)
+
+
+def ours(state: dict[str, Tensor], settings: MaskRCNNModel) -> Segmenter:
+    made = network(settings)
+    made.load_state_dict(state)
+    return Segmenter(made, mean=INPUT.mean, std=INPUT.std, settings=settings)
+
+
+def theirs(state: dict[str, Tensor], monkeypatch, *, eps: float, **settings) -> TorchvisionMaskRCNN:
+    for name in ("kaiming_normal_", "kaiming_uniform_", "normal_"):  # its first weights are all overwritten
+        monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+    made = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, **settings)
+    for parent in list(made.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(parent, name, FrozenBatchNorm2d(child.num_features, eps=eps))
+    made.load_state_dict(state, strict=True)
+    return made
+
+
+def photo(folder: Path, name: str, short: int) -> Tensor:
+    """(3, h, w) uint8, shorter side `short`."""
+    with Image.open(folder / name) as file:
+        picture = file.convert("RGB")
+    factor = short / min(picture.size)
+    picture = picture.resize((round(picture.width * factor), round(picture.height * factor)), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+
+
+def batch_of(photos: Sequence[Tensor], objects: Sequence[InstanceObjects] | None = None) -> InstanceBatch:
+    height, width = padded(*(max(side) for side in zip(*(entry.shape[1:] for entry in photos))), INPUT, 0)
+    images = torch.full((len(photos), 3, height, width), 77, dtype=torch.uint8)  # whatever lies in the padding
+    for row, entry in zip(images, photos):
+        row[:, : entry.shape[1], : entry.shape[2]] = entry
+    none = np.zeros((0, 4), np.float32)
+    blank = [
+        InstanceObjects(none, np.zeros(0, np.int64), np.zeros((0, 2, 2), np.uint8), none, tuple(entry.shape[1:]), 0)
+        for entry in photos
+    ]
+    return instance_batch(images, objects or blank, torch.arange(len(photos)))
+
+
+def unresized(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> list[Tensor]:
+    """Its input in 0..1, and its resize told to do nothing."""
+    model.transform.min_size = (min(photos[0].shape[1:]),)
+    inputs = [entry / 255 for entry in photos]
+    for entry in inputs:
+        assert torch.equal(model.transform.resize(entry, None)[0], entry)
+    return inputs
+
+
+@pytest.mark.parametrize(
+    ("eps", "background", "shorts"),
+    [
+        (1e-5, 52.8, {WIDE: 320}),
+        (1e-5, 52.8, {TALL: 256}),
+        (1e-5, 52.2, {WIDE: 288, TALL: 288}),
+        (0.0, 60.6, {WIDE: 320}),
+    ],
+    ids=["wide", "tall", "both in a batch", "COCO_V1's epsilon"],
+)
+def test_detections_and_masks_are_torchvisions(shared_data, state, monkeypatch, eps, background, shorts) -> None:
+    """background: its logit's bias, so large that 20 to 60 detections are above the threshold, far enough apart."""
+    bias = "roi_heads.box_predictor.cls_score.bias"
+    state = {**state, bias: state[bias] + background * torch.eye(CLASSES + 1)[0]}
+    photos = [photo(shared_data / "coco_mini" / "val2017", name, short) for name, short in shorts.items()]
+    other = theirs(state, monkeypatch, eps=eps).eval()
+    with torch.inference_mode():
+        expected = other(unresized(other, photos))
+        found = ours(state, replace(MaskRCNNModel(), bn_eps=eps)).eval().predict(batch_of(photos))
+    for entry, theirs_found, table, masks in zip(photos, expected, found.detections, found.masks):
+        count = len(theirs_found["labels"])
+        assert count >= 20
+        scores = theirs_found["scores"]
+        assert float((scores[:-1] - scores[1:]).min()) > 1e-3
+        assert float(scores[-1]) - 0.05 > 1e-3  # none at the threshold either
+        assert not table[count:].any() and not masks[count:].any()
+        height, width = entry.shape[1:]
+        boxes = table[:count, :4] * torch.tensor([width, height, width, height])
+        assert torch.equal(table[:count, 5].long(), theirs_found["labels"])
+        assert float((boxes - theirs_found["boxes"]).abs().max()) < 0.05
+        assert float((table[:count, 4] - scores).abs().max()) < 1e-4
+        pasted = paste_masks_in_image(masks[:count].unsqueeze(1), boxes, (height, width)) > 0.5
+        theirs_pasted = theirs_found["masks"] > 0.5
+        assert 0.01 < float(theirs_pasted.float().mean()) < 0.9
+        assert float((pasted != theirs_pasted).float().mean()) < 1e-3
+
+
+class SameSample:
+    """torchvision's sampler with our choice: positions are ours, whose objects' boxes follow after all places of proposals."""
+
+    def __init__(self, batch: InstanceBatch, stream: int, count: int, share: float, places: int | None) -> None:
+        """places: for proposals in ours; None for anchors."""
+        self.batch, self.stream, self.count, self.share, self.places = batch, stream, count, share, places
+        self.positives: list[int] = []
+
+    def __call__(self, labels: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        chosen: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for row, key, objects in zip(labels, self.batch.keys, (self.batch.labels > 0).sum(dim=1).tolist()):
+            place, total = torch.arange(len(row)), len(row)
+            if self.places is not None:
+                place[len(row) - objects :] = self.places + torch.arange(objects)
+                total = self.places + self.batch.labels.shape[1]
+            bits = random_bits(key.view(1), total, self.stream)[:, place]
+            drawn = sample(
+                (row >= 1).unsqueeze(0), (row == 0).unsqueeze(0), bits,
+                count=self.count, most_positive=int(self.count * self.share), fill="negatives",
+            )  # fmt: skip
+            for masks, kind in zip(chosen, (drawn.positive, ~drawn.positive)):
+                rows = drawn.places[drawn.taken & kind]
+                masks.append(torch.zeros(len(row), dtype=torch.bool).index_fill(0, rows, True))
+            self.positives.append(int(drawn.positive.sum()))
+        return chosen
+
+
+def objects_of(folder: Path, name: str, shape: Sequence[int], key: int) -> tuple[InstanceObjects, dict[str, Tensor]]:
+    """A photo's objects at the input's resolution, as the input path hands them over and as torchvision wants them.
+
+    name    of the photo; "" has no objects
+    """
+    height, width = shape[1:]
+    side = max(height, width)
+    table = json.loads((folder / "annotations" / "instances_val2017.json").read_text())
+    images = {row["id"]: row for row in table["images"] if row["file_name"] == name}
+    bitmaps, labels = [], []
+    for row in table["annotations"]:
+        if (image := images.get(row["image_id"])) and not row["iscrowd"]:
+            whole = coco.decode(coco.merge(coco.frPyObjects(row["segmentation"], image["height"], image["width"])))
+            bitmap = np.array(Image.fromarray(whole).resize((width, height), Image.Resampling.NEAREST))
+            if bitmap.any():
+                bitmaps.append(bitmap)
+                labels.append(row["category_id"])
+    boxes, canvases, frames = [], [], []
+    for bitmap in bitmaps:
+        rows, columns = bitmap.any(axis=1).nonzero()[0], bitmap.any(axis=0).nonzero()[0]
+        left, top = int(columns[0]), int(rows[0])
+        # A quarter of a pixel off the bitmap's own edges, as annotated boxes are anywhere.
+        boxes.append((left + 0.25, top + 0.25, columns[-1] + 0.75, rows[-1] + 0.75))
+        ring = np.pad(bitmap, ((1, side), (1, side)), mode="edge")
+        canvases.append(ring[top : top + side + 2, left : left + side + 2])
+        frames.append((left, top, 1, 1))
+    return InstanceObjects(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(labels, np.int64),
+        np.array(canvases, np.uint8).reshape(-1, side + 2, side + 2),
+        np.array(frames, np.float32).reshape(-1, 4),
+        (height, width),
+        key,
+    ), {
+        "boxes": torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+        "labels": torch.tensor(labels, dtype=torch.int64),
+        "masks": torch.from_numpy(np.array(bitmaps, np.uint8).reshape(-1, height, width)),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools' own
+def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(shared_data, state, monkeypatch) -> None:
+    folder = shared_data / "coco_mini"
+    photos = [photo(folder / "val2017", name, 224) for name in (WIDE, TALL, WIDE)]
+    shapes = [entry.shape for entry in photos]
+    pairs = [objects_of(folder, WIDE, shapes[0], 7), objects_of(folder, TALL, shapes[1], 2**32 - 1)]
+    pairs.append(objects_of(folder, "", shapes[2], 5))
+    side = max(entry.canvases.shape[-1] for entry, _ in pairs)
+    pairs = [(replace(entry, canvases=np.pad(entry.canvases, ((0, 0), *2 * [(0, side - entry.canvases.shape[-1])]))), row)
+             for entry, row in pairs]  # fmt: skip
+    assert [len(row["labels"]) > 0 for _, row in pairs] == [True, True, False]
+    settings = MaskRCNNModel()
+    settings = replace(settings, roi=replace(settings.roi, samples=64), rpn=replace(settings.rpn, samples=128))
+    rpn, roi = settings.rpn, settings.roi
+    batch = batch_of(photos, [entry for entry, _ in pairs])
+
+    other = theirs(state, monkeypatch, eps=settings.bn_eps).train()
+    other.rpn.fg_bg_sampler = SameSample(batch, ANCHOR_STREAM, rpn.samples, rpn.positive_share, None)
+    other.roi_heads.fg_bg_sampler = SameSample(batch, REGION_STREAM, roi.samples, roi.positive_share, rpn.post_train)
+    for module in (other.backbone.body.conv1, other.backbone.body.layer1):
+        module.requires_grad_(False)
+    losses = other(unresized(other, photos), [row for _, row in pairs])
+    assert other.rpn.fg_bg_sampler.positives[2] == 0 and min(other.rpn.fg_bg_sampler.positives[:2]) > 0
+    assert min(other.roi_heads.fg_bg_sampler.positives[:2]) > 1
+
+    model = ours(state, settings).train()
+    found = model(batch)
+    terms = (found["sums"].sum(0) / found["counts"].sum(0)).unbind()
+    names = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
+    for term, name in zip(terms, names):
+        assert float(term) == pytest.approx(float(losses[name]), rel=1e-5), name
+
+    torch.stack(terms).sum().backward()
+    torch.stack([losses[name] for name in names]).sum().backward()
+    expected = dict(other.named_parameters())
+    checked = 0
+    for name, parameter in model.network.named_parameters():
+        if not parameter.requires_grad:
+            assert expected[name].grad is None and name.startswith(("backbone.body.conv1", "backbone.body.layer1"))
+            continue
+        gradient, wanted = parameter.grad, expected[name].grad
+        assert gradient is not None and wanted is not None, name
+        assert float((gradient - wanted).norm()) <= 1e-4 * float(wanted.norm()), name
+        checked += 1
+    assert checked == sum(parameter.grad is not None for parameter in other.parameters())

@@ -1,0 +1,222 @@
+"""The Mask R-CNN task: the order of photos, the few shapes that they are padded to, and the step that is tried first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from instance_sets import make_instances
+
+from paceline.batch.instances import InstanceBatch
+from paceline.config.instances import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.plan import Plan, make_plan
+from paceline.config.recipe import DATA_IMAGES, Recipe, override
+from paceline.config.system import System
+from paceline.data.buckets import buckets
+from paceline.data.manifest import Manifest
+from paceline.models.segmenter import Segmenter
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.shapes import DEFAULTS
+from paceline.recipes import RECIPES
+from paceline.tasks import photos
+from paceline.tasks.maskrcnn import InstanceSegmentation
+from paceline.tasks.task import Place
+
+ALONE = Place(0, 1, torch.device("cpu"), 1)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def coco(prepared, shared_data: Path) -> InstanceSegmentation:
+    """COCO photos under the reference's recipe: 800 pixels, 1,333 at most."""
+    return task_of(RECIPES["maskrcnn"](), shared_data / "coco_mini")
+
+
+@pytest.fixture(scope="module")
+def drawn(prepared, tmp_path_factory) -> Path:
+    return make_instances(tmp_path_factory.mktemp("photos") / "set", train=20, val=3)
+
+
+def task_of(recipe: Recipe, root: Path) -> InstanceSegmentation:
+    return InstanceSegmentation(recipe, Manifest.load(ensure_boxes_prepared(root, say=print)))
+
+
+def plan_of(task: InstanceSegmentation, batch: int, *, world: int = 1, most: int = 512) -> Plan:
+    recipe = replace(task.recipe, global_batch=batch, model=replace(task.recipe.model, loss_group=0))
+    return make_plan(
+        recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images
+    )
+
+
+def step_of(task: InstanceSegmentation, plan: Plan, step: int) -> list[tuple[int, int]]:
+    """(epoch, position) of every sample of a step, over all ranks."""
+    parts = [task.order(plan, rank, step) for rank in range(plan.world)]
+    return [pair for epochs, places in parts for pair in zip(epochs.tolist(), places.tolist())]
+
+
+def epoch_shapes(task: InstanceSegmentation, plan: Plan) -> set[tuple[int, int]]:
+    """Shapes of all forwards of the first two epochs; no photo is read."""
+    found = set()
+    for step in range(2 * task.train_images // plan.global_batch):
+        epochs, places = task.order(plan, 0, step)
+        numbers = task.train_numbers[places]
+        for some_epochs, some in zip(np.split(epochs, plan.forwards), np.split(numbers, plan.forwards)):
+            shape = task.forward(step, some_epochs, some).shape
+            assert shape is not None
+            found.add(shape)
+    return found
+
+
+@pytest.mark.parametrize("batch", [16, 2])
+def test_an_epoch_takes_every_photo_once_whatever_the_number_of_ranks(coco, batch):
+    plans = [plan_of(coco, batch, world=world, most=most) for world, most in ((1, 16), (2, 16), (1, 1))]
+    n = coco.train_images
+    taken = []
+    for step in range(-(-2 * n // batch)):
+        mine, *others = (step_of(coco, plan, step) for plan in plans)
+        assert all(sorted(mine) == sorted(other) for other in others)
+        taken += mine
+    for epoch in (0, 1):
+        assert sorted(place for its_epoch, place in taken if its_epoch == epoch) == list(range(n))
+    assert n % batch  # so that a step spanned both epochs
+
+
+def test_the_order_follows_from_seed_and_step_alone(coco, shared_data):
+    plan = plan_of(coco, 16, world=2)
+    other = task_of(coco.recipe, shared_data / "coco_mini")
+    later_first = {step: step_of(other, plan, step) for step in (40, 3, 17, 0)}
+    assert {step: step_of(coco, plan, step) for step in sorted(later_first)} == later_first
+    reseeded = task_of(replace(coco.recipe, seed=coco.recipe.seed + 1), shared_data / "coco_mini")
+    assert step_of(reseeded, plan, 3) != later_first[3]
+
+
+@pytest.mark.parametrize("each", [16, 2])
+def test_coco_photos_come_in_no_more_shapes_than_there_are_buckets(coco, each):
+    plan = plan_of(coco, 16, most=each)
+    assert plan.images_per_forward == each
+    found, ladder = epoch_shapes(coco, plan), buckets(800, 1333, 32)
+    assert found <= set(ladder) and 4 <= len(found) <= len(ladder) <= 10
+    height, width = coco.largest(plan)
+    assert max(h * w for h, w in found) <= height * width
+
+
+def test_one_photo_a_step_is_padded_for_itself_alone(coco):
+    plan = plan_of(coco, 1)
+    assert coco.largest(plan) == max(epoch_shapes(coco, plan), key=lambda shape: shape[0] * shape[1])
+
+
+def test_no_photo_of_a_step_is_larger_than_its_shape_with_several_short_sides(coco):
+    short = (640, 672, 704, 736, 768, 800)
+    task = task_at = InstanceSegmentation.__new__(InstanceSegmentation)
+    task_at.__dict__.update(coco.__dict__, recipe=override(coco.recipe, {"input.short": short}))
+    plan = plan_of(task, 4)
+    found, largest = epoch_shapes(task, plan), task.largest(plan)
+    ladders = {shape for side in short for shape in buckets(side, 1333, 32)}
+    assert found <= ladders and len({min(shape) for shape in found}) > 3
+    assert max(h * w for h, w in found) <= largest[0] * largest[1]
+
+
+@pytest.mark.parametrize("padding", ["buckets", "multiple"])
+def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, monkeypatch, padding):
+    made: list[SimpleNamespace] = []
+    monkeypatch.setattr(photos, "val_loader", lambda numbers, read, make, **more: made.append(SimpleNamespace(**more)))
+    task = InstanceSegmentation.__new__(InstanceSegmentation)
+    task.__dict__.update(coco.__dict__, recipe=override(coco.recipe, {"input.padding": padding}))
+    task.val_loader(8, System(), ALONE)
+    cut, (height, width) = made[0].cut, made[0].side
+    shapes: dict[int, set[tuple[int, int]]] = {}
+    for mine, batch in ((task.val_numbers, 8), (task.val_numbers, 1), (task.val_numbers[::2], 3)):
+        forwards = cut(mine, batch)
+        assert sorted(np.concatenate([forward.indices for forward in forwards])) == sorted(mine)
+        for forward in forwards:
+            assert len(forward.indices) <= batch and forward.shape[0] * forward.shape[1] <= height * width
+            for number in forward.indices.tolist():
+                shapes.setdefault(number, set()).add(forward.shape)
+    assert len(shapes) == task.val_images and all(len(found) == 1 for found in shapes.values())
+    assert len(set.union(*shapes.values())) > 3
+    assert cut(task.val_numbers[:0], 4) == []
+
+
+def small() -> Recipe[MaskRCNNModel, InstanceInput]:
+    return Recipe(
+        task="maskrcnn",
+        model=MaskRCNNModel(
+            depth=10,
+            width=8,
+            norm="group",
+            frozen="none",
+            channels=16,
+            rpn=RPN(sizes=(12.0, 24.0, 36.0, 48.0, 64.0), post_train=24),
+            roi=RoI(samples=40, positive_share=0.5, channels=16),
+            mask=MaskHead(convs=1, canvas=28),
+        ),
+        input=InstanceInput(short=(48, 64), long=96, crop=0.8, drop_empty=False),
+        global_batch=4,
+        epochs=2,
+        bn_span=1,
+    )
+
+
+def test_the_step_tried_first_is_as_large_as_any_of_the_run_and_runs(drawn):
+    task = task_of(small(), drawn)
+    plan = plan_of(task, 4, most=2)
+    model = task.build(torch.device("cpu"))
+    assert isinstance(model, Segmenter) and task.most_objects == 3
+    system = System(precision="fp32")
+    spoiled = None
+    rows = []
+    with task.train_loader(plan, system, ALONE, first=0, one_batch=False) as loader:
+        for _, batches in loader:
+            for batch in batches:
+                assert isinstance(batch, InstanceBatch)
+                if spoiled is None:
+                    spoiled = task.spoil(batch)
+                    assert isinstance(spoiled, InstanceBatch)
+                assert batch.images[0, 0].numel() <= spoiled.images[0, 0].numel()
+                for name in ("images", "labels", "boxes", "canvases", "frames", "sizes", "keys", "indices"):
+                    got, worst = getattr(batch, name), getattr(spoiled, name)
+                    assert got.numel() <= worst.numel() and got.dtype == worst.dtype, name
+                rows.append(int(model.count(batch)[0, 4]))
+    assert spoiled is not None and len(rows) == 20
+    found = model(spoiled)
+    assert torch.isfinite(found["sums"]).all()
+    # The mask head is full: half of 40 regions of each of two images.
+    assert int(found["counts"][0, 4]) == 2 * 20 and max(rows) <= 2 * 20
+    found["sums"].sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_crowds_never_train_and_empty_photos_only_where_they_are_wanted(drawn):
+    with_empty = task_of(small(), drawn)
+    without = task_of(override(small(), {"input.drop_empty": True}), drawn)
+    assert (with_empty.train_images, without.train_images) == (20, 18)  # one empty, one with a crowd alone
+    for number in range(20):
+        _, objects = with_empty.sample(0, number)
+        kept = len(objects.classes)
+        assert kept == 0 if number in (2, 3) else 1 <= kept <= 1 + number % 3
+
+
+def test_the_built_in_set_is_the_tiny_recipe_s_target_data():
+    recipe, images = RECIPES["maskrcnn-tiny"](), DEFAULTS["boxes"][:2]
+    assert DATA_IMAGES[recipe.target_data] == images and not recipe.input.drop_empty
+    rendered = SimpleNamespace(root_path=Path("cache/shapes-boxes-v2-seed0-1-2-3px"))
+    mine = SimpleNamespace(root_path=Path("photos/mine"))
+    assert photos.is_target_data(recipe, rendered, images)  # type: ignore[arg-type]
+    assert not photos.is_target_data(recipe, mine, images)  # type: ignore[arg-type]
+    assert not photos.is_target_data(recipe, rendered, (images[0] - 1, images[1]))  # type: ignore[arg-type]
+
+
+def test_a_handful_of_coco_photos_is_not_the_target_s_data(coco):
+    assert not coco.is_target_data
+    assert photos.is_target_data(coco.recipe, SimpleNamespace(root_path=Path("coco")), DATA_IMAGES["coco"])  # type: ignore[arg-type]
