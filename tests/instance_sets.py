@@ -74,9 +74,9 @@ def _crowd(height: int, width: int, number: int) -> dict[str, Any]:
     """A crowd region along the photo's lower edge."""
     bits = np.zeros((height, width), np.uint8, order="F")
     bits[height - 12 :, 5 : width // 2] = 1
-    found = official.encode(bits)
+    found: Any = official.encode(bits)
     if number % 2:
-        counts: Any = found["counts"].decode()
+        counts = found["counts"].decode()
     else:  # runs column by column, the first of background
         edges = np.flatnonzero(np.diff(bits.reshape(-1, order="F"))) + 1
         counts = np.diff(np.concatenate(([0], edges, [bits.size]))).tolist()

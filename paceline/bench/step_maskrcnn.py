@@ -187,7 +187,7 @@ def run_steps(bench: MaskRCNNBench, precision: Precision, scene: Scene, device: 
     return {
         "absent": absent,
         "first_losses": losses,
-        "last_losses": {name: float(contender.step()) for name, contender in found.items()},
+        "last_losses": {name: rounds[-1].loss for name, rounds in taken.items()},
         "positives_an_image": positives,
         "gflop": {name: round(work, 1) for name, work in gflop.items()},
         "matrix_gflops": [round(wall, 1) for wall, _ in ceiling],

@@ -127,7 +127,7 @@ def making_proposals(settings: MaskRCNNModel, scene: Scene, _: int, device: torc
         return theirs.filter_proposals(boxes, flat_logits, photo, counts)[0][0]
 
     def apart(mine: Tensor, other: Tensor) -> float:
-        return _unlike(mine[(mine[:, 2:] > mine[:, :2]).all(dim=1)], other)
+        return unlike(mine[(mine[:, 2:] > mine[:, :2]).all(dim=1)], other)
 
     yield Operation(
         f"proposals of {len(every):,} anchors", {"paceline": ours, "torchvision": torchvision}, apart, SHARE
@@ -195,7 +195,7 @@ def finding(settings: MaskRCNNModel, scene: Scene, classes: int, device: torch.d
         return torch.cat((boxes[0], scores[0][:, None], labels[0][:, None].float()), dim=1)
 
     def apart(mine: Tensor, other: Tensor) -> float:
-        return _unlike(mine[mine[:, 5] > 0], other)
+        return unlike(mine[mine[:, 5] > 0], other)
 
     works = {"paceline": ours, "torchvision": torchvision}
     yield Operation(f"detections of {count:,} regions, {classes} classes", works, apart, SHARE)
@@ -258,7 +258,7 @@ def _furthest(mine: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> float:
     )
 
 
-def _unlike(mine: Tensor, other: Tensor) -> float:
+def unlike(mine: Tensor, other: Tensor) -> float:
     """Share of rows (ltrb pixels; or ltrb, score, class) that the other side has not, of both sides' rows."""
     if not len(mine) or not len(other):
         return float(len(mine) + len(other) > 0)

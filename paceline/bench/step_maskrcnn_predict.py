@@ -41,7 +41,7 @@ def run_predict(
     theirs.eval()
     batch = replace(scene.batch, images=scene.batch.images.contiguous(memory_format=torch.channels_last))
     height, width = batch.images.shape[2:]
-    gain = LOGIT_STD / _spread(ours, batch)
+    gain = LOGIT_STD / spread(ours, batch)
     for heads in (ours.network.roi_heads, cast(Any, theirs).roi_heads):
         heads.box_predictor.cls_score.weight.mul_(gain)
     extent = torch.tensor([width, height, width, height], device=device)
@@ -83,7 +83,7 @@ def compressed(masks: Tensor) -> list[bytes]:
     return [encode(np.asfortranarray(mask[0].astype(np.uint8)))["counts"] for mask in inside]
 
 
-def _spread(model: Segmenter, batch: Any) -> float:
+def spread(model: Segmenter, batch: Any) -> float:
     """Standard deviation of the class logits of the batch's regions."""
     seen = []
     hook = model.network.roi_heads.box_predictor.cls_score.register_forward_hook(lambda *call: seen.append(call[2]))

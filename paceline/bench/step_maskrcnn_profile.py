@@ -42,12 +42,13 @@ class Contender(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """Of one step: wall and CPU time of all threads, and the update's part in both; 0 where it was not looked at."""
+    """Of one step: wall and CPU time of all threads, the update's part in both (0 where it was not looked at), and its loss."""
 
     wall: float
     cpu: float
-    update_wall: float = 0.0
-    update_cpu: float = 0.0
+    update_wall: float
+    update_cpu: float
+    loss: float
 
 
 @contextmanager
@@ -87,12 +88,14 @@ def seconds_of_steps(contender: Contender, seconds: float, device: torch.device)
             stack.enter_context(replaced(contender.optimiser, "step", timed))
         settle(device)
         began, cpu, count = time.perf_counter(), time.process_time(), 0
+        loss = None
         while count == 0 or time.perf_counter() - began < seconds:
-            contender.step()
+            loss = contender.step()
             count += 1
             settle(device)
         wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-    return Seconds(wall / count, cpu / count, spent["wall"] / count, spent["cpu"] / count)
+    assert loss is not None
+    return Seconds(wall / count, cpu / count, spent["wall"] / count, spent["cpu"] / count, float(loss))
 
 
 def watched_step(contender: Contender) -> tuple[float, int, float]:

@@ -15,6 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.boxes import run_lengths
+
+# A number of more characters does not fit into 64 bits.
+MOST_DIGITS = 12
 # x and y of three points: less encloses nothing, and pycocotools takes four numbers for a box.
 LEAST_NUMBERS = 6
 
@@ -85,16 +89,9 @@ def decompress(text: bytes) -> np.ndarray:
     if not last[-1]:
         raise ValueError("it ends within a number")
     ends = np.flatnonzero(last)
-    begins = np.concatenate([[0], ends[:-1] + 1])
-    length = ends - begins + 1
-    if length.max() > 12:
+    if np.diff(ends, prepend=-1).max() > MOST_DIGITS:
         raise ValueError("a number with too many digits")
-    place = np.arange(len(parts)) - np.repeat(begins, length)
-    numbers = np.add.reduceat((parts & 31) << 5 * place, begins)
-    numbers -= np.where(parts[ends] & 16, np.int64(1) << 5 * length, 0)
-    for first in (1, 2):  # chains of differences: runs 1, 3, 5, ... and 2, 4, 6, ...
-        numbers[first::2] = np.cumsum(numbers[first::2])
-    return numbers
+    return run_lengths.decompress(run_lengths.RunLengths.of([text]))[0]
 
 
 _NO_RUNS = np.zeros(0, np.uint32)

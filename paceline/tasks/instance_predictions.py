@@ -97,16 +97,21 @@ def instance_truth(split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
     numbers  (n,) of the photos, each once
     Raises DataError where the split has not a single mask.
     """
-    if not has_masks(split):
+    require_masks(split)
+    boxes = subset(GroundTruth(**split.truth_arrays(), num_classes=len(split.names)), numbers)
+    masks, known = truth_masks(split, numbers)
+    return InstanceTruth(boxes, masks, known)
+
+
+def require_masks(split: BoxSplit) -> None:
+    """Raises DataError where the split has objects and not a single mask."""
+    if len(split.classes) and not has_masks(split):
         raise DataError(
             f"{split.index.root}: its objects have boxes but no masks, and this recipe learns masks.\n"
             "Train a detector of boxes on it:  paceline train ssd-custom --data "
             f"{split.index.root}\n"
             'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
         )
-    boxes = subset(GroundTruth(**split.truth_arrays(), num_classes=len(split.names)), numbers)
-    masks, known = truth_masks(split, numbers)
-    return InstanceTruth(boxes, masks, known)
 
 
 def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.ndarray) -> ScoredInstances:

@@ -41,6 +41,7 @@ from paceline.tasks.instance_predictions import (
     InstanceScore,
     describe_instances,
     instance_truth,
+    require_masks,
     score_instances,
 )
 from paceline.tasks.memory import MemoryEstimate, estimate
@@ -65,6 +66,7 @@ class InstanceSegmentation:
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
         self.train, self.val = open_boxes(manifest, "train"), open_boxes(manifest, "val")
+        require_masks(self.train)
         # Crowd regions have one mask for many objects: no published system trains on them.
         self.wanted = self.train.usable.astype(bool) & (self.train.crowd == 0)
         numbers = np.arange(len(self.train))

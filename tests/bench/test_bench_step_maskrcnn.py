@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ RULES = replace(
     rpn=replace(RULES.rpn, pre_train=100, post_train=64, pre_test=60, post_test=30, samples=32),
     roi=replace(RULES.roi, samples=32),
     mask=replace(RULES.mask, canvas=24),
+    detect=replace(RULES.detect, keep=10),
 )
 TINY = step_maskrcnn.MaskRCNNBench(
     batch=1, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, compile=False,
@@ -102,6 +104,8 @@ def test_a_detectron2_that_is_not_there_is_absent_with_a_reason(monkeypatch):
 
 def test_replaced_gives_back_what_was_there():
     class Owner:
+        own: Any
+
         def method(self):
             return 1
 

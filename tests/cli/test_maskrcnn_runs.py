@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from instance_sets import CATEGORY_IDS, make_instances
@@ -86,7 +87,7 @@ def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(t
     images = json.loads((out / "predictions.json").read_text())["images"]
     detections = [detection for image in images for detection in image["detections"]]
     assert len(images) == 2 and {detection["image_id"] for detection in detections} == set(sizes)
-    truth = COCO()
+    truth: Any = COCO()
     truth.dataset = {
         "info": {},
         "images": [{"id": number, "width": size[0], "height": size[1]} for number, size in sizes.items()],

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from training_rank import main as command_line
 
+from paceline.batch.batch import Batch
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import make_plan
@@ -77,7 +78,7 @@ def small() -> Recipe[MaskRCNNModel, InstanceInput]:
                 post_train=24,
                 post_test=24,
             ),
-            roi=RoI(samples=40, positive_share=1.0, channels=32),
+            roi=RoI(iou=0.3, samples=40, positive_share=1.0, channels=32),
             mask=MaskHead(convs=1, canvas=CANVAS),
             detect=InstanceDetect(keep=20, candidates=100),
         ),
@@ -181,7 +182,7 @@ def memory(data: Path, tried: bool) -> list[int]:
     return peaks
 
 
-def clone(batch: InstanceBatch) -> InstanceBatch:
+def clone(batch: Batch) -> Batch:
     """The loader takes its images' memory back."""
     return replace(batch, images=batch.images.clone(memory_format=torch.preserve_format))
 

@@ -1,0 +1,171 @@
+"""Weight files for Mask R-CNN: torchvision's of any age, COCO's 91 rows, a ResNet's, our own, and ones that do not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from paceline.config.errors import CheckpointError
+from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.resnet import ResNet
+from paceline.models.segmenter import MaskRCNN
+from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+
+SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
+CLASS_LAYERS = (
+    "roi_heads.box_predictor.cls_score.", "roi_heads.box_predictor.bbox_pred.", "roi_heads.mask_predictor.mask_fcn_logits."
+)  # fmt: skip
+# COCO's 80 categories, as its annotations number them.
+COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
+
+
+def network(classes: int, seed: int, settings: MaskRCNNModel = SMALL) -> MaskRCNN:
+    made = MaskRCNN(settings, classes)
+    initialise_mask_rcnn(made, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for name, tensor in made.state_dict().items():  # biases and statistics that tell two nets apart
+            if tensor.dim() == 1 and tensor.is_floating_point():
+                tensor.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(seed + len(name)))
+    return made
+
+
+def file_of(state: dict[str, Tensor], folder: Path) -> Path:
+    torch.save(state, folder / "weights.pth")
+    return folder / "weights.pth"
+
+
+def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As torchvision had them before its pyramid and heads became sequences."""
+    renamed = {}
+    for name, tensor in state.items():
+        name = re.sub(r"(backbone\.fpn\.\w+_blocks\.\d)\.0\.", r"\1.", name)
+        name = name.replace("rpn.head.conv.0.0.", "rpn.head.conv.")
+        name = re.sub(r"mask_head\.(\d)\.0\.", lambda found: f"mask_head.mask_fcn{int(found[1]) + 1}.", name)
+        renamed[name] = tensor
+    return renamed
+
+
+def equal(model: nn.Module, state: dict[str, Tensor], but: tuple[str, ...] = ()) -> bool:
+    return all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items() if not name.startswith(but))
+
+
+@pytest.mark.parametrize("names", ["new", "old"])
+def test_a_file_with_the_same_classes_fills_everything_whatever_its_age(names, tmp_path):
+    state, model = network(5, seed=1).state_dict(), network(5, seed=2)
+    given = old_names(state) if names == "old" else dict(state)
+    assert (given.keys() == state.keys()) == (names == "new")
+    report = load_mask_rcnn_weights(model, file_of(given, tmp_path))
+    assert equal(model, state)
+    assert len(report.used) == len(state)
+    assert not (report.missing or report.unexpected or report.reinitialised or report.converted)
+
+
+def test_old_names_are_those_that_torchvision_itself_still_reads(monkeypatch):
+    for name in ("kaiming_normal_", "kaiming_uniform_", "normal_"):
+        monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+    with torch.device("meta"):
+        theirs = torchvision.models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
+    old = {name: tensor for name, tensor in old_names(theirs.state_dict()).items() if "num_batches" not in name}
+    assert {"backbone.fpn.inner_blocks.0.weight", "rpn.head.conv.bias", "roi_heads.mask_head.mask_fcn4.bias"} < old.keys()
+    for module in theirs.modules():  # it renames for files without a version
+        assert not isinstance(module, nn.Linear) or module.weight.is_meta
+    problems = theirs.load_state_dict(old, strict=False, assign=True)
+    assert not problems.unexpected_keys
+    assert all(name.endswith("num_batches_tracked") for name in problems.missing_keys)
+
+
+def test_coco_rows_go_to_the_data_sets_classes_by_category_id(tmp_path):
+    file, model = network(90, seed=1).state_dict(), network(80, seed=2)
+    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), category_ids=COCO_IDS)
+    assert set(report.converted) == {layer + part for layer in CLASS_LAYERS for part in ("weight", "bias")}
+    assert not (report.reinitialised or report.missing or report.unexpected)
+    assert equal(model, file, but=CLASS_LAYERS)
+    state = model.state_dict()
+    for part in ("weight", "bias"):
+        classes, boxes, masks = (layer + part for layer in CLASS_LAYERS)
+        for row, number in enumerate((0, *COCO_IDS)):
+            assert torch.equal(state[classes][row], file[classes][number])
+            assert torch.equal(state[boxes][4 * row : 4 * row + 4], file[boxes][4 * number : 4 * number + 4])
+            assert torch.equal(state[masks][row], file[masks][number])
+
+
+def test_some_of_cocos_categories_in_any_order_get_their_own_rows(tmp_path):
+    file, model = network(90, seed=1).state_dict(), network(3, seed=2)
+    load_mask_rcnn_weights(model, file_of(old_names(file), tmp_path), category_ids=(90, 17, 1))
+    scores = "roi_heads.box_predictor.cls_score.bias"
+    assert torch.equal(model.state_dict()[scores], file[scores][[0, 90, 17, 1]])
+
+
+@pytest.mark.parametrize("ids", [(), (1, 2, 91), (1, 2)], ids=["unknown", "beyond COCO's", "too few"])
+def test_classes_that_are_not_cocos_start_anew_in_all_three_layers(ids, tmp_path):
+    file, model = network(90, seed=1).state_dict(), network(3, seed=2)
+    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), category_ids=ids)
+    assert set(report.reinitialised) == {layer + part for layer in CLASS_LAYERS for part in ("weight", "bias")}
+    assert equal(model, file, but=CLASS_LAYERS)
+    fresh = network(3, seed=2).state_dict()
+    assert all(torch.equal(model.state_dict()[name], fresh[name]) for name in report.reinitialised)
+
+
+def test_classes_of_another_data_set_start_anew_too(tmp_path):
+    file, model = network(7, seed=1).state_dict(), network(5, seed=2)
+    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), category_ids=(1, 2, 3, 4, 5))
+    assert len(report.reinitialised) == 6 and not report.converted
+    assert equal(model, file, but=CLASS_LAYERS)
+
+
+def test_torchvisions_resnet_fills_the_trunk_and_nothing_else(tmp_path):
+    theirs = torchvision.models.resnet50(weights=None).state_dict()
+    settings = replace(SMALL, depth=50, width=64)
+    model = network(3, seed=2, settings=settings)
+    report = load_mask_rcnn_weights(model, file_of(theirs, tmp_path))
+    fresh = network(3, seed=2, settings=settings).state_dict()
+    for name, tensor in model.state_dict().items():
+        trunk = name.removeprefix("backbone.body.")
+        assert torch.equal(tensor, fresh[name] if trunk == name else theirs[trunk]), name
+    assert set(report.unexpected) == {"backbone.body.fc.weight", "backbone.body.fc.bias"}
+    assert all(not name.startswith("backbone.body.") for name in report.reinitialised)
+
+
+@pytest.mark.parametrize("norm", ["batch", "frozen"])
+def test_our_own_checkpoint_fills_everything_with_either_norm(norm, tmp_path):
+    """Frozen weights start a net that trains its norms, and the other way round."""
+    state = network(5, seed=1, settings=replace(SMALL, norm=norm)).state_dict()
+    file = tmp_path / "model.safetensors"
+    save_file({f"network.{name}": tensor.contiguous() for name, tensor in state.items()}, file)
+    for other in ("batch", "frozen"):
+        model = network(5, seed=2, settings=replace(SMALL, norm=other))
+        report = load_mask_rcnn_weights(model, file)
+        counters = tuple(name for name in model.state_dict() if name.endswith("num_batches_tracked") and name not in state)
+        assert equal(model, state, but=counters or ("none",))
+        assert not report.unexpected and report.missing == counters
+
+
+def without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if "mask" not in name}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda: network(3, 1, replace(SMALL, depth=18)).state_dict(), r"unknown to this model \(backbone.body.layer1.1"),
+        (lambda: network(3, 1, replace(SMALL, width=16)).state_dict(), r"conv1.weight is \(16, 3, 7, 7\), this model's is \(8,"),
+        (lambda: without_masks(network(90, 1).state_dict()), r"missing in the file \(roi_heads.mask_head"),
+        (lambda: ResNet(18, 3, width=8).state_dict(), r"weights of another model"),
+    ],
+    ids=["another depth", "another width", "a detector without masks", "another ResNet"],
+)
+def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says, tmp_path):
+    model, before = network(80, seed=2), network(80, seed=2).state_dict()
+    path = file_of(given(), tmp_path)
+    with pytest.raises(CheckpointError, match=says) as refused:
+        load_mask_rcnn_weights(model, path, category_ids=COCO_IDS)
+    assert str(path) in str(refused.value) and "Choose the model" in str(refused.value)
+    assert equal(model, before)
