@@ -87,6 +87,8 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
             train_images=task.train_images,
             val_images=task.val_images,
         )
+        if (check := getattr(task, "check_plan", None)) is not None:
+            check(plan)
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)

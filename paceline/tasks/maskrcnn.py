@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from paceline.batch.batch import Batch
 from paceline.batch.detection import slots_for
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.config.errors import DataError, RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
@@ -73,6 +74,11 @@ class InstanceSegmentation:
         if recipe.input.drop_empty:
             before = np.concatenate(([0], np.cumsum(self.wanted)))
             numbers = numbers[before[self.train.object_starts[1:]] > before[self.train.object_starts[:-1]]]
+        if not len(numbers):
+            raise DataError(
+                f"{manifest.root_path}: none of its {len(self.train):,} training images has an object to learn; crowd regions are "
+                "none.\nAnnotate some of them, or train on images without objects as well: --input.no-drop-empty"
+            )
         self.train_numbers = numbers[photos.spread(len(numbers), limit_train)]
         self.val_numbers = photos.spread(len(self.val), limit_val)
         self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)
@@ -118,6 +124,15 @@ class InstanceSegmentation:
         sizes = np.unique(resized_all(heights, widths, max(photo.short), photo.long), axis=0).tolist()
         shapes = {padded(height, width, photo, max(photo.short)) for height, width in sizes}
         return segmenter_memory(self.recipe, system, len(self.classes), max(shapes, key=math.prod, default=None))
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
+        if self.recipe.model.rpn.post_of == "batch" and plan.loss_forwards * plan.loss_join > 1:
+            raise RecipeError(
+                f"--model.rpn.post-of batch: the best proposals of {plan.loss_group} images are kept together, but a forward "
+                f"holds {plan.images_per_forward} of them. Give forwards room for the group (--system.images-per-forward "
+                f"{plan.loss_group}), or count proposals by image: --model.rpn.post-of image"
+            )
 
     def train_loader(
         self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool

@@ -73,7 +73,10 @@ class Score(Protocol):
 
 
 class Task(Protocol):
-    """One workload bound to one recipe and one data set."""
+    """One workload bound to one recipe and one data set.
+
+    It may also have `check_plan(plan)`, which raises RecipeError for a plan that would train something else than the recipe says.
+    """
 
     benchmark: str  # MLPerf's name of the workload
     is_target_data: bool  # whether the recipe's quality target was set for this data

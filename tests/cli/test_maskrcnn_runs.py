@@ -209,8 +209,19 @@ def test_boxes_without_masks_are_refused_with_what_learns_them(photos, tmp_path,
             del entry["segmentation"]
         document["annotations"] = [entry for entry in document["annotations"] if not entry["iscrowd"]]
         masks_file(root, split).write_text(json.dumps(document))
-    shutil.rmtree(root / "prepared", ignore_errors=True)
     flags = SMALL if verb == "train" else TOY
     said = command(capsys, verb, "maskrcnn-tiny", "--data", root, "--out", out, *flags.split())
     refused(said, str(root), "no masks", "ssd-custom")
+    assert not out.exists()
+
+
+def test_training_photos_with_crowds_alone_are_refused_where_empty_ones_are_left_out(photos, tmp_path, capsys):
+    root, out = tmp_path / "crowds", tmp_path / "run"
+    shutil.copytree(photos, root)
+    document = json.loads(masks_file(root, "train").read_text())
+    document["annotations"] = [entry for entry in document["annotations"] if entry["iscrowd"]]
+    masks_file(root, "train").write_text(json.dumps(document))
+    flags = [*SMALL.split(), "--input.drop-empty"]
+    said = command(capsys, "train", "maskrcnn-tiny", "--data", root, "--out", out, *flags)
+    refused(said, str(root), "--input.no-drop-empty", "12 training images")
     assert not out.exists()

@@ -195,8 +195,8 @@ def test_killed_and_resumed_it_goes_on_to_the_same_bits(ranks, photos):
     assert [rank.code for rank in ended] == [-signal.SIGKILL] * 2, said(ended)
     ended = ranks.run(command(ranks, photos, run, 4), ranks=2)
     assert [rank.code for rank in ended] == [0, 0], said(ended)
-    resumed = [step for kind, step in kinds(run) if kind == "resume"]
-    assert resumed in ([3], [6])
+    (resumed,) = (step for kind, step in kinds(run) if kind == "resume")
+    assert resumed > 0
     assert_same_run(run, unbroken)
     shutil.rmtree(run)
 

@@ -13,6 +13,7 @@ import torch
 from instance_sets import make_instances
 
 from paceline.batch.instances import InstanceBatch
+from paceline.config.errors import RecipeError
 from paceline.config.instances import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, override
@@ -146,6 +147,21 @@ def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, monkeypa
     assert len(shapes) == task.val_images and all(len(found) == 1 for found in shapes.values())
     assert len(set.union(*shapes.values())) > 3
     assert cut(task.val_numbers[:0], 4) == []
+
+
+def test_proposals_of_a_loss_group_are_refused_where_a_forward_is_a_part_of_it(coco):
+    groups_of_two = replace(coco.recipe.model, loss_group=2)
+    assert groups_of_two.rpn.post_of == "batch"
+    task = InstanceSegmentation.__new__(InstanceSegmentation)
+    task.__dict__.update(coco.__dict__, recipe=replace(coco.recipe, model=groups_of_two))
+    for world, most, whole in ((1, 16, True), (4, 2, True), (1, 1, False), (16, 1, False)):
+        plan = make_plan(task.recipe, System(), world=world, most=most, train_images=281, val_images=64)
+        assert (plan.loss_forwards * plan.loss_join == 1) == whole
+        if whole:
+            task.check_plan(plan)
+        else:
+            with pytest.raises(RecipeError, match=r"(?s)post-of batch.*--system.images-per-forward 2"):
+                task.check_plan(plan)
 
 
 def small() -> Recipe[MaskRCNNModel, InstanceInput]:

@@ -1,0 +1,263 @@
+"""torchvision's Mask R-CNN, shrunk to the cost of maskrcnn-tiny, trained from scratch for a given time: the peer of that recipe.
+
+    python scripts/maskrcnn_peer.py --data DIR --seconds 2400 --threads 1 --out peer.json
+
+DIR holds train2017, val2017 and annotations/instances_*.json. Model, losses, sampling and masks are torchvision's; sizes, batch,
+optimiser, schedule, crop, flip, colours and averaged weights are the recipe's, in torchvision's own parts where it has them. The
+comparison is generous to the peer: photos are decoded and masks rasterised once, before the clock starts, and kept in memory
+at twice the network's size at most, so a sample costs a few milliseconds; its photos are resized with antialiasing, in training
+and scoring; the clock stops before scoring. Its trunk has the recipe's 32 filters, as its class ResNet cannot (--width 64 is
+ResNet(BasicBlock, [1, 1, 1, 1]) layer by layer). Layout and precision are the faster ones: channels_last, and bf16 autocast on
+the CPU, which computes roi_align and NMS in fp32 (they have no bf16 kernel there).
+Scored by pycocotools. Letters: n objects of a photo   h, w a photo in memory   H, W a photo in the network
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pycocotools.mask
+import torch
+import torchvision
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torchvision.io import ImageReadMode, read_image
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.resnet import BasicBlock
+from torchvision.ops import box_convert
+from torchvision.transforms import v2
+
+SHORT, LONG, CHANNELS, BATCH = 192, 256, 64, 8
+LR, WARMUP, DECAY, AVERAGE = 0.0025, 0.02, 0.05, 0.99
+LEAST_SHARE, LEAST_LEFT, LEAST_SIDE = (
+    0.6,
+    0.25,
+    1.0,
+)  # a crop's share of a side; what must be left of a box: share, pixels
+
+
+class Photo(NamedTuple):
+    pixels: Tensor  # (3, h, w) uint8
+    masks: np.ndarray  # (n, bytes) uint8: bits of (n, h, w)
+    boxes: Tensor  # (n, 4) float32 ltrb, pixels of (h, w)
+    labels: Tensor  # (n,) int64, 1..K
+    shape: tuple[int, int]  # H, W of the whole photo in the network
+
+
+def sized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
+    scale = min(short / min(height, width), long / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def load(coco: COCO, folder: Path, number: int, label_of: dict[int, int]) -> Photo:
+    """A photo and its objects, crowds left out, at twice the network's size or its own, whichever is less."""
+    info = coco.loadImgs(number)[0]
+    pixels = read_image(str(folder / info["file_name"]), ImageReadMode.RGB)
+    height, width = pixels.shape[1:]
+    shape = sized(height, width, SHORT, LONG)
+    h, w = min(height, 2 * shape[0]), min(width, 2 * shape[1])
+    found = [a for a in coco.loadAnns(coco.getAnnIds(number)) if not a["iscrowd"] and min(a["bbox"][2:]) > 0]
+    rows, columns = (np.arange(h) * 2 + 1) * height // (2 * h), (np.arange(w) * 2 + 1) * width // (2 * w)
+    masks = np.stack([np.zeros((h, w), np.uint8), *(coco.annToMask(a)[np.ix_(rows, columns)] for a in found)])[1:]
+    boxes = torch.tensor([a["bbox"] for a in found], dtype=torch.float32).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    boxes *= torch.tensor([w / width, h / height] * 2)
+    labels = torch.tensor([label_of[a["category_id"]] for a in found], dtype=torch.int64)
+    pixels = v2.functional.resize(pixels, [h, w], antialias=True)
+    return Photo(pixels, np.packbits(masks.reshape(len(found), h * w), axis=1), boxes, labels, shape)
+
+
+def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
+    """A random crop of a photo, resized into (H, W), perhaps mirrored: float32 in 0..1, and torchvision's target."""
+    h, w = photo.pixels.shape[1:]
+    rows, columns = (max(1, round(side * random.uniform(LEAST_SHARE, 1))) for side in (h, w))
+    top, left = random.integers(0, h - rows + 1), random.integers(0, w - columns + 1)
+    scale = min(photo.shape[0] / rows, photo.shape[1] / columns)
+    height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
+    part = (slice(None), slice(top, top + rows), slice(left, left + columns))
+    image = v2.functional.to_dtype(colours(v2.functional.resize(photo.pixels[part], [height, width])), scale=True)
+    whole = (photo.boxes - torch.tensor([left, top] * 2)) * torch.tensor([width / columns, height / rows] * 2)
+    boxes = whole.clamp(min=0).minimum(torch.tensor([width, height] * 2))
+    sides, before = boxes[:, 2:] - boxes[:, :2], whole[:, 2:] - whole[:, :2]
+    stays = (sides.prod(1) >= LEAST_LEFT * before.prod(1)) & (sides >= LEAST_SIDE).all(1)
+    bits = np.unpackbits(photo.masks[stays.numpy()], axis=1, count=h * w).reshape(-1, h, w)[part]
+    masks = functional.interpolate(torch.from_numpy(bits)[:, None], (height, width), mode="nearest")[:, 0]
+    boxes = boxes[stays]
+    if random.random() < 0.5:
+        image, masks = image.flip(-1), masks.flip(-1)
+        boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
+    return image, {"boxes": boxes, "labels": photo.labels[stays], "masks": masks}
+
+
+def build(classes: int, width: int) -> MaskRCNN:
+    """torchvision's class around a trunk of its BasicBlocks, one a stage. `classes` counts the background."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(3, width, 7, 2, 3, bias=False),
+        bn1=nn.BatchNorm2d(width),
+        relu=nn.ReLU(inplace=True),
+        maxpool=nn.MaxPool2d(3, 2, 1),
+        layer1=BasicBlock(width, width),
+    )
+    for stage, (fewer, more) in enumerate([(width << k, width << k + 1) for k in range(3)], start=2):
+        shortcut = nn.Sequential(nn.Conv2d(fewer, more, 1, 2, bias=False), nn.BatchNorm2d(more))
+        layers[f"layer{stage}"] = BasicBlock(fewer, more, 2, shortcut)
+    trunk = nn.Sequential(layers)
+    for module in trunk.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    levels = {f"layer{k + 1}": str(k) for k in range(4)}
+    backbone = BackboneWithFPN(trunk, levels, [width << k for k in range(4)], CHANNELS, norm_layer=nn.BatchNorm2d)
+    return MaskRCNN(
+        backbone,
+        min_size=SHORT,
+        max_size=LONG,
+        rpn_anchor_generator=AnchorGenerator(((16,), (32,), (64,), (128,), (192,)), ((0.5, 1.0, 2.0),) * 5),
+        rpn_fg_iou_thresh=0.5,
+        rpn_batch_size_per_image=64,
+        rpn_pre_nms_top_n_train=300,
+        rpn_pre_nms_top_n_test=200,
+        rpn_post_nms_top_n_train=200,
+        rpn_post_nms_top_n_test=100,
+        box_head=TwoMLPHead(CHANNELS * 7 * 7, 128),
+        box_predictor=FastRCNNPredictor(128, classes),
+        box_batch_size_per_image=32,
+        box_positive_fraction=0.5,
+        mask_head=MaskRCNNHeads(CHANNELS, (64, 64), 1),
+        mask_predictor=MaskRCNNPredictor(64, 64, classes),
+        _skip_resize=True,  # in training: samples have their size
+    )
+
+
+def rate(share: float) -> float:
+    """Learning rate after this share of the time: a linear warm-up, then a decay with power 2."""
+    return LR * (share / WARMUP if share < WARMUP else ((1 - share) / (1 - WARMUP)) ** 2)
+
+
+def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tuple[AveragedModel, int, float]:
+    """-> the averaged weights, images seen, seconds."""
+    random = np.random.default_rng(given.seed)
+    colours = v2.ColorJitter(brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05)
+    flat = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}, {"params": flat, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=LR, weight_decay=DECAY, fused=True)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE), use_buffers=True)
+    model.train()
+    start = told = time.perf_counter()
+    images, before, total, steps = 0, 0, 0.0, 0
+    order: list[int] = []
+    while (share := (time.perf_counter() - start) / given.seconds) < 1:
+        while len(order) < BATCH:
+            order += random.permutation(len(photos)).tolist()
+        batch = [sample(photos[k], random, colours) for k in order[:BATCH]]
+        del order[:BATCH]
+        with torch.autocast("cpu", torch.bfloat16, enabled=given.precision == "bf16"):
+            losses = model([image for image, _ in batch], [target for _, target in batch])
+            loss = torch.stack([value.float() for value in losses.values()]).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        for group in optimiser.param_groups:
+            group["lr"] = rate(share)
+        optimiser.step()
+        average.update_parameters(model)
+        if not math.isfinite(value := loss.item()):
+            raise SystemExit(f"the loss is {value} after {images} images")
+        images, total, steps = images + BATCH, total + value, steps + 1
+        if (now := time.perf_counter()) - told >= 60:
+            speed = (images - before) / (now - told)
+            print(f"{now - start:6.0f} s  {images:7d} images  {speed:5.2f}/s  loss {total / steps:.4f}", flush=True)
+            told, before, total, steps = now, images, 0.0, 0
+    return average, images, time.perf_counter() - start
+
+
+@torch.inference_mode()
+def found_in(model: MaskRCNN, coco: COCO, folder: Path, number: int) -> list[dict[str, Any]]:
+    """Detections of a photo, boxes and masks at its own size, as pycocotools takes them."""
+    info = coco.loadImgs(number)[0]
+    pixels = read_image(str(folder / info["file_name"]), ImageReadMode.RGB)
+    whole = (int(pixels.shape[1]), int(pixels.shape[2]))
+    image = v2.functional.resize(pixels, list(sized(*whole, SHORT, LONG)), antialias=True).float() / 255
+    images, _ = model.transform([image])
+    features = model.backbone(images.tensors)
+    proposals, _ = model.rpn(images, features)
+    detections, _ = model.roi_heads(features, proposals, images.image_sizes)
+    result = model.transform.postprocess(detections, images.image_sizes, [whole])[0]
+    boxes, categories = box_convert(result["boxes"], "xyxy", "xywh"), sorted(coco.getCatIds())
+    rows = []
+    for box, label, score, mask in zip(boxes.tolist(), result["labels"], result["scores"], result["masks"]):
+        runs = pycocotools.mask.encode(np.asfortranarray((mask[0] > 0.5).numpy().astype(np.uint8)))
+        found = {"bbox": box, "score": float(score), "segmentation": runs}
+        rows.append({"image_id": number, "category_id": categories[int(label) - 1], **found})
+    return rows
+
+
+def score(model: MaskRCNN, data: Path) -> dict[str, float]:
+    """Box and mask AP and AP50 of val2017."""
+    truth = COCO(data / "annotations" / "instances_val2017.json")
+    rows = [row for number in truth.getImgIds() for row in found_in(model, truth, data / "val2017", number)]
+    if not rows:
+        return {"box_ap": 0.0, "box_ap50": 0.0, "mask_ap": 0.0, "mask_ap50": 0.0}
+    results = {}
+    for kind, name in (("bbox", "box"), ("segm", "mask")):
+        judge = COCOeval(truth, truth.loadRes(copy.deepcopy(rows)), kind)
+        judge.evaluate()
+        judge.accumulate()
+        judge.summarize()
+        results |= {f"{name}_ap": float(judge.stats[0]), f"{name}_ap50": float(judge.stats[1])}
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="of training")
+    parser.add_argument("--out", type=Path, required=True, help="JSON to write")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--width", type=int, default=32, help="filters of the trunk's stem; torchvision's own have 64")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(given.seed)
+    coco = COCO(given.data / "annotations" / "instances_train2017.json")
+    label_of = {category: label for label, category in enumerate(sorted(coco.getCatIds()), start=1)}
+    photos = [load(coco, given.data / "train2017", number, label_of) for number in coco.getImgIds()]
+    model = build(len(label_of) + 1, given.width).to(memory_format=torch.channels_last)
+    size = sum(p.numel() for p in model.parameters())
+    print(
+        f"{len(photos)} photos in memory, {size:,} parameters, {given.precision}, {given.threads} threads", flush=True
+    )
+    average, images, seconds = train(model, photos, given)
+    print(f"{images} images in {seconds:.0f} s, {images / seconds:.2f}/s; scoring", flush=True)
+    results = {
+        "images": images,
+        "seconds": seconds,
+        "images_per_second": images / seconds,
+        **score(average.module.eval(), given.data),
+        "parameters": size,
+        "width": given.width,
+        "precision": given.precision,
+        "threads": given.threads,
+        "seed": given.seed,
+        "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
+    }
+    given.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    main()
