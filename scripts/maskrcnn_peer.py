@@ -59,8 +59,8 @@ class Photo(NamedTuple):
     shape: tuple[int, int]  # H, W of the whole photo in the network
 
 
-def sized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
-    scale = min(short / min(height, width), long / max(height, width))
+def sized(height: int, width: int) -> tuple[int, int]:
+    scale = min(SHORT / min(height, width), LONG / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
@@ -69,7 +69,7 @@ def load(coco: COCO, folder: Path, number: int, label_of: dict[int, int]) -> Pho
     info = coco.loadImgs(number)[0]
     pixels = read_image(str(folder / info["file_name"]), ImageReadMode.RGB)
     height, width = pixels.shape[1:]
-    shape = sized(height, width, SHORT, LONG)
+    shape = sized(height, width)
     h, w = min(height, 2 * shape[0]), min(width, 2 * shape[1])
     found = [a for a in coco.loadAnns(coco.getAnnIds(number)) if not a["iscrowd"] and min(a["bbox"][2:]) > 0]
     rows, columns = (np.arange(h) * 2 + 1) * height // (2 * h), (np.arange(w) * 2 + 1) * width // (2 * w)
@@ -96,7 +96,7 @@ def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tup
     sides, before = boxes[:, 2:] - boxes[:, :2], whole[:, 2:] - whole[:, :2]
     stays = (sides.prod(1) >= LEAST_LEFT * before.prod(1)) & (sides >= LEAST_SIDE).all(1)
     bits = np.unpackbits(photo.masks[stays.numpy()], axis=1, count=h * w).reshape(-1, h, w)[part]
-    masks = functional.interpolate(torch.from_numpy(bits)[:, None], (height, width), mode="nearest")[:, 0]
+    masks = functional.interpolate(torch.from_numpy(bits)[:, None], (height, width), mode="nearest-exact")[:, 0]
     boxes = boxes[stays]
     if random.random() < 0.5:
         image, masks = image.flip(-1), masks.flip(-1)
@@ -165,7 +165,7 @@ def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tu
             order += random.permutation(len(photos)).tolist()
         batch = [sample(photos[k], random, colours) for k in order[:BATCH]]
         del order[:BATCH]
-        with torch.autocast("cpu", torch.bfloat16, enabled=given.precision == "bf16"):
+        with torch.autocast("cpu", torch.bfloat16):
             losses = model([image for image, _ in batch], [target for _, target in batch])
             loss = torch.stack([value.float() for value in losses.values()]).sum()
         optimiser.zero_grad()
@@ -185,16 +185,15 @@ def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tu
 
 
 @torch.inference_mode()
-def found_in(model: MaskRCNN, coco: COCO, folder: Path, number: int) -> list[dict[str, Any]]:
+def found_in(model: Any, coco: COCO, folder: Path, number: int) -> list[dict[str, Any]]:
     """Detections of a photo, boxes and masks at its own size, as pycocotools takes them."""
     info = coco.loadImgs(number)[0]
     pixels = read_image(str(folder / info["file_name"]), ImageReadMode.RGB)
     whole = (int(pixels.shape[1]), int(pixels.shape[2]))
-    image = v2.functional.resize(pixels, list(sized(*whole, SHORT, LONG)), antialias=True).float() / 255
+    image = v2.functional.resize(pixels, list(sized(*whole)), antialias=True).float() / 255
     images, _ = model.transform([image])
     features = model.backbone(images.tensors)
-    proposals, _ = model.rpn(images, features)
-    detections, _ = model.roi_heads(features, proposals, images.image_sizes)
+    detections, _ = model.roi_heads(features, model.rpn(images, features)[0], images.image_sizes)
     result = model.transform.postprocess(detections, images.image_sizes, [whole])[0]
     boxes, categories = box_convert(result["boxes"], "xyxy", "xywh"), sorted(coco.getCatIds())
     rows = []
@@ -205,15 +204,17 @@ def found_in(model: MaskRCNN, coco: COCO, folder: Path, number: int) -> list[dic
     return rows
 
 
-def score(model: MaskRCNN, data: Path) -> dict[str, float]:
+def score(model: nn.Module, data: Path) -> dict[str, float]:
     """Box and mask AP and AP50 of val2017."""
     truth = COCO(data / "annotations" / "instances_val2017.json")
     rows = [row for number in truth.getImgIds() for row in found_in(model, truth, data / "val2017", number)]
     if not rows:
         return {"box_ap": 0.0, "box_ap50": 0.0, "mask_ap": 0.0, "mask_ap50": 0.0}
     results = {}
-    for kind, name in (("bbox", "box"), ("segm", "mask")):
-        judge = COCOeval(truth, truth.loadRes(copy.deepcopy(rows)), kind)
+    kinds: Any = {"bbox": "box", "segm": "mask"}
+    for kind, name in kinds.items():
+        found: Any = copy.deepcopy(rows)  # loadRes writes into them
+        judge = COCOeval(truth, truth.loadRes(found), kind)
         judge.evaluate()
         judge.accumulate()
         judge.summarize()
@@ -228,7 +229,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON to write")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--width", type=int, default=32, help="filters of the trunk's stem; torchvision's own have 64")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -237,24 +237,16 @@ def main() -> None:
     label_of = {category: label for label, category in enumerate(sorted(coco.getCatIds()), start=1)}
     photos = [load(coco, given.data / "train2017", number, label_of) for number in coco.getImgIds()]
     model = build(len(label_of) + 1, given.width).to(memory_format=torch.channels_last)
-    size = sum(p.numel() for p in model.parameters())
-    print(
-        f"{len(photos)} photos in memory, {size:,} parameters, {given.precision}, {given.threads} threads", flush=True
-    )
+    print(f"{len(photos)} photos in memory, {given.threads} threads", flush=True)
     average, images, seconds = train(model, photos, given)
-    print(f"{images} images in {seconds:.0f} s, {images / seconds:.2f}/s; scoring", flush=True)
-    results = {
-        "images": images,
-        "seconds": seconds,
-        "images_per_second": images / seconds,
-        **score(average.module.eval(), given.data),
-        "parameters": size,
+    results: dict[str, Any] = {"images": images, "seconds": seconds, **score(average.module.eval(), given.data)}
+    results |= {
+        "parameters": sum(p.numel() for p in model.parameters()),
         "width": given.width,
-        "precision": given.precision,
         "threads": given.threads,
         "seed": given.seed,
-        "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
     }
+    results["versions"] = {"torch": torch.__version__, "torchvision": torchvision.__version__}
     given.out.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results), flush=True)
 

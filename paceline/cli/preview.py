@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,8 +54,11 @@ def run(arguments: Sequence[str]) -> int:
         raise RecipeError(f"preview: --task {asked.recipe.task} has no method `sample`; see paceline/tasks/task.py.")
     photos, captions = [], []
     step, batch = flags.step, asked.recipe.global_batch
+    # A task that groups its images takes them in an order of its own.
+    grouped = getattr(task, "samples_of_step", None)
+    plain = partial(batch_indices, task.train_images, seed=asked.recipe.seed, global_batch=batch)
     while len(photos) < flags.images:
-        epochs, numbers = batch_indices(task.train_images, seed=asked.recipe.seed, step=step, global_batch=batch)
+        epochs, numbers = grouped(step) if grouped is not None else plain(step=step)
         for epoch, number in list(zip(epochs, numbers))[: flags.images - len(photos)]:
             photo, caption = _drawn(*task.sample(int(epoch), int(number)), task.classes)
             photos.append(photo)

@@ -52,7 +52,7 @@ class WeightReport:
             ("new in this model, first weights kept", self.reinitialised),
             ("missing in the file, first values kept", self.missing),
             ("in the file only, skipped", self.unexpected),
-            ("stem channels converted", self.converted),
+            ("converted to this model's shape", self.converted),
         ):
             if names:
                 lines.append(f"  {what} ({len(names)}): {', '.join(names)}")

@@ -2,7 +2,7 @@
 
 Letters: K classes, 1..K (0 is the background)
 Names are torchvision's, so most tensors load as they are. Its COCO files have 91 classes, numbered by COCO's category ids with
-holes; ours are the ids that the data set has, in order, so the rows of the three class-wise layers are picked by id.
+holes; where the data set's ids are COCO's 80, the rows of the three class-wise layers are picked by id.
 Where the classes are other ones, these three layers start anew.
 The COCO_V1 file was trained and is evaluated with a BatchNorm epsilon of 0: use it with --model.bn-eps 0.
 """
@@ -32,6 +32,8 @@ CLASS_ROWS = {
     "roi_heads.mask_predictor.mask_fcn_logits": 1,
 }
 COCO_ROWS = 91  # background, and COCO's category ids 1 to 90
+# The 80 ids of COCO's categories.
+COCO_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 BODY = "backbone.body."
 # What a whole ResNet has beyond the trunk.
 BEYOND_TRUNK = (BODY + "fc.",)
@@ -80,15 +82,13 @@ def _class_layer(name: str) -> bool:
 def _coco_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], category_ids: Sequence[int]) -> list[str]:
     """Pick the rows of the data set's categories from COCO's 91, in place; -> names that were changed.
 
-    Ids beyond COCO's belong to another data set, whose number 17 is no cat: nothing is picked then.
+    Only where the ids are COCO's own 80: number 1 of somebody else's categories is no person, and starts anew.
     """
     rows = [0, *category_ids]
     name = "roi_heads.box_predictor.cls_score.bias"
     if not all(f"{layer}.{part}" in saved for layer in CLASS_ROWS for part in ("weight", "bias")):
         return []  # a detector without masks, say: what is missing is reported later
-    if len(saved[name]) != COCO_ROWS or len(own[name]) != len(rows) or max(rows) >= COCO_ROWS:
-        return []
-    if saved[name].shape == own[name].shape:
+    if len(saved[name]) != COCO_ROWS or frozenset(category_ids) != COCO_IDS or len(own[name]) != len(rows):
         return []
     changed = []
     for layer, each in CLASS_ROWS.items():

@@ -168,6 +168,11 @@ class InstanceSegmentation:
             join=plan.bn_join,
         )
 
+    def samples_of_step(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """(epochs, positions among the training images) of a whole step, on however many ranks it is taken."""
+        seed, batch = self.recipe.seed, self.recipe.global_batch
+        return grouped_indices(self.train_images, groups=self.groups, seed=seed, step=step, global_batch=batch)
+
     def forward(self, step: int, epochs: np.ndarray, numbers: np.ndarray) -> Forward:
         """One forward's images, the shape they are padded to, and how they are read at this step's size."""
         photo = self.recipe.input

@@ -18,6 +18,7 @@ from paceline.batch.batch import Batch
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import BoxInput, SSDModel, grids
+from paceline.config.errors import DataError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
@@ -89,6 +90,11 @@ class Detection:
         if recipe.input.drop_empty:
             before = np.concatenate(([0], np.cumsum(wanted)))
             numbers = numbers[before[self.train.object_starts[1:]] > before[self.train.object_starts[:-1]]]
+        if not len(numbers):
+            raise DataError(
+                f"{manifest.root_path}: none of its {len(self.train):,} training images has an object to learn.\n"
+                "Annotate some of them, or train on images without objects as well: --input.no-drop-empty"
+            )
         self.train_numbers = numbers[photos.spread(len(numbers), limit_train)]
         self.val_numbers = photos.spread(len(self.val), limit_val)
         self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)

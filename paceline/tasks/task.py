@@ -75,7 +75,8 @@ class Score(Protocol):
 class Task(Protocol):
     """One workload bound to one recipe and one data set.
 
-    It may also have `check_plan(plan)`, which raises RecipeError for a plan that would train something else than the recipe says.
+    It may also have `check_plan(plan)`, which raises RecipeError for a plan that would train something else than the recipe says,
+    and `samples_of_step(step)`, -> epochs and image numbers of a whole step, where its order is not the plain stream's.
     """
 
     benchmark: str  # MLPerf's name of the workload
