@@ -1,9 +1,9 @@
 """torchvision's Mask R-CNN, shrunk to the cost of maskrcnn-tiny, trained from scratch for a given time: the peer of that recipe.
 
-    python scripts/maskrcnn_peer.py --data DIR --seconds 2400 --threads 1 --out peer.json
+    PYTHONPATH=. python scripts/maskrcnn_peer.py --data DIR --seconds 2400 --threads 1 --out peer.json
 
 DIR holds train2017, val2017 and annotations/instances_*.json. Model, losses, sampling and masks are torchvision's; sizes, batch,
-optimiser, schedule, crop, flip, colours and averaged weights are the recipe's, in torchvision's own parts where it has them. The
+optimiser, schedule, crop, flip, colours and averaged weights are read from the recipe and done by torch's and torchvision's parts. The
 comparison is generous to the peer: photos are decoded and masks rasterised once, before the clock starts, and kept in memory
 at twice the network's size at most, so a sample costs a few milliseconds; its photos are resized with antialiasing, in training
 and scoring; the clock stops before scoring. Its trunk has the recipe's 32 filters, as its class ResNet cannot (--width 64 is
@@ -20,6 +20,7 @@ import json
 import math
 import time
 from collections import OrderedDict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,13 +43,11 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops import box_convert
 from torchvision.transforms import v2
 
-SHORT, LONG, CHANNELS, BATCH = 192, 256, 64, 8
-LR, WARMUP, DECAY, AVERAGE = 0.0025, 0.02, 0.05, 0.99
-LEAST_SHARE, LEAST_LEFT, LEAST_SIDE = (
-    0.6,
-    0.25,
-    1.0,
-)  # a crop's share of a side; what must be left of a box: share, pixels
+from paceline.recipes.maskrcnn import tiny
+
+RECIPE = tiny()
+SHORT, LONG, BATCH = RECIPE.input.short[0], RECIPE.input.long, RECIPE.global_batch
+LEAST_LEFT, LEAST_SIDE = 0.25, 1.0  # a cropped box stays with this share of its area and sides of so many pixels
 
 
 class Photo(NamedTuple):
@@ -85,7 +84,7 @@ def load(coco: COCO, folder: Path, number: int, label_of: dict[int, int]) -> Pho
 def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     """A random crop of a photo, resized into (H, W), perhaps mirrored: float32 in 0..1, and torchvision's target."""
     h, w = photo.pixels.shape[1:]
-    rows, columns = (max(1, round(side * random.uniform(LEAST_SHARE, 1))) for side in (h, w))
+    rows, columns = (max(1, round(side * random.uniform(RECIPE.input.crop, 1))) for side in (h, w))
     top, left = random.integers(0, h - rows + 1), random.integers(0, w - columns + 1)
     scale = min(photo.shape[0] / rows, photo.shape[1] / columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
@@ -98,7 +97,7 @@ def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tup
     bits = np.unpackbits(photo.masks[stays.numpy()], axis=1, count=h * w).reshape(-1, h, w)[part]
     masks = functional.interpolate(torch.from_numpy(bits)[:, None], (height, width), mode="nearest-exact")[:, 0]
     boxes = boxes[stays]
-    if random.random() < 0.5:
+    if random.random() < RECIPE.input.flip:
         image, masks = image.flip(-1), masks.flip(-1)
         boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
     return image, {"boxes": boxes, "labels": photo.labels[stays], "masks": masks}
@@ -121,41 +120,43 @@ def build(classes: int, width: int) -> MaskRCNN:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     levels = {f"layer{k + 1}": str(k) for k in range(4)}
-    backbone = BackboneWithFPN(trunk, levels, [width << k for k in range(4)], CHANNELS, norm_layer=nn.BatchNorm2d)
+    rpn, roi, channels = RECIPE.model.rpn, RECIPE.model.roi, RECIPE.model.channels
     return MaskRCNN(
-        backbone,
+        BackboneWithFPN(trunk, levels, [width << k for k in range(4)], channels, norm_layer=nn.BatchNorm2d),
         min_size=SHORT,
         max_size=LONG,
-        rpn_anchor_generator=AnchorGenerator(((16,), (32,), (64,), (128,), (192,)), ((0.5, 1.0, 2.0),) * 5),
-        rpn_fg_iou_thresh=0.5,
-        rpn_batch_size_per_image=64,
-        rpn_pre_nms_top_n_train=300,
-        rpn_pre_nms_top_n_test=200,
-        rpn_post_nms_top_n_train=200,
-        rpn_post_nms_top_n_test=100,
-        box_head=TwoMLPHead(CHANNELS * 7 * 7, 128),
-        box_predictor=FastRCNNPredictor(128, classes),
-        box_batch_size_per_image=32,
-        box_positive_fraction=0.5,
-        mask_head=MaskRCNNHeads(CHANNELS, (64, 64), 1),
-        mask_predictor=MaskRCNNPredictor(64, 64, classes),
+        rpn_anchor_generator=AnchorGenerator(tuple((size,) for size in rpn.sizes), (rpn.ratios,) * len(rpn.sizes)),
+        rpn_fg_iou_thresh=rpn.positive_iou,
+        rpn_batch_size_per_image=rpn.samples,
+        rpn_pre_nms_top_n_train=rpn.pre_train,
+        rpn_pre_nms_top_n_test=rpn.pre_test,
+        rpn_post_nms_top_n_train=rpn.post_train,
+        rpn_post_nms_top_n_test=rpn.post_test,
+        box_head=TwoMLPHead(channels * 7 * 7, roi.channels),
+        box_predictor=FastRCNNPredictor(roi.channels, classes),
+        box_batch_size_per_image=roi.samples,
+        box_positive_fraction=roi.positive_share,
+        mask_head=MaskRCNNHeads(channels, (channels,) * RECIPE.model.mask.convs, 1),
+        mask_predictor=MaskRCNNPredictor(channels, channels, classes),
         _skip_resize=True,  # in training: samples have their size
     )
 
 
 def rate(share: float) -> float:
     """Learning rate after this share of the time: a linear warm-up, then a decay with power 2."""
-    return LR * (share / WARMUP if share < WARMUP else ((1 - share) / (1 - WARMUP)) ** 2)
+    warmup = RECIPE.schedule.warmup
+    return RECIPE.optim.lr * (share / warmup if share < warmup else ((1 - share) / (1 - warmup)) ** 2)
 
 
 def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tuple[AveragedModel, int, float]:
     """-> the averaged weights, images seen, seconds."""
     random = np.random.default_rng(given.seed)
-    colours = v2.ColorJitter(brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05)
+    photo = RECIPE.input
+    colours = v2.ColorJitter(photo.brightness, photo.contrast, photo.saturation, photo.hue)
     flat = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}, {"params": flat, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=LR, weight_decay=DECAY, fused=True)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(AVERAGE), use_buffers=True)
+    optimiser = torch.optim.AdamW(groups, lr=RECIPE.optim.lr, weight_decay=RECIPE.optim.weight_decay, fused=True)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(RECIPE.ema), use_buffers=True)
     model.train()
     start = told = time.perf_counter()
     images, before, total, steps = 0, 0, 0.0, 0
@@ -228,7 +229,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True, help="of training")
     parser.add_argument("--out", type=Path, required=True, help="JSON to write")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--width", type=int, default=32, help="filters of the trunk's stem; torchvision's own have 64")
+    parser.add_argument(
+        "--width", type=int, default=RECIPE.model.width, help="filters of the trunk's stem; torchvision's own have 64"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -240,12 +243,7 @@ def main() -> None:
     print(f"{len(photos)} photos in memory, {given.threads} threads", flush=True)
     average, images, seconds = train(model, photos, given)
     results: dict[str, Any] = {"images": images, "seconds": seconds, **score(average.module.eval(), given.data)}
-    results |= {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "width": given.width,
-        "threads": given.threads,
-        "seed": given.seed,
-    }
+    results |= {"width": given.width, "threads": given.threads, "seed": given.seed, "recipe": asdict(RECIPE)}
     results["versions"] = {"torch": torch.__version__, "torchvision": torchvision.__version__}
     given.out.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results), flush=True)

@@ -241,7 +241,7 @@ def tiny() -> MaskRCNNRecipe:
                 post_test=200,
             ),
             roi=RoI(samples=64, positive_share=0.5, channels=128),
-            mask=MaskHead(convs=2, canvas=28),
+            mask=MaskHead(convs=2, canvas=56),
             detect=InstanceDetect(candidates=400),
         ),
         input=InstanceInput(short=(224,), long=320, crop=0.6, jitter="matrix", drop_empty=False),
