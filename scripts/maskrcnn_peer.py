@@ -2,13 +2,13 @@
 
     PYTHONPATH=. python scripts/maskrcnn_peer.py --data DIR --seconds 2400 --threads 1 --out peer.json
 
-DIR holds train2017, val2017 and annotations/instances_*.json. Model, losses, sampling and masks are torchvision's; sizes, batch,
-optimiser, schedule, crop, flip, colours and averaged weights are read from the recipe and done by torch's and torchvision's parts. The
-comparison is generous to the peer: photos are decoded and masks rasterised once, before the clock starts, and kept in memory
-at twice the network's size at most, so a sample costs a few milliseconds; its photos are resized with antialiasing, in training
-and scoring; the clock stops before scoring. Its trunk has the recipe's 32 filters, as its class ResNet cannot (--width 64 is
-ResNet(BasicBlock, [1, 1, 1, 1]) layer by layer). Layout and precision are the faster ones: channels_last, and bf16 autocast on
-the CPU, which computes roi_align and NMS in fp32 (they have no bf16 kernel there).
+DIR holds train2017, val2017 and annotations/instances_*.json. Model, losses, sampling and masks are torchvision's. The numbers
+are the recipe's: sizes, batch, optimiser, schedule over the time, crop, flip, colours, average of the weights.
+The comparison is generous to the peer: photos are decoded and masks rasterised once, before the clock starts, and kept in memory
+at twice the network's size at most, so a sample costs a few milliseconds; the clock stops before scoring. Photos are resized
+with antialiasing, in training and scoring. The trunk has the recipe's 32 filters, which the class ResNet cannot have (--width 64
+is ResNet(BasicBlock, [1, 1, 1, 1]) layer by layer). Layout and precision are the faster ones: channels_last, and bf16 autocast
+on the CPU, which computes roi_align and NMS in fp32 (they have no bf16 kernel there).
 Scored by pycocotools. Letters: n objects of a photo   h, w a photo in memory   H, W a photo in the network
 """
 
@@ -246,7 +246,7 @@ def main() -> None:
     results |= {"width": given.width, "threads": given.threads, "seed": given.seed, "recipe": asdict(RECIPE)}
     results["versions"] = {"torch": torch.__version__, "torchvision": torchvision.__version__}
     given.out.write_text(json.dumps(results, indent=2) + "\n")
-    print(json.dumps(results), flush=True)
+    print({name: value for name, value in results.items() if name != "recipe"}, flush=True)
 
 
 if __name__ == "__main__":
