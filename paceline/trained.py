@@ -34,6 +34,12 @@ class Trained:
     step: int
     facts: Mapping[str, Any]  # of run.json
 
+    @property
+    def category_ids(self) -> tuple[int, ...]:
+        """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
+        ids = self.facts.get("data", {}).get("category_ids")
+        return tuple(ids or range(1, len(self.classes) + 1))
+
     def autocast(self) -> AbstractContextManager:
         """The number format that the run was evaluated in, where this device is of its kind; float32 elsewhere."""
         system = fill(System(), self.facts["system"], "system")

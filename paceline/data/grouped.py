@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import RecipeError
 from paceline.data.randomness import hash_keys
-from paceline.data.stream import permutation, stream_positions
+from paceline.data.stream import batch_indices, permutation
 
 Shape = tuple[int, int]
 
@@ -73,20 +72,17 @@ def grouped_indices(
 
     Raises RecipeError for an empty data set or a batch that does not divide.
     """
-    if n <= 0:
-        raise RecipeError("the data set has no samples: nothing to train on.")
-    positions = stream_positions(
-        step=step, rank=rank, world=world, global_batch=global_batch, forwards=forwards, join=join
+    return batch_indices(
+        n,
+        seed=seed,
+        step=step,
+        rank=rank,
+        world=world,
+        global_batch=global_batch,
+        forwards=forwards,
+        join=join,
+        order=lambda epoch: grouped_permutation(n, seed=seed, epoch=epoch, groups=groups, global_batch=global_batch),
     )
-    epochs = positions // n
-    places = positions % n
-    indices = np.empty_like(places)
-    for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
-        here = epochs == epoch
-        if here.any():
-            order = grouped_permutation(n, seed=seed, epoch=epoch, groups=groups, global_batch=global_batch)
-            indices[here] = order[places[here]]
-    return epochs, indices
 
 
 def shapes_of_run(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -77,10 +78,12 @@ def batch_indices(
     global_batch: int,
     forwards: int = 1,
     join: int = 1,
+    order: Callable[[int], np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """-> epochs (share,) int64, indices (share,) int64: this rank's samples at this step, ordered by forward.
 
-    See `stream_positions` for the arguments; split the arrays in `forwards` equal parts to get the forwards.
+    order  an epoch's permutation of 0..n-1, (n,); None: the seed's plain one
+    See `stream_positions` for the other arguments; split the arrays in `forwards` equal parts to get the forwards.
     Raises RecipeError for an empty data set or a batch that does not divide.
     """
     if n <= 0:
@@ -94,7 +97,8 @@ def batch_indices(
     for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
         here = epochs == epoch
         if here.any():
-            indices[here] = permutation(n, seed=seed, epoch=epoch)[places[here]]
+            taken = permutation(n, seed=seed, epoch=epoch) if order is None else order(epoch)
+            indices[here] = taken[places[here]]
     return epochs, indices
 
 

@@ -47,8 +47,7 @@ class BoxPredictor:
     @property
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
-        ids = self.trained.facts.get("data", {}).get("category_ids")
-        return tuple(ids or range(1, len(self.classes) + 1))
+        return self.trained.category_ids
 
     def predict(self, photos: Sequence[Photo], *, batch: int = 8) -> list[Found]:
         """What was found, in the photos' order. A photo is a path, an (H, W, 3) uint8 RGB array or a PIL image.

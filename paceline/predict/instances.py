@@ -71,8 +71,7 @@ class InstancePredictor:
     @property
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
-        ids = self.trained.facts.get("data", {}).get("category_ids")
-        return tuple(ids or range(1, len(self.classes) + 1))
+        return self.trained.category_ids
 
     def predict(self, photos: Sequence[Photo], *, batch: int = 4) -> list[FoundObjects]:
         """What was found, in the photos' order. A photo is a path, an (H, W, 3) uint8 RGB array or a PIL image.
