@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from paceline.checkpoint.layout import INDEX
 from paceline.checkpoint.read import SUFFIX, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
-from paceline.config.plan import evaluation_batch, make_plan, shorten
+from paceline.config.plan import MOST_FIRST_WEIGHTS, evaluation_batch, first_weights_share, make_plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
@@ -94,14 +95,16 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
         place = Place(world.rank, world.world, world.device, threads["loader"])
         make_exact(controls.exact)
-        state = build_state(task, run, world)
-        run_folder.check_space(state, controls.keep)
         resumed = run_folder.load(run, say)
+        model = build_model(task, run, world)
+        if controls.weights and resumed is None:
+            for line in task.load_weights(model, weights_file(controls.weights)).lines():
+                say(line)
+        state = build_state(model, run, world)
+        run_folder.check_space(state, controls.keep)
         if resumed is not None:
             state.restore(resumed[0], world)
-        elif controls.weights:
-            for line in task.load_weights(state.model, weights_file(controls.weights)).lines():
-                say(line)
+        tell_short_average(run, say)
         run_folder.write(run)
         recorder = Recorder(
             run_folder.path if world.is_main else None,
@@ -188,9 +191,19 @@ def check_metrics(recipe: Recipe, task: Task) -> None:
             raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.metrics)}.")
 
 
-def build_state(task: Task, run: Run, world: World) -> State:
-    """Model, optimiser and the rest, fresh, on this rank's device."""
-    recipe, system, plan = run.recipe, run.system, run.plan
+def tell_short_average(run: Run, say) -> None:
+    """Say that the average of the weights is warmed up, in a run so short that the first weights would linger in it."""
+    share, recipe = first_weights_share(run.recipe, run.plan), run.recipe
+    if share > MOST_FIRST_WEIGHTS:
+        say(
+            f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
+            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) in step t"
+        )
+
+
+def build_model(task: Task, run: Run, world: World) -> nn.Module:
+    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says."""
+    system, plan = run.system, run.plan
     model = task.build(world.device)
     if system.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -203,6 +216,12 @@ def build_state(task: Task, run: Run, world: World) -> State:
     )
     if plan.loss_group:
         configure_loss_groups(model, plan)
+    return model
+
+
+def build_state(model: nn.Module, run: Run, world: World) -> State:
+    """Optimiser, average and the rest, fresh, for a model that has its first weights: the average is a copy of these."""
+    recipe, system = run.recipe, run.system
     optim = recipe.optim
     parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
     optimiser: SGD | LARS | AdamW
@@ -237,7 +256,7 @@ def build_state(task: Task, run: Run, world: World) -> State:
     if system.precision == "fp16":
         kind = "static" if system.loss_scale else "dynamic"
         scaler = LossScaler(kind, system.loss_scale or FIRST_LOSS_SCALE, device=world.device)
-    average = WeightAverage(model, recipe.ema) if recipe.ema else None
+    average = WeightAverage(model) if recipe.ema else None
     return State(model, optimiser, average, scaler, Meters(world.device))
 
 

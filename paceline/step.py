@@ -49,8 +49,13 @@ class TrainStep:
             network = _data_parallel(network)
         self.network = network
 
-    def __call__(self, batches: Sequence[Batch], *, lr: float, previous_lr: float) -> dict[str, Tensor]:
-        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device."""
+    def __call__(
+        self, batches: Sequence[Batch], *, lr: float, previous_lr: float, ema: float = 0.0
+    ) -> dict[str, Tensor]:
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device.
+
+        ema  decay of the weight average in this step, where there is one
+        """
         state = self.state
         losses = self._gradients(batches)
         if (positives := losses.pop("positives", None)) is not None:
@@ -59,7 +64,7 @@ class TrainStep:
         state.optimiser.zero_grad()
         commit_running_statistics(state.model)
         if state.average is not None:
-            state.average.update()
+            state.average.update(ema)
         return losses
 
     def discard(self, batches: Sequence[Batch]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
-from paceline.config.plan import lr_at
+from paceline.config.plan import ema_at, lr_at
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls
 from paceline.dist.launcher import read_launch
@@ -119,7 +119,8 @@ def loop(job: Job) -> Ending:
                 step_once.discard([job.task.spoil(batches[0])] * max(plan.loss_forwards, min(plan.forwards, 2)))
                 job.warm_up_due = False
             lr = lr_at(recipe, plan, step)
-            losses = step_once(batches, lr=lr, previous_lr=lr_at(recipe, plan, max(0, step - 1)))
+            previous_lr = lr_at(recipe, plan, max(0, step - 1))
+            losses = step_once(batches, lr=lr, previous_lr=previous_lr, ema=ema_at(recipe, plan, step))
             state.step = step + 1
             state.meters.add(losses, step)
             tracer.passed(step)

@@ -30,7 +30,7 @@ from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
 from paceline.models.weights_ssd import to_reference
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
-from paceline.setup import build_state
+from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task
@@ -81,7 +81,7 @@ def ours(dump: Path, recipe: SSDRecipe, steps: int) -> list[dict[str, float]]:
     run = Run("trajectory", recipe, "cpu", System(), plan, Controls())
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: model))
-        state = build_state(task, run, world)
+        state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         losses = []
         for step, part in zip(range(steps), batches(dump, recipe.global_batch)):

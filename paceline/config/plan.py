@@ -21,6 +21,8 @@ from paceline.config.system import System, check_system
 
 # Epoch arithmetic is done in floats; a step that lies within this of an integer is that integer.
 STEP_TOLERANCE = 1e-6
+# Where the first weights would weigh more than this in the weight average at the run's end, its decay is warmed up.
+MOST_FIRST_WEIGHTS = 0.01
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,18 @@ def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
         factor=schedule.factor,
         warmup_first=schedule.warmup_first,
     )
+
+
+def first_weights_share(recipe: Recipe, plan: Plan) -> float:
+    """What the weights of step 0 would weigh in the average at the run's end if the decay were the recipe's in every step."""
+    return recipe.ema**plan.stop_after if recipe.ema else 0.0
+
+
+def ema_at(recipe: Recipe, plan: Plan, step: int) -> float:
+    """Decay of the weight average in 0-based step `step`; the rule stands in Recipe's docstring. A pure function, as lr_at."""
+    if first_weights_share(recipe, plan) <= MOST_FIRST_WEIGHTS:
+        return recipe.ema
+    return min(recipe.ema, (1 + step) / (10 + step))
 
 
 def epoch_of(plan: Plan, step: int) -> float:

@@ -80,7 +80,12 @@ class Quality:
 
 @dataclass(frozen=True)
 class Recipe(Generic[ModelT, InputT]):
-    """What is learned: model, data treatment, optimiser, schedule, quality target."""
+    """What is learned: model, data treatment, optimiser, schedule, quality target.
+
+    With `ema` an average of the weights is evaluated, kept as best and predicted with. It starts as a copy of the first weights
+    (--weights, where given). In a run so short that these would still weigh more than 1 percent in it at the end (ema to the
+    power of the run's steps), the decay of step t = 0, 1, ... is min(ema, (1 + t) / (10 + t)) instead of ema, and the run says so.
+    """
 
     task: str  # classification, or a task of your own: ./file.py:name
     model: ModelT  # the network and its loss; a typed dataclass of the task

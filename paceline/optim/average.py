@@ -1,7 +1,8 @@
 """An exponential moving average of the weights, to evaluate and keep instead of the weights themselves.
 
 average <- decay * average + (1 - decay) * weight, after every optimiser step, over parameters and BatchNorm's running
-statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the weights.
+statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the weights as they are when it is
+made, so it is made after somebody's weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from paceline.optim.tensor_state import copy_into
 class WeightAverage:
     """The average of one model's floating-point state."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        """decay: share of the old average kept in a step, in [0, 1)."""
-        self.decay = decay
+    def __init__(self, model: nn.Module) -> None:
         self.sources = _floating_state(model)
         self.averages = {name: tensor.detach().clone() for name, tensor in self.sources.items()}
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Move the average towards the model's state; call it after the optimiser step and BatchNorm's commit."""
-        torch._foreach_lerp_(list(self.averages.values()), list(self.sources.values()), 1 - self.decay)  # pyright: ignore[reportPrivateImportUsage]
+    def update(self, decay: float) -> None:
+        """Move the average towards the model's state; call it after the optimiser step and BatchNorm's commit.
+
+        decay  share of the old average that is kept, in [0, 1)
+        """
+        torch._foreach_lerp_(list(self.averages.values()), list(self.sources.values()), 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
-from paceline.config.plan import lr_at, make_plan, shorten, split_batch
+from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS, h100x8
@@ -138,6 +138,32 @@ def test_steps_and_eval_every_shorten_the_run_but_not_the_schedule() -> None:
     short = shorten(plan, steps=25, eval_every=10)
     assert short.eval_steps == (10, 20, 25) and short.stop_after == 25
     assert (short.schedule_steps, short.total_steps) == (plan.schedule_steps, plan.total_steps)
+
+
+def test_a_run_long_enough_to_forget_its_first_weights_keeps_one_decay() -> None:
+    averaged = [name for name, make in RECIPES.items() if make().ema and "custom" not in name]
+    assert len(averaged) >= 3
+    for name in averaged:
+        recipe = RECIPES[name]()
+        plan = make_plan(recipe, SYSTEMS["cpu"](), world=1, most=512, train_images=1000, val_images=100)
+        assert {ema_at(recipe, plan, step) for step in range(plan.total_steps)} == {recipe.ema}
+
+
+@given(steps=st.integers(1, 2000), ema=st.floats(0.5, 0.9999))
+def test_the_first_weights_are_forgotten_at_the_end_of_a_run_of_any_length(steps: int, ema: float) -> None:
+    recipe = replace(RECIPES["resnet50-tiny"](), ema=ema)
+    plan = make_plan(recipe, SYSTEMS["cpu"](), world=1, most=512, train_images=1000, val_images=100)
+    plan = shorten(plan, steps=steps)
+    left = 1.0
+    for step in range(plan.stop_after):
+        decay = ema_at(recipe, plan, step)
+        assert 0 < decay <= ema
+        left *= decay
+    # One or two steps cannot do better than the rule's first decays, 1/10 and 2/11.
+    assert left <= 0.01 or (steps < 3 and left <= 0.1)
+    assert (first_weights_share(recipe, plan) <= 0.01) == (
+        left == pytest.approx(ema**plan.stop_after, rel=1e-9, abs=1e-300)
+    )
 
 
 def test_exact_evaluation_points_replace_the_cadence() -> None:

@@ -20,7 +20,7 @@ from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
-from paceline.setup import build_state
+from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.task import Task
 
@@ -36,7 +36,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     plan = make_plan(recipe, System(), world=world.world, most=most, train_images=80, val_images=8)
     run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
     assert recipe.optim == Optim()
-    state = build_state(cast(Task, SimpleNamespace(build=lambda device: Toy())), run, world)
+    state = build_state(build_model(cast(Task, SimpleNamespace(build=lambda device: Toy())), run, world), run, world)
     first = world.rank * plan.images_per_rank
     starts = range(first, first + plan.images_per_rank, plan.images_per_forward)
     batches = [toy_batch(OBJECTS[case], slice(start, start + plan.images_per_forward)) for start in starts]

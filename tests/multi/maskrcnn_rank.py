@@ -33,7 +33,7 @@ from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.setup import build_state
+from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter
 from paceline.tasks.task import Place, Task
@@ -139,7 +139,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
     model = build_segmenter(recipe, CLASSES)
     initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
-    state = build_state(cast(Task, SimpleNamespace(build=lambda device: model)), run, world)
+    state = build_state(build_model(cast(Task, SimpleNamespace(build=lambda device: model)), run, world), run, world)
     first, each = world.rank * plan.images_per_rank, plan.images_per_forward
     starts = range(first, first + plan.images_per_rank, each)
     batches = [forward_of(case, range(start, start + each)) for start in starts]
@@ -167,7 +167,7 @@ def memory(data: Path, tried: bool) -> list[int]:
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         plan = make_plan(recipe, System(), world=1, most=4, train_images=task.train_images, val_images=task.val_images)
         run = Run("memory", recipe, "cpu", System(precision="fp32"), plan, Controls())
-        state = build_state(task, run, world)
+        state = build_state(build_model(task, run, world), run, world)
         place = Place(0, 1, torch.device("cpu"), 1)
         with task.train_loader(plan, run.system, place, first=0, one_batch=False) as loader:
             batches = sorted((clone(batch) for _, (batch,) in loader), key=lambda batch: batch.images.numel())

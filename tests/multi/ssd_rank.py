@@ -27,7 +27,7 @@ from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
 from paceline.models.ssd import initialise_ssd
-from paceline.setup import build_state
+from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task
@@ -92,7 +92,9 @@ def steps(folder: Path, case: str, over: str) -> None:
         run = Run("steps", recipe, "cpu", System(), plan, Controls())
         model = build_detector(recipe, CLASSES)
         initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
-        state = build_state(cast(Task, SimpleNamespace(build=lambda device: model)), run, world)
+        state = build_state(
+            build_model(cast(Task, SimpleNamespace(build=lambda device: model)), run, world), run, world
+        )
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         found: dict[str, Tensor] = {}
         outputs: list[tuple[Tensor, Tensor]] = []

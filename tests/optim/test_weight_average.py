@@ -26,11 +26,11 @@ def move(model: nn.Module, step: int) -> None:
 
 def test_average_is_the_exponential_one_of_weights_and_running_statistics():
     model = net()
-    average = WeightAverage(model, 0.9)
+    average = WeightAverage(model)
     expected = {name: tensor.double() for name, tensor in model.state_dict().items() if "num" not in name}
     for step in range(5):
         move(model, step)
-        average.update()
+        average.update(0.9)
         for name, value in expected.items():
             expected[name] = 0.9 * value + 0.1 * model.state_dict()[name].double()
     assert average.state().keys() == expected.keys()
@@ -41,9 +41,9 @@ def test_average_is_the_exponential_one_of_weights_and_running_statistics():
 
 def test_applied_lends_the_average_and_gives_the_weights_back_after_an_exception():
     model = net()
-    average = WeightAverage(model, 0.5)
+    average = WeightAverage(model)
     move(model, 3)
-    average.update()
+    average.update(0.5)
     own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     parameter = model[0].weight
     with pytest.raises(KeyError), average.applied():
@@ -57,9 +57,9 @@ def test_applied_lends_the_average_and_gives_the_weights_back_after_an_exception
 
 def test_state_comes_back_by_name_and_another_models_is_refused():
     model = net()
-    first, second = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
+    first, second = WeightAverage(model), WeightAverage(model)
     move(model, 1)
-    first.update()
+    first.update(0.9)
     second.load_state(first.state())
     assert all(torch.equal(value, first.state()[name]) for name, value in second.state().items())
     with pytest.raises(CheckpointError, match="weight average"):

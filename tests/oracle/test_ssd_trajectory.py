@@ -29,7 +29,7 @@ from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
-from paceline.setup import build_state
+from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task
@@ -99,7 +99,7 @@ def ours(recipe: Recipe, batches: Sequence[DetectionBatch], *, late: int = 0) ->
     run = Run("trajectory", recipe, "cpu", System(), plan, Controls())
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: first_model(recipe)))
-        state = build_state(task, run, world)
+        state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         losses = []
         for step, batch in enumerate(batches):

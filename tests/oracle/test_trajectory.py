@@ -29,7 +29,7 @@ from paceline.dist.world import open_world
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
 from paceline.models.weights import export_torchvision_state
-from paceline.setup import build_state
+from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.classification import build_classifier
 from paceline.tasks.task import Task
@@ -81,7 +81,7 @@ def ours(
     run = Run("trajectory", recipe, "cpu", system, plan, Controls())
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: first_model(recipe)))
-        state = build_state(task, run, world)
+        state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, system, torch.device("cpu"))
         losses = []
         for step, (images, labels) in enumerate(batches):

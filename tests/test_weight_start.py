@@ -1,0 +1,118 @@
+"""A run that starts from weights: model and average are these weights before the first step, for every workload."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from instance_sets import make_instances
+from tiny_runs import TINY, make_photos, of_its_own
+
+from paceline.checkpoint.read import load_checkpoint
+from paceline.cli.flags import parse_recipe
+from paceline.cli.main import main
+from paceline.config.run import Controls
+from paceline.dist.launcher import SINGLE
+from paceline.dist.stop import StopRequest, StopVote
+from paceline.dist.world import open_world
+from paceline.machine import autocast_for
+from paceline.prepare.shapes import render_boxes
+from paceline.setup import Request, set_up
+
+FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
+SMALL = {
+    "resnet50-tiny": " ".join(TINY),
+    "ssd-tiny": "--model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 4 --optim.lr 0.01",
+    "maskrcnn-tiny": (
+        "--model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
+        "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 64 --input.long 96 "
+        "--model.rpn.sizes 12 24 36 48 64 --global-batch 4 --bn-span 4 --optim.lr 0.002"
+    ),
+}
+
+
+def photos_of(recipe: str, root: Path) -> Path:
+    if recipe == "resnet50-tiny":
+        return make_photos(root)
+    if recipe == "ssd-tiny":
+        render_boxes(root, train=12, val=6, side=96, processes=1)
+        return root
+    return make_instances(root, train=12, val=6)
+
+
+@pytest.fixture(scope="module", params=SMALL)
+def source(request, tmp_path_factory) -> tuple[list[str], Path]:
+    """-> (the words that train this recipe, a finished run without an average of its weights)."""
+    folder = tmp_path_factory.mktemp(request.param)
+    words = [
+        request.param,
+        "--data",
+        str(photos_of(request.param, folder / "set")),
+        *SMALL[request.param].split(),
+        *FP32.split(),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        assert main(["train", *words, "--steps", "3", "--ema", "0", "--out", str(folder / "run")]) == 0
+    return words, folder / "run"
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch, tmp_path_factory):
+    of_its_own(monkeypatch, tmp_path_factory)
+
+
+def tensors_of(run: Path, group: str) -> dict[str, torch.Tensor]:
+    return dict(load_checkpoint(run / "checkpoints" / "last").tensors[group])
+
+
+def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(source, tmp_path, capsys):
+    words, run = source
+    assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
+    asked = parse_recipe([*words, "--ema", "0.99"], Controls(), verb="train")
+    controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
+    request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
+    device = torch.device("cpu")
+    with open_world(SINGLE, device=device) as world, set_up(request, SINGLE, world) as job:
+        state = job.state
+        assert state.average is not None
+        saved = tensors_of(run, "model")
+        for name, value in state.average.state().items():
+            assert torch.equal(value, saved[name]), name
+            assert torch.equal(state.model.state_dict()[name], saved[name]), name
+        job.begin_evaluation(autocast_for(asked.system, device), StopVote(world, StopRequest()))
+        assert job.pending is not None
+        found = job.pending.scoring.result()
+    assert found.metrics == {name: wanted[name] for name in found.metrics}
+
+
+def test_three_steps_at_no_rate_leave_the_weights_and_their_average_where_they_were(source, tmp_path, capsys):
+    words, run = source
+    out = tmp_path / "run"
+    more = [
+        "--weights",
+        str(run / "checkpoints" / "last"),
+        "--optim.lr",
+        "1e-9",
+        "--ema",
+        "0.998",
+        "--steps",
+        "3",
+        "--seed",
+        "9",
+    ]
+    assert main(["train", *words, *more, "--out", str(out)]) == 0
+    wanted = tensors_of(run, "model")
+    for group in ("model", "average"):
+        for name, value in tensors_of(out, group).items():
+            if value.is_floating_point() and not name.endswith(("running_mean", "running_var")):
+                torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-6, msg=f"{group} {name}")
+    # 3 steps of 0.998 would leave 99 % of the first weights in it.
+    assert (
+        "--ema 0.998) would still be 99 % first weights after 3 steps: its decay is warmed up"
+        in capsys.readouterr().out
+    )
