@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -15,6 +15,8 @@ from paceline.systems.detect import cpu_cores
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# More compute threads than any machine has cores; OpenMP would end the process without a word.
+MOST_THREADS = 4096
 
 
 def choose_device(system: System, local_rank: int, local_world: int = 1) -> torch.device:
@@ -34,12 +36,43 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
     return torch.device("cuda", local_rank)
 
 
-def set_threads(system: System, world: World) -> dict[str, int]:
+def set_threads(system: System, world: World, say: Callable[[str], None]) -> dict[str, int]:
     """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json."""
     share = max(1, cpu_cores() // max(1, world.local_world))
-    compute = system.intra_op_threads or share
+    compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
+    if why:
+        say(why)
     torch.set_num_threads(compute)
     return {"intra_op": compute, "loader": system.loader_threads or share}
+
+
+def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
+    """-> (compute threads of one rank, what to say where OMP_NUM_THREADS is not obeyed; empty where it is).
+
+    asked        --system.intra-op-threads; 0 = choose
+    share        this rank's share of the cores
+    local_world  ranks on this machine
+    """
+    text = environ.get("OMP_NUM_THREADS", "").strip()
+    first = text.partition(",")[0].strip()  # OpenMP takes a list, a number for each level of nesting
+    wished = int(first) if first.isascii() and first.isdigit() else 0
+    if asked:
+        other = wished not in (0, asked)
+        return asked, f"OMP_NUM_THREADS={text} gives way to --system.intra-op-threads {asked}" if other else ""
+    if not text:
+        return share, ""
+    if not 0 < wished <= MOST_THREADS:
+        return (
+            share,
+            f"OMP_NUM_THREADS={text!r} is no number of threads: {share} compute threads a rank, this rank's share of the cores",
+        )
+    # torchrun sets 1 for its workers wherever nobody set anything, "to avoid overloading": that is nobody's wish.
+    if wished == 1 < share and local_world > 1 and "TORCHELASTIC_RUN_ID" in environ:
+        return share, (
+            f"OMP_NUM_THREADS=1 is torchrun's own default: {share} compute threads a rank instead, its share of the cores "
+            "(--system.intra-op-threads 1 asks for one)"
+        )
+    return wished, ""
 
 
 def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractContextManager]:

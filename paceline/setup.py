@@ -73,9 +73,9 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
     check_controls(request.controls)
     with open_run_folder(request.name, request.controls.out, world) as run_folder:
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
-        threads = set_threads(system, world)
-        recipe, controls = request.recipe, request.controls
         say = print if world.is_main else _silent
+        threads = set_threads(system, world, say)
+        recipe, controls = request.recipe, request.controls
         task = open_task(recipe, controls, world, say=say)
         recipe = settle_target(request, task, say)
         check_metrics(recipe, task)

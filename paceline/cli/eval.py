@@ -61,10 +61,11 @@ def run(arguments: Sequence[str]) -> int:
     launch = read_launch(os.environ)
     device = choose_device(system, launch.local_rank, launch.local_world)
     with open_world(launch, device=device) as world:
-        threads = set_threads(system, world)
+        say = print if world.is_main else _silent
+        threads = set_threads(system, world, say)
         saved = facts["controls"]
         controls = Controls(data=flags.data or saved["data"], limit_val=flags.limit_val or saved["limit_val"])
-        task = open_task(recipe, controls, world, say=print if world.is_main else _silent)
+        task = open_task(recipe, controls, world, say=say)
         check_classes(task.classes, facts, flags.data)
         place = Place(world.rank, world.world, device, threads["loader"])
         batch = flags.batch or evaluation_batch(facts["plan"]["images_per_forward"], task.val_images, world.world)
