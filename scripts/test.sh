@@ -24,4 +24,4 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/basedpyright --pythonpath .venv/bin/python
-.venv/bin/python -m pytest "$@"
+.venv/bin/python -m pytest -n 2 --dist loadgroup --durations=20 "$@"

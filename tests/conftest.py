@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: where real photos lie, and a skip that becomes a failure in CI."""
+"""What the whole suite has: --nightly, where real photos lie, and a skip that becomes a failure in CI."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -14,11 +15,39 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="the long form: tests marked nightly, and 20 times as many generated examples",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before any test module is imported: tests/examples.py multiplies by max_examples / 100.
+    settings.register_profile("suite", max_examples=100, deadline=None)
+    settings.register_profile("nightly", max_examples=2000, deadline=None)
+    settings.load_profile("nightly" if config.getoption("--nightly") else "suite")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--nightly"):
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason="only with --nightly"))
+
+
 def skip_or_fail(reason: str) -> None:
     """Skip on a developer's machine; fail in CI, where everything the suite needs is installed."""
     if os.environ.get("CI"):
         pytest.fail(f"CI must have this: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def nightly(request: pytest.FixtureRequest) -> bool:
+    """Whether the long form was asked for."""
+    return bool(request.config.getoption("--nightly"))
 
 
 @pytest.fixture(scope="session")
