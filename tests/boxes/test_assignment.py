@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import Matcher
@@ -75,7 +76,7 @@ image = st.lists(st.tuples(box, st.integers(0, 2)), min_size=4, max_size=4)
 
 @pytest.mark.parametrize("best_anchor", ["positive", "negative"])
 @pytest.mark.parametrize("edges", ["all", "inside"])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(images=st.lists(image, min_size=1, max_size=2))
 def test_matching_agrees_with_the_obvious_loop(best_anchor, edges, images) -> None:
     boxes = torch.tensor([[row[0] for row in one] for one in images])

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import BoxCoder
@@ -38,7 +39,7 @@ def test_coding_is_torchvisions(weights) -> None:
     assert torch.allclose(decode_deltas(random, references, weights, LIMIT), expected, rtol=1e-6, atol=1e-3)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.tuples(box, box), min_size=1, max_size=8))
 def test_decode_undoes_encode(pairs) -> None:
     boxes, references = (torch.tensor(rows) for rows in zip(*pairs))

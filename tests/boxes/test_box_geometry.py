@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,7 +19,7 @@ box = st.tuples(edge, edge, st.floats(0, 3, width=32), st.floats(0, 3, width=32)
 box_lists = st.lists(box, min_size=0, max_size=6).map(lambda rows: torch.tensor(rows).reshape(-1, 4))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(box_lists, box_lists)
 def test_iou_is_symmetric_and_between_0_and_1(left: Tensor, right: Tensor) -> None:
     overlap = pairwise_iou(left, right)
@@ -27,7 +28,7 @@ def test_iou_is_symmetric_and_between_0_and_1(left: Tensor, right: Tensor) -> No
     assert bool(((overlap >= 0) & (overlap <= 1 + 1e-5)).all())
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(box_lists)
 def test_a_box_overlaps_itself_fully_unless_it_has_no_area(boxes: Tensor) -> None:
     itself = pairwise_iou(boxes, boxes).diagonal()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.boxes.coding import decode, encode
@@ -15,7 +16,7 @@ side = st.floats(0.0009765625, 1, width=32)
 box = st.tuples(centre, centre, side, side)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(box, box), min_size=1, max_size=8))
 def test_decode_undoes_encode(pairs) -> None:
     boxes, anchors = (torch.tensor(rows) for rows in zip(*pairs))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_suppression import slow_detections
 from torch import Tensor
@@ -56,7 +57,7 @@ def test_both_forms_are_the_obvious_loop(rules, spread) -> None:
     assert_same(fixed_shapes(logits, deltas, anchors, **rules), expected)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 10**6),
     spread=st.sampled_from([0.0, 0.3, 1.0, 4.0]),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import project_masks_on_boxes
@@ -43,7 +44,7 @@ def both(x: int, y: int, height: int, width: int, boxes: Tensor, side: int, seed
 corners = st.tuples(*(st.floats(0, 1) for _ in range(4)))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     sides=st.tuples(st.integers(1, CANVAS), st.integers(1, CANVAS)),
     where=st.tuples(st.floats(0, 1), st.floats(0, 1)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,7 +50,7 @@ image = st.lists(st.tuples(box, st.integers(0, 3)), min_size=5, max_size=5)
 
 
 @pytest.mark.parametrize(("positive", "tie"), RULES)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(images=st.lists(image, min_size=1, max_size=3))
 def test_matching_agrees_with_the_obvious_loop(positive, tie, images) -> None:
     boxes = torch.tensor([[row[0] for row in one] for one in images])

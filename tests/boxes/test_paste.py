@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 from torch import Tensor
@@ -54,7 +55,7 @@ def obvious(masks: Tensor, boxes: Tensor, height: int, width: int) -> np.ndarray
     return bits
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(0, 4),
@@ -96,7 +97,7 @@ def exact(mask: Tensor, box: Tensor, height: int, width: int) -> np.ndarray:
     return pasted
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(0, 4),

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.rpn import RegionProposalNetwork
@@ -100,7 +101,7 @@ def test_they_are_torchvisions(pre, post) -> None:
             assert torch.equal(boxes[image][valid[image]], expected[image])
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 10**6),
     counts=st.sampled_from([[40, 10, 3], [1, 1], [30], [0, 5]]),

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import RoIHeads
@@ -74,7 +75,7 @@ def test_they_are_torchvisions(form, score_above, keep) -> None:
     assert_same(found, torchvisions(*given_outputs, score_above=score_above, iou=0.5, keep=keep))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     seed=st.integers(0, 10**6),
     count=st.sampled_from([0, 1, 7, 40]),

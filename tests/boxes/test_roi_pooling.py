@@ -8,7 +8,8 @@ from collections import OrderedDict
 import pytest
 import torch
 import torchvision
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
@@ -65,7 +66,7 @@ def slow_pool(feature: Tensor, box: list[float], scale: float, side: int, ratio:
 edge = st.integers(-300, 1100).map(lambda x: x / 4)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.tuples(edge, edge, st.integers(0, 4000), st.integers(0, 4000)), max_size=20), st.integers(2, 3))
 def test_levels_are_torchvisions_to_the_bit(rows, first) -> None:
     boxes = torch.tensor([(x, y, x + w / 4, y + h / 4) for x, y, w, h in rows]).reshape(-1, 4)
@@ -84,7 +85,7 @@ def test_levels_change_at_the_powers_of_two_of_224() -> None:
     assert levels_of(torch.zeros(2, 0, 4), levels=4, law="gluoncv", first=2).shape == (2, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.tuples(edge, edge, st.integers(1, 4000), st.integers(1, 4000)))
 def test_gluoncvs_law_is_its_formula(row) -> None:
     x, y, width, height = row[0], row[1], row[2] / 4, row[3] / 4
@@ -94,7 +95,7 @@ def test_gluoncvs_law_is_its_formula(row) -> None:
         assert int(level) == min(max(math.floor(exponent), 2), 5) - 2
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.tuples(edge, edge, st.integers(0, 800), st.integers(0, 800)),
     st.sampled_from([1, 2, 3]),

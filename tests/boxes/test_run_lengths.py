@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
@@ -32,7 +33,7 @@ def drawn(seed: int) -> list[list[int]]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.builds(drawn, st.integers(0, 2**32 - 1)))
 @example([])
 @example([[15, 16, 15, 31, 0, 511, 512, 1 << 30]])
@@ -46,7 +47,7 @@ def test_strings_are_those_of_pycocotools_and_come_back_as_the_same_runs(masks: 
     assert areas(packed).tolist() == [sum(runs[1::2]) for runs in masks]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.9, 1.0]))
 def test_a_bitmap_is_the_one_that_was_encoded(height: int, width: int, seed: int, share: float) -> None:
     mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -112,7 +113,7 @@ candidate = st.tuples(st.sampled_from("pn-"), st.integers(0, 3).map(lambda bits:
 
 
 @pytest.mark.parametrize("fill", FILLS)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     images=st.integers(0, 12).flatmap(
         lambda size: st.lists(st.lists(candidate, min_size=size, max_size=size), min_size=1, max_size=2)

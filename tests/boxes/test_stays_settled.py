@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -39,7 +40,7 @@ def crowd(lists: int, count: int, seed: int) -> Tensor:
     return to_ltrb(boxes + torch.tensor([0.0, 0.0, 20.0, 20.0]))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.tuples(box, st.booleans(), st.integers(0, 1)), max_size=24),
     st.sampled_from([0.25, 0.5, 0.7, 1.0]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_suppression import greedy
 
@@ -20,7 +21,7 @@ box = st.tuples(st.integers(0, 6), st.integers(0, 6), side, side).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.tuples(box, st.integers(0, 2)), max_size=24), st.sampled_from([0.25, 0.5, 1.0]))
 def test_what_stays_is_what_the_loop_keeps(rows, iou) -> None:
     boxes = torch.tensor([row[0] for row in rows]).reshape(-1, 4)
@@ -31,7 +32,7 @@ def test_what_stays_is_what_the_loop_keeps(rows, iou) -> None:
     assert stays_in_lists(boxes, valid, iou, classes).nonzero().squeeze(1).tolist() == expected
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.tuples(box, st.booleans()), min_size=1, max_size=16))
 def test_invalid_boxes_neither_stay_nor_suppress(rows) -> None:
     boxes, valid = torch.tensor([row[0] for row in rows]), torch.tensor([row[1] for row in rows])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
@@ -85,7 +86,7 @@ def test_every_system_can_be_asked(name: str) -> None:
     assert SYSTEMS[name]().per_node >= 1
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 64), st.sampled_from([1, 2, 4, 8, 16, 32, 64]))
 def test_a_split_adds_up_and_reaches_the_span_exactly(share: int, world: int, most: int, span: int) -> None:
     try:

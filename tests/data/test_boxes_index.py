@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 from coco_sets import make_set
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from tiny_runs import make_photos
@@ -98,7 +99,7 @@ def test_the_truth_is_what_the_scorer_takes(tmp_path):
     assert truth.starts[-1] == len(truth.boxes) == 2 and truth.image_ids.tolist() == [1, 2]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.sets(st.integers(-(2**40), 2**40), min_size=1, max_size=30), st.data())
 def test_ids_to_classes_and_back_for_any_ids(ids, data):
     names = {category: f"name {category}" for category in data.draw(st.permutations(sorted(ids)))}

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.transform import _resize_image_and_masks
 
@@ -15,7 +16,7 @@ from paceline.config.instances import InstanceInput
 from paceline.data.buckets import MOST, aspect_groups, bucket_of, buckets, padded, resized, resized_all, short_of_step
 
 # Others may share the machine: no deadline.
-FEW = settings(max_examples=40, deadline=None)
+FEW = examples(40)
 SIDE = st.integers(1, 3000)
 
 

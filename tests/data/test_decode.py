@@ -15,7 +15,8 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -132,7 +133,7 @@ def test_dct_scaled_pixels_are_pillows_own_bit_for_bit(shared_data):
         np.testing.assert_array_equal(*pair)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     height=st.integers(1, 90),
     width=st.integers(1, 90),
@@ -166,7 +167,7 @@ def test_any_window_of_any_jpeg_equals_a_crop_of_the_full_decode(height, width, 
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     height=st.integers(1, 200),
     width=st.integers(1, 200),

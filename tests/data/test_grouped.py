@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
 from paceline.data.grouped import group_batches, grouped_indices, grouped_permutation, shapes_of_run
 
 # Others may share the machine: no deadline.
-FEW = settings(max_examples=30, deadline=None)
+FEW = examples(30)
 GOLDEN = [2, 8, 0, 4, 6, 7, 5, 3, 9, 1]
 
 

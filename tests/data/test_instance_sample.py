@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -29,7 +29,7 @@ from paceline.data.instance_sample import (
 from paceline.data.randomness import SampleRandom
 
 # Others may share the machine: no deadline.
-FEW = examples(max_examples=50, deadline=None)
+FEW = examples(50)
 PLAIN = InstanceInput(short=(96,), long=160, flip=0.0)
 OUT = (128, 160)
 CANVAS = 64

@@ -8,7 +8,8 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch.batch import Batch
@@ -101,7 +102,7 @@ def test_starting_late_asks_for_no_earlier_step():
     assert asked == [10**9, 10**9 + 1, 10**9 + 2]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     n=st.integers(0, 40),
     world=st.integers(1, 5),

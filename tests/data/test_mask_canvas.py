@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
@@ -17,7 +18,7 @@ from paceline.data.mask_canvas import canvases_of, nearest
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 # Others may share the machine: no deadline.
-FEW = settings(max_examples=50, deadline=None)
+FEW = examples(50)
 SIDE = 16
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
@@ -13,7 +14,7 @@ from paceline.data.outlines import crossings, extents, fill
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 # Others may share the machine: no deadline.
-FEW = settings(max_examples=80, deadline=None)
+FEW = examples(80)
 
 
 def _official(polygons: list[np.ndarray], height: int, width: int) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data.crop import Window
@@ -63,7 +64,7 @@ def _photos(draw):
     return height, width, np.array(boxes, np.float64).reshape(-1, 4), draw(st.integers(0, 2**32))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(photo=_photos(), attempts=st.sampled_from([1, 50]), free=st.sampled_from(["any", "touching"]))
 def test_a_crop_lies_inside_the_photo_and_keeps_just_the_objects_whose_centre_it_holds(photo, attempts, free):
     height, width, boxes, key = photo
@@ -83,7 +84,7 @@ def test_a_crop_lies_inside_the_photo_and_keeps_just_the_objects_whose_centre_it
         assert (_iou(boxes, crop) > 0).all()
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(photo=_photos(), threshold=st.sampled_from([0.0, *IOU_ABOVE]))
 def test_a_proposal_is_judged_by_its_iou_and_an_option_is_skipped_only_where_no_crop_could_do(photo, threshold):
     height, width, boxes, key = photo

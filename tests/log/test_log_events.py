@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import UserError
@@ -71,7 +72,7 @@ def test_a_wrong_event_says_what_is_wrong(tmp_path, event, facts, problem):
 
 
 @given(st.floats(), st.floats(width=32))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_numbers_come_back_as_they_were_and_the_file_is_always_json(tmp_path_factory, loss, lr):
     path = tmp_path_factory.mktemp("run") / "events.jsonl"
     log = EventLog(path)

@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.metrics import confusion as confusion_module
@@ -222,7 +223,7 @@ def test_a_detection_in_an_image_of_another_rank_is_refused():
         join(shares, np.arange(2))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.floats(allow_nan=False), max_size=20), st.booleans(), st.integers(0, 2**62))
 def test_packing_changes_no_value(values: list[float], single: bool, image: int):
     with np.errstate(over="ignore"):
@@ -288,7 +289,7 @@ def covered(a: np.ndarray, crowd: np.ndarray) -> float:
     return shared_area(a, crowd) / (a[2] * a[3]) if a[2] * a[3] > 0 else 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_confusion_agrees_with_the_obvious_loop(seed: int, images: int):
     truth, detections = random_scene(seed, images)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.metrics.top_k import TopKScore, best_classes, check_every_image_once, unpack
@@ -16,7 +17,7 @@ def obvious_hits(row: list[float], label: int, k: int) -> bool:
     return label in order[:k]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 40), st.integers(1, 12), st.integers(0, 2**31 - 1))
 def test_accuracy_agrees_with_the_obvious_loop(images: int, classes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

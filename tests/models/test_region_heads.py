@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.boxes import cell_patches
@@ -23,7 +24,7 @@ def head_and_levels() -> tuple[RPNHead, list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("form", ["cell_patches", "fixed_cell_patches"])
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 2**31), count=st.integers(0, 9))
 def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(form, seed, count):
     head, levels = head_and_levels()

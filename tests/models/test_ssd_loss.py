@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -94,7 +95,7 @@ def test_shapes_do_not_depend_on_the_data() -> None:
     assert losses.localisation.shape == losses.positives.shape == (3,)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     rows=st.lists(
         st.tuples(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=9, max_size=9), st.integers(0, 30)),

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -131,7 +132,7 @@ def scene(seed: int, images: int, objects: int, found: int, crowds: float, ties:
     return truth, Detections(seen, guess, draw.integers(1, classes + 1, found), scores)
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(
     seed=st.integers(0, 2**32 - 1),
     images=st.integers(0, 6),
@@ -150,7 +151,7 @@ def test_random_scenes_score_as_pycocotools_scores_them(seed, images, objects, f
     assert_same(truth, detections, judge(truth, detections))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**32 - 1), kept=st.integers(0, 6))
 def test_a_subset_of_the_images_scores_as_pycocotools_scores_those_images(seed, kept):
     truth, detections = scene(seed, 6, 40, 150, 0.2, True, True)

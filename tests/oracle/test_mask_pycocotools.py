@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mask_scenes import Scene, mask_scene
 from pycocotools import mask as official
@@ -99,7 +100,7 @@ def assert_same(scene: Scene, judged: COCOeval) -> None:
             assert value == (np.mean(there) if there.size else -1)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     images=st.integers(0, 6),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
@@ -31,7 +32,7 @@ def runs_of(mask: np.ndarray) -> list[int]:
     return runs
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.02, 0.5, 0.98, 1.0]))
 def test_compressed_runs_are_those_of_the_mask(height, width, seed, share):
     mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)

@@ -7,7 +7,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.prepare import shape_masks
@@ -36,7 +37,7 @@ def fill_polygons(polygons, height: int, width: int) -> np.ndarray:
     return filled
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(masks())
 def test_polygons_without_simplification_give_the_mask_back_and_have_no_holes(mask):
     with mock.patch.multiple(shape_masks, TOLERANCE_PX=0.0, CRUMB_PX2=0.0):
@@ -75,7 +76,7 @@ def test_what_is_not_empty_has_a_polygon_of_three_points_or_more():
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")  # pycocotools'
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(masks())
 def test_run_lengths_are_coco_s(mask):
     counts = run_lengths(mask)
@@ -88,7 +89,7 @@ def test_run_lengths_are_coco_s(mask):
     assert np.array_equal(coco.decode(code).astype(bool), mask)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 7), st.floats(8, 120), st.floats(0, 2 * math.pi), st.floats(0.85, 1.15), st.floats(-3, 3))
 def test_an_outline_covers_the_area_that_was_asked_for(label, size, angle, stretch, shift):
     loops = moved(make_outline(label, area=size**2, angle=angle, stretch=stretch), shift, 2 * shift)

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -64,7 +65,7 @@ def test_every_cut_is_noticed(kind):
     assert accepted == []
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.sampled_from(sorted(JPEGS)), st.data())
 def test_damage_is_judged_as_by_the_full_decode(kind, data):
     damaged = bytearray(JPEGS[kind])

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -117,7 +118,7 @@ boxes = st.tuples(st.integers(0, 280), st.integers(0, 180), st.integers(1, 300),
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(boxes, st.sampled_from(["cat", "traffic light 0.93", "", "w" * 90])), max_size=25))
 def test_names_lie_in_the_picture_and_never_on_each_other(placed):
     marks = [(box, Mark((0, 0, 1, 1), 1, text)) for box, text in placed]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
@@ -94,7 +95,7 @@ masks = st.tuples(st.integers(1, 40), st.integers(1, 40)).flatmap(
 )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(masks, st.integers(1, 60), st.integers(1, 60))
 def test_any_mask_can_be_drawn_on_any_picture_and_is_seen_where_there_is_one(mask, width, height):
     photo = grey(width, height)
@@ -132,7 +133,7 @@ def test_a_mark_with_a_mask_is_filled_and_two_of_a_class_in_other_hues_unless_to
 # A stored canvas -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.integers(1, 6),
     st.integers(0, 2**36 - 1),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -90,7 +91,7 @@ scenes = st.builds(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(scenes)
 def test_matching_agrees_with_the_obvious_loop(one):
     free = [not crowd for crowd in one.crowd]
@@ -108,7 +109,7 @@ def test_matching_agrees_with_the_obvious_loop(one):
             free[best] = False
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.lists(scenes, max_size=12), st.integers(1, 5))
 def test_worst_and_best_are_the_ends_of_the_ranking_and_share_no_photo(group, most):
     group = [Scene(f"{place:02d}", *list(vars(one).values())[1:9]) for place, one in enumerate(group)]
@@ -130,7 +131,7 @@ def test_equal_photos_are_shown_in_the_order_of_their_names():
     assert [one.file for one in worst] == ["w", "x", "y"] and [one.file for one in best] == ["a", "b", "c"]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(scenes, max_size=5))
 def test_confusions_count_every_object_once_and_their_diagonal_is_what_was_found(group):
     counts = count_confusions(group, 3)
