@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,8 @@ from hypothesis import settings
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 ROOT = Path(__file__).resolve().parents[1]
+# A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
+NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,11 +41,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="only with --nightly"))
 
 
-def skip_or_fail(reason: str) -> None:
-    """Skip on a developer's machine; fail in CI, where everything the suite needs is installed."""
-    if os.environ.get("CI"):
-        pytest.fail(f"CI must have this: {reason}")
-    pytest.skip(reason)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    return in_ci_a_failure((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    return in_ci_a_failure((yield))
+
+
+def in_ci_a_failure(report: Any) -> Any:
+    """The same report; where CI is set, a skip has failed unless what is missing cannot be installed."""
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not any(word in reason for word in NOT_INSTALLABLE):
+            report.outcome, report.longrepr = "failed", f"CI must have what this test needs. {reason}"
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -61,12 +77,12 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def need_program():
-    """Call it with a program's name; the test skips (in CI: fails) where the program is not installed."""
+    """Call it with a program's name; the test skips where the program is not installed."""
 
     def need(program: str, package: str) -> str:
         path = shutil.which(program)
         if path is None:
-            skip_or_fail(f"{program} is not installed (Debian package {package})")
+            pytest.skip(f"{program} is not installed (Debian package {package})")
         assert path is not None
         return path
 

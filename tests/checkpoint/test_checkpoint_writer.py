@@ -254,7 +254,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("may not mount a file system here")
+        pytest.skip("cannot mount a small disk here")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
 

@@ -119,7 +119,7 @@ def test_a_read_only_out_folder_is_refused(photos, tmp_path, capsys):
     if os.geteuid() != 0:
         disk.chmod(0o500)
     elif subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,ro", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("no tmpfs can be mounted here, and root may write into any folder")
+        pytest.skip("cannot mount a read-only disk here, and root may write into any folder")
     try:
         refused(train(capsys, photos, disk / "run"), "--out", "cannot be written")
         refused(train(capsys, photos, disk), "--out", "cannot be written")
