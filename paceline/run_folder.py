@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,17 +20,29 @@ from paceline.checkpoint.read import check_same_recipe, newest_valid
 from paceline.checkpoint.snapshot import Snapshot, bytes_of
 from paceline.checkpoint.writer import CheckpointWriter, check_space
 from paceline.config.errors import CheckpointError, UserError
-from paceline.config.run import Controls, Run, fill, read_run
-from paceline.config.system import System
+from paceline.config.run import Controls, Run, read_run, saved_system
+from paceline.config.system import MOST_THREADS, System
+from paceline.config.typed import check_kinds
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.log.events import read_events
-from paceline.state import State
+from paceline.state import State, check_snapshot
+from paceline.systems.detect import cpu_cores
 
 # Numbered folders under runs/ are tried up to here.
 MOST_RUNS = 9999
+# A file of this name in the run's folder stops the run, where a signal cannot reach it.
+STOP_FILE = "STOP"
 # What a start that failed or was killed leaves in a folder before there is a run.json.
 LEFT_OVER = re.compile(r"\.lock|\.probe.*|\.run\.json\.part")
+
+
+class FinishedError(UserError):
+    """The named run is finished; `folder` is where it lies."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        super().__init__(text)
+        self.folder = folder
 
 
 @dataclass
@@ -45,9 +57,42 @@ class RunFolder:
         """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same."""
         if self.saved is None or given or self.saved["world"] != world:
             return wanted
-        if self.saved["system"]["accelerator"] != wanted.accelerator:
-            return wanted  # the run moved to another kind of machine
-        return fill(System(), self.saved["system"], "system")
+        saved = saved_system(self.saved, str(self.path))
+        return wanted if saved.accelerator != wanted.accelerator else saved  # else it moved to another kind of machine
+
+    def with_threads(self, system: System, *, given: bool, world: int) -> System:
+        """`system` with the number of compute threads that a resumed run had: the bits of its sums follow it.
+
+        given   whether this command names a number
+        An automatic number that another number of ranks or another kind of machine brings stays automatic.
+        """
+        if self.saved is None or given or system.intra_op_threads or self.saved["world"] != world:
+            return system
+        if saved_system(self.saved, str(self.path)).accelerator != system.accelerator:
+            return system
+        return replace(system, intra_op_threads=self.saved_threads())
+
+    def saved_threads(self) -> int:
+        """The compute threads of the run that is resumed; 0 where that is not known.
+
+        Raises UserError for a number that no run can have had.
+        """
+        threads = (self.saved or {}).get("threads", {}).get("intra_op", 0)
+        if type(threads) is not int or not 0 <= threads <= MOST_THREADS:
+            raise UserError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
+        return threads
+
+    def say_threads(self, threads: int, say: Callable[[str], None]) -> None:
+        """Name a change of the number of compute threads, and what it costs to keep it."""
+        before, cores = self.saved_threads(), cpu_cores()
+        count = f"{threads} thread{'s'[: threads > 1]}"
+        if before and threads != before:
+            say(f"computes with {count}, {before} before: sums round differently from here on")
+        elif before > cores:
+            say(
+                f"computes with {count}, as before, on {cores} core{'s'[: cores > 1]}: the same bits, and slower "
+                f"(--system.intra-op-threads {cores} would change them)"
+            )
 
     def load(self, run: Run, say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
         """The newest checkpoint that is whole, with its name; None for a fresh run.
@@ -56,7 +101,7 @@ class RunFolder:
         """
         if self.saved is None:
             return None
-        found = newest_valid(self.path / "checkpoints", say)
+        found = newest_valid(self.path / "checkpoints", say, _check_snapshot)
         if found is None:
             say(f"{self.path} has no checkpoint yet: starting over")
             return None
@@ -105,6 +150,14 @@ class RunFolder:
             writer.close()
 
 
+def _check_snapshot(snapshot: Snapshot) -> None:
+    check_snapshot(snapshot)
+    check_kinds(snapshot.facts, {"recipe": dict, "data_hash": str, "train_images": int}, "state.json")
+    lacking = {"recipe", "data_hash", "train_images"} - snapshot.facts.keys()
+    if lacking:
+        raise CheckpointError(f"state.json lacks {', '.join(sorted(lacking))}")
+
+
 def fingerprint(run: Run) -> dict[str, Any]:
     """What a checkpoint says of its run: recipe and data decide whether another run may go on from it."""
     data = run.provenance["data"]
@@ -145,8 +198,13 @@ def _choose(name: str, out: str) -> tuple[Path, bool]:
     if (path / "run.json").exists():
         ends = [event for event in read_events(path / "events.jsonl") if event["event"] == "end"]
         if ends and ends[-1]["status"] in ("success", "ran_out"):
+            raise FinishedError(
+                f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away.",
+                path,
+            )
+        if (path / STOP_FILE).is_dir():
             raise UserError(
-                f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away."
+                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
             )
         return path, False
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from paceline.checkpoint.layout import INDEX
-from paceline.checkpoint.read import SUFFIX, load_checkpoint
+from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
 from paceline.config.plan import MOST_FIRST_WEIGHTS, evaluation_batch, first_weights_share, make_plan, shorten
 from paceline.config.recipe import Recipe
@@ -74,7 +74,9 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
     with open_run_folder(request.name, request.controls.out, world) as run_folder:
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
         say = print if world.is_main else _silent
-        threads = set_threads(system, world, say)
+        named = "system.intra_op_threads" in request.given
+        threads = set_threads(run_folder.with_threads(system, given=named, world=world.world), world, say)
+        run_folder.say_threads(threads["intra_op"], say)
         recipe, controls = request.recipe, request.controls
         task = open_task(recipe, controls, world, say=say)
         recipe = settle_target(request, task, say)
@@ -170,12 +172,14 @@ def settle_target(request: Request, task: Task, say) -> Recipe:
 def weights_file(name: str) -> Path:
     """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
 
+    A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
     Raises CheckpointError for a damaged checkpoint, and for a run folder, which holds several.
     """
     path = Path(name).expanduser()
     if (path / "run.json").is_file():
         raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
     if not (path / INDEX).is_file():
+        check_file(path)
         return path
     groups = load_checkpoint(path).tensors
     return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"

@@ -151,6 +151,12 @@ class State:
         Raises CheckpointError when it belongs to another model.
         """
         tensors, facts = snapshot.tensors, snapshot.facts
+        for group, owner in (("average", self.average), ("scaler", self.scaler)):
+            if owner is not None and group not in tensors:
+                raise CheckpointError(
+                    f"the checkpoint has no {group}: it was written with another --ema or --system.precision. "
+                    "Go on with those, or start a new run (another --out) from its weights alone."
+                )
         load_model(self.model, tensors["model"])
         self.optimiser.load_state(tensors["optimiser"])
         if self.average is not None:
@@ -158,8 +164,10 @@ class State:
         if self.scaler is not None:
             self.scaler.load_state(tensors["scaler"])
         if world.world > 1 and facts["world"] == world.world:
-            flat = tensors["ranks"][f"{world.rank:04d}"]
             buffers = self._running()
+            flat = tensors.get("ranks", {}).get(f"{world.rank:04d}")
+            if flat is None or flat.shape != (sum(buffer.numel() for buffer in buffers),):
+                raise CheckpointError("the checkpoint lacks the running statistics of each rank: it is none of ours.")
             with torch.no_grad():
                 for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers])):
                     buffer.copy_(part.view_as(buffer))
@@ -226,12 +234,62 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     Raises CheckpointError naming the first tensor that does not fit.
     """
     own = model.state_dict()
+    check_tensors(own, tensors)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def check_tensors(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a checkpoint's tensors that have other names or shapes than a model's own.
+
+    Raises CheckpointError naming the first that does not fit.
+    """
     odd = sorted(set(own) ^ set(tensors)) or sorted(name for name in own if own[name].shape != tensors[name].shape)
     if odd:
         raise CheckpointError(
             f"the checkpoint's tensors are not this model's: {odd[0]} and {len(odd) - 1} more differ. "
             "It was written by another recipe; start from its weights alone with --weights."
         )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+
+
+# Facts of a checkpoint beside what the run says of itself, and of what type each is.
+FACTS: dict[str, type] = {
+    "step": int,
+    "world": int,
+    "meters": dict,
+    "seconds": float,
+    "best": dict,
+    "best_step": int,
+    "last_metrics": dict,
+    "evaluations_since_best": int,
+    "evaluated_step": int,
+    "evaluation_pending": bool,
+    "discarded_steps": int,
+}
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """Refuse a checkpoint that is whole and yet none of ours: facts that are missing, of another type, or impossible.
+
+    Raises CheckpointError naming the fact.
+    """
+    facts = snapshot.facts
+    for name, kind in FACTS.items():
+        if name not in facts or type(facts[name]) is not kind:
+            raise CheckpointError(
+                f"its {name} is {str(facts.get(name, 'missing'))[:60]}, which no checkpoint of ours has"
+            )
+    meters = facts["meters"]
+    numbers = [*facts["best"].values(), *facts["last_metrics"].values(), *meters.get("sums", {"": None}).values()]
+    least = {"step": 0, "world": 1, "best_step": -1, "evaluations_since_best": 0, "evaluated_step": -1}
+    impossible = [name for name, value in least.items() if facts[name] < value]
+    if (
+        impossible
+        or type(meters.get("steps")) is not int
+        or not all(type(number) in (int, float) for number in numbers)
+    ):
+        what = impossible[0] if impossible else "metrics"
+        raise CheckpointError(f"its {what} cannot be: {str(facts.get(what, numbers))[:60]}")
+    if "model" not in snapshot.tensors or "optimiser" not in snapshot.tensors:
+        raise CheckpointError("it lacks the model's tensors or the optimiser's")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from paceline.checkpoint.layout import step_name
@@ -24,14 +25,13 @@ from paceline.dist.world import open_world
 from paceline.job import Job
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
+from paceline.run_folder import STOP_FILE, FinishedError
 from paceline.setup import Request, set_up
 from paceline.step import TrainStep
 from paceline.trace import Tracer
 
 Status = Literal["success", "ran_out", "interrupted", "failed"]
 EXIT_CODES: dict[Status, int] = {"success": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
-# A file of this name in the run's folder stops the run, where a signal cannot reach it.
-STOP_FILE = "STOP"
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,22 @@ def run_training(request: Request) -> Ending:
     """Carry out one request on this rank: join the other ranks, set up, train, report."""
     launch = read_launch(os.environ)
     device = choose_device(request.system, launch.local_rank, launch.local_world)
-    with open_world(launch, device=device) as world, set_up(request, launch, world) as job:
-        ending = loop(job)
-        job.write_report()
-        return ending
+    try:
+        with open_world(launch, device=device) as world, set_up(request, launch, world) as job:
+            ending = loop(job)
+            job.write_report()
+            return ending
+    except FinishedError as finished:
+        raise UserError(f"{finished}{written_late(finished.folder)}") from None
+
+
+def written_late(folder: Path) -> str:
+    """Write the report of a finished run that was killed before it had one; -> what to say of it."""
+    if (folder / "report.html").exists():
+        return ""
+    from paceline.report.page import write_report
+
+    return f"\nIts report was missing and is written now: {write_report(folder)}"
 
 
 def loop(job: Job) -> Ending:
@@ -242,7 +254,10 @@ def finish(job: Job, status: Status, reason: str) -> Ending:
     if job.writer is not None:
         job.writer.close()
     if status == "interrupted" and job.world.is_main:
-        (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
+        try:
+            (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
+        except OSError as problem:
+            reason += f", once {STOP_FILE} is removed ({problem.strerror})"
     state = job.state
     step, discarded = state.evaluated_step if state.discarded_steps else state.step, state.discarded_steps
     job.recorder.end(

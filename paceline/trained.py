@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paceline.checkpoint.read import find_checkpoint, load_checkpoint
-from paceline.config.errors import RecipeError, UserError
-from paceline.config.recipe import Recipe
-from paceline.config.run import fill, read_run
-from paceline.config.system import System
+from paceline.config.errors import CheckpointError, RecipeError, UserError
+from paceline.config.recipe import Recipe, check_recipe
+from paceline.config.run import fill, read_run, saved_system
 from paceline.machine import autocast_for
-from paceline.state import load_model
-from paceline.tasks import BUILDERS, SETTINGS
+from paceline.state import check_snapshot, check_tensors, load_model
+from paceline.tasks import BUILDERS, CHECKS, SETTINGS
 
 
 @dataclass(frozen=True)
@@ -42,49 +41,87 @@ class Trained:
 
     def autocast(self) -> AbstractContextManager:
         """The number format that the run was evaluated in, where this device is of its kind; float32 elsewhere."""
-        system = fill(System(), self.facts["system"], "system")
+        system = saved_system(self.facts, str(self.folder))
         if system.accelerator != self.device.type:
             system = replace(system, precision="fp32")
         return autocast_for(system, self.device)()
 
 
 def open_trained(
-    folder: Path, *, checkpoint: str = "best", device: torch.device | None = None, model: nn.Module | None = None
+    folder: Path,
+    *,
+    checkpoint: str = "best",
+    device: torch.device | None = None,
+    recipe: Recipe | None = None,
+    build: Callable[[], nn.Module] | None = None,
 ) -> Trained:
     """Open a run folder.
 
     checkpoint  best, last or step-N
     device      None: CUDA where torch sees one, else the CPU
-    model       the run's model as its task builds it; None: what our task of that name builds
+    recipe      the run's, where it was read before; None: as run.json has it, for one of our tasks
+    build       makes the run's model as its task does; None: what our task of that name makes
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     facts = read_run(folder)
-    recipe = saved_recipe(facts, str(folder))
-    classes = tuple(facts.get("classes", ()))
-    if not classes:
-        raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
+    recipe = recipe or saved_recipe(facts, str(folder))
+    classes = saved_classes(facts, folder)
+    system = saved_system(facts, str(folder))
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     path = find_checkpoint(folder / "checkpoints", checkpoint)
-    snapshot = load_checkpoint(path)
-    if model is None:
-        model = BUILDERS[recipe.task](recipe, len(classes))
-    if facts["system"].get("channels_last"):
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
+    snapshot = load_checkpoint(path, check_snapshot)
     tensors = dict(snapshot.tensors["model"])
     tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
+    if recipe.task in BUILDERS:
+        check_network(recipe, len(classes), tensors)
+    model = BUILDERS[recipe.task](recipe, len(classes)) if build is None else build()
+    if system.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     load_model(model, tensors)
     model = model.to(device).eval()
     return Trained(folder, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
+
+
+def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """The class names in run.json. Raises UserError where there are none, or other things than names."""
+    classes = facts.get("classes", ())
+    if not classes:
+        raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
+    ids = facts.get("data", {}).get("category_ids") or [1] * len(classes)
+    whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
+    if not whole or not all(isinstance(name, str) for name in classes):
+        raise UserError(f"{folder}: run.json: classes and category_ids must be as many names and whole numbers.")
+    return tuple(classes)
+
+
+def check_network(recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> None:
+    """Compare the network that `recipe` describes with a checkpoint's tensors before any memory is taken for it.
+
+    Raises CheckpointError where they differ.
+    """
+    try:
+        with torch.device("meta"):
+            own = BUILDERS[recipe.task](recipe, classes).state_dict()
+    except (RuntimeError, ValueError, OverflowError) as problem:
+        reason = (str(problem).splitlines() or [""])[0]
+        raise CheckpointError(f"the network that run.json describes cannot be built: {reason}") from None
+    check_tensors(own, tensors)
 
 
 def saved_recipe(facts: Mapping[str, Any], where: str) -> Recipe:
     """The recipe in run.json, for a built-in task; the Python file of a recipe of one's own is not needed for that.
 
     where   the run, for the message
-    Raises RecipeError for another task, and for keys of another version.
+    Raises RecipeError for another task, for keys of another version, and for values that cannot be meant.
     """
     name = facts["recipe"].get("task")
-    if name not in SETTINGS:
+    if not isinstance(name, str) or name not in SETTINGS:
         raise RecipeError(f"{where}: its task {name!r} is not one of ours ({', '.join(SETTINGS)}).")
     model, data_treatment = SETTINGS[name]
-    return fill(Recipe(task=name, model=model, input=data_treatment), facts["recipe"], "recipe")
+    try:
+        recipe = fill(Recipe(task=name, model=model, input=data_treatment), facts["recipe"], "recipe")
+        check_recipe(recipe)
+        CHECKS[name](recipe)
+    except RecipeError as problem:
+        raise RecipeError(f"{where}: run.json: {problem}") from None
+    return recipe

@@ -2,7 +2,8 @@
 
     checkpoints/step-000123/model.safetensors ...   tensors, one file per group
                             state.json              the snapshot's facts
-                            index.json              {"format", "step", "files": {name: {"bytes", "sha256"}}, "strides"}
+                            index.json              {"format", "step", "files": {name: {"bytes", "sha256"}}, "strides",
+                                                    "sha256" of all that}
     checkpoints/last, best -> step-000123           relative links
     checkpoints/.step-000123.PID.part               being written, or left by a kill; never read
 

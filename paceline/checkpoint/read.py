@@ -17,21 +17,48 @@ from torch import Tensor
 
 from paceline.checkpoint.layout import BEST, FORMAT, INDEX, LAST, STATE, link_step, list_steps, step_name, step_of
 from paceline.checkpoint.snapshot import Snapshot, with_strides
-from paceline.config.errors import CheckpointError
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.sealed import is_whole, parse
 
 SUFFIX = ".safetensors"
 
 
-def load_checkpoint(path: Path) -> Snapshot:
+def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None) -> Snapshot:
     """Read the checkpoint folder `path`; tensors come on the CPU with the strides they were saved with.
 
+    check   raises CheckpointError where the content is not what the caller needs
     raise CheckpointError   names the file that is missing, damaged or not ours
     """
-    index = _index(path)
     try:
-        facts = json.loads(_checked(path / STATE, index["files"][STATE]))
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{path / STATE}: damaged ({error!r}).") from None
+        snapshot = _load(path)
+        if check is not None:
+            check(snapshot)
+    except UserError as error:
+        text = str(error)
+        raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text.rstrip('.')}.") from None
+    except MemoryError:
+        raise  # says nothing of the checkpoint
+    except (
+        Exception
+    ) as error:  # whatever else a stranger's bytes bring about: it is this checkpoint that cannot be read
+        raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
+    return snapshot
+
+
+def check_file(path: Path) -> None:
+    """Where `path` is a file of a checkpoint of ours, compare it with its checksum.
+
+    raise CheckpointError   it is not what was written, or the checkpoint's index is damaged
+    """
+    if (path.parent / INDEX).is_file():
+        entry = read_index(path.parent)["files"].get(path.name)
+        if entry is not None:
+            _checked(path, entry)
+
+
+def _load(path: Path) -> Snapshot:
+    index = read_index(path)
+    facts = read_facts(path, index)
     tensors: dict[str, dict[str, Tensor]] = {}
     for name in sorted(set(index["files"]) - {STATE}):
         group = name.removesuffix(SUFFIX)
@@ -44,11 +71,27 @@ def load_checkpoint(path: Path) -> Snapshot:
     return Snapshot(tensors, facts)
 
 
-def _index(path: Path) -> dict[str, Any]:
+def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the checkpoint at `path`, whose index is read. raise CheckpointError   damaged, or of another step"""
     try:
-        index = json.loads((path / INDEX).read_bytes())
+        facts = parse(_checked(path / STATE, index["files"][STATE]))
+        if facts.get("step", index["step"]) != index["step"]:
+            raise ValueError(f"step {facts['step']} where the index has {index['step']}")
+    except (KeyError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path / STATE}: damaged ({error!r}).") from None
+    return facts
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """index.json of the checkpoint at `path`, if it is as it was written. raise CheckpointError"""
+    try:
+        index = parse((path / INDEX).read_bytes())
         if index["format"] != FORMAT:
             raise CheckpointError(f"{path}: written in format {index['format']}; this paceline reads format {FORMAT}.")
+        if not is_whole(index):
+            raise CheckpointError(f"{path / INDEX}: damaged, its content is not what was written (checksum).")
+        if type(index["step"]) is not int or index["step"] < 0:
+            raise ValueError("impossible step")
         if step_of(path.resolve().name) not in (None, index["step"]):
             raise CheckpointError(f"{path}: its index says step {index['step']}. Was the folder renamed?")
         # A name from a file never leads out of the folder.
@@ -67,7 +110,7 @@ def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
         size = path.stat().st_size
         content = path.read_bytes() if size == entry["bytes"] else b""
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from None
     if size != entry["bytes"]:
         raise CheckpointError(f"{path}: damaged, {size:,} bytes where {entry['bytes']:,} were written.")
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
@@ -75,9 +118,12 @@ def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
     return content
 
 
-def newest_valid(folder: Path, say: Callable[[str], None]) -> tuple[Path, Snapshot] | None:
+def newest_valid(
+    folder: Path, say: Callable[[str], None], check: Callable[[Snapshot], None] | None = None
+) -> tuple[Path, Snapshot] | None:
     """The newest checkpoint in `folder` that is whole; `say` is told of every one that was skipped, and why.
 
+    check   as for load_checkpoint
     return None             there is none at all
     raise CheckpointError   there are some, and all are damaged: going on from nothing would lose the run silently
     """
@@ -85,7 +131,7 @@ def newest_valid(folder: Path, say: Callable[[str], None]) -> tuple[Path, Snapsh
     for step in reversed(list_steps(folder)):
         path = folder / step_name(step)
         try:
-            snapshot = load_checkpoint(path)
+            snapshot = load_checkpoint(path, check)
         except CheckpointError as error:
             problems.append(str(error))
             say(f"skipping {path.name}: {error}")

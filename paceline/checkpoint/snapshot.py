@@ -5,7 +5,7 @@ Equal tensors give equal file bytes: clocks and all else that differs between tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,33 @@ def unusual_strides(tensor: Tensor) -> tuple[int, ...] | None:
     rows = torch.empty(tensor.shape, device="meta").stride()
     if tensor.stride() == rows or tensor.numel() == 0:
         return None
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    return tuple(tensor.stride()) if reach == tensor.numel() else None
+    return tuple(tensor.stride()) if are_dense(tensor.shape, tensor.stride()) else None
+
+
+def are_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor's numbers fill its memory without a gap or an overlap: the strides are those of a permutation.
+
+    A dimension of size 1 is never stepped over, so its stride may be any.
+    """
+    reach = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+        if stride != reach:
+            return False
+        reach *= size
+    return all(stride >= 0 for stride in strides)
 
 
 def with_strides(tensor: Tensor, strides: Iterable[int] | None) -> Tensor:
-    """`tensor`'s values in memory of the given strides; itself where there are none."""
+    """`tensor`'s values in memory of the given strides; itself where there are none.
+
+    raise ValueError   the strides are none of a dense tensor of this shape: some numbers would share their memory
+    """
     if strides is None:
         return tensor
-    return torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype).copy_(tensor)
+    strides = tuple(strides)
+    if not are_dense(tensor.shape, strides):
+        raise ValueError(f"strides {strides} do not fit the shape {tuple(tensor.shape)}")
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:

@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoint.layout import FORMAT, INDEX, STATE, step_name
+from paceline.checkpoint.read import read_facts, read_index
 from paceline.checkpoint.snapshot import Snapshot, unusual_strides
+from paceline.config.sealed import SEAL, sealed
 
 DTYPES = {
     torch.float64: "F64",
@@ -64,7 +66,7 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
                 strides[group] = unusual
         files[STATE] = _write(part / STATE, iter([_json(snapshot.facts)]))
         index = {"format": FORMAT, "step": step, "files": files, "strides": strides}
-        _write(part / INDEX, iter([_json(index)]))
+        _write(part / INDEX, iter([_json(sealed(index))]))
         sync_folder(part)
         _put_in_place(part, final)
     except BaseException:
@@ -76,18 +78,19 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
 def revise_facts(folder: Path, step: int, facts: Mapping[str, Any]) -> Path:
     """Replace some facts of the checkpoint step-N, all at once or not at all; its tensors stay the files they are.
 
-    raise OSError, ValueError   the checkpoint is not there, damaged, or cannot be written; it stays as it was then
+    raise CheckpointError   the checkpoint is not there, or damaged
+    raise OSError           it cannot be written; it stays as it was then
     """
     final = folder / step_name(step)
     part = folder / f".{final.name}.{os.getpid()}.part"
-    index = json.loads((final / INDEX).read_bytes())
-    saved = json.loads((final / STATE).read_bytes())
+    index = {name: value for name, value in read_index(final).items() if name != SEAL}
+    saved = read_facts(final, index)
     try:
         part.mkdir()
         for name in index["files"].keys() - {STATE}:
             _link(final / name, part / name)
         index["files"][STATE] = _write(part / STATE, iter([_json({**saved, **facts})]))
-        _write(part / INDEX, iter([_json(index)]))
+        _write(part / INDEX, iter([_json(sealed(index))]))
         sync_folder(part)
         _put_in_place(part, final)
     except BaseException:

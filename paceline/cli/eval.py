@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,10 @@ import tyro
 
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
-from paceline.cli.saved import saved_recipe
+from paceline.cli.saved import Named, saved_count, saved_recipe
 from paceline.config.errors import DataError, UserError
 from paceline.config.plan import evaluation_batch
-from paceline.config.run import Controls, fill
+from paceline.config.run import Controls, check_controls, fill, saved_system
 from paceline.config.system import System
 
 
@@ -32,6 +33,8 @@ class Flags:
     system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
     json: bool = False  # print one JSON object a checkpoint
     out: str = ""  # also write the predictions to this JSON file
+    task: str = ""  # a task of your own, ./file.py:function: the one that the run was trained with
+    recipe: str = ""  # its recipe, ./file.py:function, where that is in another file
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,7 +44,11 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
     if flags.out and flags.checkpoint == "all":
         raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    _, recipe, facts = saved_recipe(flags.run)
+    named = Named(flags.recipe, flags.task, f"paceline eval {shlex.quote(str(flags.run))}")
+    _, recipe, facts = saved_recipe(flags.run, named)
+    saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
+    check_controls(saved)
+    most = saved_count(facts, "images_per_forward")
 
     from paceline.checkpoint.layout import list_steps, step_name
     from paceline.dist.launcher import read_launch
@@ -63,14 +70,22 @@ def run(arguments: Sequence[str]) -> int:
     with open_world(launch, device=device) as world:
         say = print if world.is_main else _silent
         threads = set_threads(system, world, say)
-        saved = facts["controls"]
-        controls = Controls(data=flags.data or saved["data"], limit_val=flags.limit_val or saved["limit_val"])
-        task = open_task(recipe, controls, world, say=say)
+        controls = Controls(data=flags.data or saved.data, limit_val=flags.limit_val or saved.limit_val)
+        try:
+            task = open_task(recipe, controls, world, say=say)
+        except UserError as problem:
+            if flags.data or not saved.data:
+                raise
+            raise DataError(
+                f"{flags.run}: its run.json names the data set {saved.data!r}; name another with --data DIR. {problem}"
+            ) from None
         check_classes(task.classes, facts, flags.data)
         place = Place(world.rank, world.world, device, threads["loader"])
-        batch = flags.batch or evaluation_batch(facts["plan"]["images_per_forward"], task.val_images, world.world)
+        batch = flags.batch or evaluation_batch(most, task.val_images, world.world)
         for name in names:
-            trained = open_trained(flags.run, checkpoint=name, device=device, model=task.build(device))
+            trained = open_trained(
+                flags.run, checkpoint=name, device=device, recipe=recipe, build=lambda: task.build(device)
+            )
             result = evaluate(
                 trained.model,
                 task,
@@ -108,7 +123,7 @@ def check_classes(classes: Sequence[str], facts: Mapping[str, Any], data: str) -
     now, then = list(classes), list(facts["classes"])
     if now == then:
         return
-    missing, extra = sorted(set(then) - set(now)), sorted(set(now) - set(then))
+    missing, extra = sorted(set(map(str, then)) - set(now)), sorted(set(now) - set(map(str, then)))
     raise DataError(
         f"--data {data or facts['controls']['data']}: its classes are not the run's. "
         f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
@@ -122,7 +137,7 @@ def _system(facts: Mapping[str, Any], asked: str) -> System:
         return choose_system(asked)
     import torch
 
-    own = fill(System(), facts["system"], "system")
+    own = saved_system(facts, "the run")
     return own if own.accelerator == "cpu" or torch.cuda.is_available() else choose_system("auto")
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from paceline.cli.flags import parse
+from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
 
@@ -29,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.report.page import write_report
 
     for folder in flags.runs:
-        read_run(folder)  # names what is wrong before anything is written
+        read_run(folder, changed=complain)  # names what is wrong before anything is written
     for folder in flags.runs:
         try:
             print(write_report(folder))

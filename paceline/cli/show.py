@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.flags import parse_recipe
-from paceline.cli.saved import saved_request
+from paceline.cli.saved import saved_count, saved_request
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -32,11 +32,12 @@ def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
     base, defaults = None, ShowFlags()
     if arguments and (Path(arguments[0]).is_dir() or arguments[0].endswith(".json")):
-        base, _, facts = saved_request(Path(arguments[0]))
+        base, _, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
         defaults = ShowFlags(
-            world=facts["world"], **{name: facts["plan"][name] for name in ("train_images", "val_images")}
+            world=facts["world"],
+            train_images=saved_count(facts, "train_images"),
+            val_images=saved_count(facts, "val_images"),
         )
-        arguments = arguments[1:]
     asked = parse_recipe(arguments, defaults, verb="show", base=base)
     flags, recipe, system = asked.controls, asked.recipe, asked.system
     if flags.nodes < 1 or flags.world < 0:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from paceline.cli.flags import parse_recipe
 from paceline.cli.saved import saved_request
+from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError
 from paceline.config.run import Controls, check_controls
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
        paceline train ./my_file.py:my_recipe        a recipe of your own
+       paceline train RUN/run.json --task ./my_file.py:my_task    repeat a run whose task is your own
 
 Recipes:"""
 
@@ -30,8 +32,11 @@ def run(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     base, controls = None, Controls()
     if arguments[0].endswith(".json"):
-        base, controls, _ = saved_request(Path(arguments[0]))
-        asked = parse_recipe(arguments[1:], controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
+        base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
+        asked = parse_recipe(words, controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
+        for name in ("data", "weights"):
+            if (path := getattr(asked.controls, name)) and name not in asked.given and speaks():
+                print(f"--{name} {path!r}: as {arguments[0]} names it")
     else:
         if Path(arguments[0]).is_dir():
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")

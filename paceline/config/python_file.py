@@ -15,15 +15,21 @@ def is_in_file(name: str) -> bool:
     return ".py:" in name
 
 
+def same_file(name: str, other: str) -> bool:
+    """Whether two such names are of one Python file, however its path is spelt."""
+    return is_in_file(name) and is_in_file(other) and _file(name).resolve() == _file(other).resolve()
+
+
 def from_file(where: str, noun: str) -> Any:
     """The object called after the colon in the Python file before it, e.g. "./site.py:rack7".
 
     noun  what it should be, for the message
-    The file is run, as `python file.py` would run it: it is the user's own.
+    The file is run, as `python file.py` would run it: `where` must be the user's own words, never a file's content
+    (cli/saved.py sees to names that a run.json brings).
     Raises RecipeError when either is missing or the file does not import.
     """
     path, _, attribute = where.rpartition(":")
-    file = Path(path).expanduser()
+    file = _file(where)
     if not file.is_file():
         raise RecipeError(f"{where}: there is no file {path}.")
     spec = importlib.util.spec_from_file_location(f"paceline_site_{file.stem}", file)
@@ -37,3 +43,7 @@ def from_file(where: str, noun: str) -> Any:
     if not hasattr(module, attribute):
         raise RecipeError(f"{where}: {path} has no {noun} {attribute!r}.")
     return getattr(module, attribute)
+
+
+def _file(name: str) -> Path:
+    return Path(name.rpartition(":")[0]).expanduser()

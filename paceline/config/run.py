@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +15,30 @@ from typing import Any, TypeVar
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.system import System
+from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.system import System, check_system
+from paceline.config.typed import check_kinds, checked, hints_of
 
 FORMAT = 1
+# What every run.json holds, and of what type; then what provenance adds.
+NEEDED = {
+    "format": int,
+    "name": str,
+    "world": int,
+    "recipe": dict,
+    "system": dict,
+    "plan": dict,
+    "controls": dict,
+}
+ADDED = {
+    "system_name": str,
+    "classes": list,
+    "data": dict,
+    "threads": dict,
+    "versions": dict,
+    "command": str,
+    "started": str,
+}
 Node = TypeVar("Node")
 
 
@@ -68,48 +89,75 @@ class Run:
             "controls": asdict(self.controls),
             **self.provenance,
         }
-        return json.dumps(facts, indent=2) + "\n"
+        return json.dumps(sealed(facts), indent=2) + "\n"
 
 
-def read_run(path: Path) -> dict[str, Any]:
+def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dict[str, Any]:
     """The facts in a run.json (or in the run folder that holds one).
 
-    Raises UserError when it is not there or is not one.
+    changed   told, in a line, of a file whose content is not what was written; None: such a file is refused
+    Raises UserError when it is not there, is not one, or was changed.
     """
     file = path / "run.json" if path.is_dir() else path
     try:
-        facts = json.loads(file.read_text())
+        facts = parse(file.read_bytes())
     except FileNotFoundError:
         raise UserError(
             f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
         ) from None
     except (OSError, ValueError) as problem:
         raise UserError(f"{file}: cannot be read as a run ({problem}). Start a new run with another --out.") from None
-    if not isinstance(facts, dict) or not {"name", "recipe", "system", "controls"} <= facts.keys():
-        raise UserError(
-            f"{file}: this JSON file does not describe a run (keys name, recipe, system, controls are missing)."
-        )
+    if not isinstance(facts, dict) or not facts.keys() >= NEEDED.keys():
+        lacking = [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]
+        raise UserError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
+    if facts["format"] != FORMAT:
+        raise UserError(f"{file}: written in format {facts['format']!r}; this paceline reads format {FORMAT}.")
+    check_kinds(facts, {**NEEDED, **ADDED}, str(file))
+    if not is_whole(facts):
+        what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
+        if changed is None:
+            raise UserError(
+                f"{what}. Put it back as it was, or train what it says now: paceline train {file} --out ANOTHER"
+            )
+        changed(f"{what}; it is taken as it stands")
     return facts
+
+
+def saved_system(facts: Mapping[str, Any], where: str) -> System:
+    """The system in run.json.
+
+    where   the run, for the message
+    Raises RecipeError for a key of another version, and for a value that cannot describe a machine.
+    """
+    try:
+        system = fill(System(), facts["system"], "system")
+        check_system(system)
+    except RecipeError as problem:
+        raise RecipeError(f"{where}: run.json: {problem}") from None
+    return system
 
 
 def fill(template: Node, facts: Mapping[str, Any], where: str) -> Node:
     """`template` (a frozen dataclass) with its fields taken from parsed JSON; lists become tuples, unknown keys are refused.
 
-    Raises RecipeError naming the key.
+    Raises RecipeError naming the key, also for a value that is not of its field's type.
     """
     known = {entry.name: getattr(template, entry.name) for entry in fields(template)}  # type: ignore[arg-type]
     unknown = sorted(set(facts) - set(known))
     if unknown:
         raise RecipeError(f"{where}: unknown key {unknown[0]!r}; it was written by another version of paceline.")
+    hints = hints_of(type(template))
     changes = {
-        name: fill(known[name], value, f"{where}.{name}") if is_dataclass(known[name]) else _frozen(value)
+        name: _filled(known[name], value, f"{where}.{name}")
+        if is_dataclass(known[name])
+        else checked(hints.get(name), value, f"{where}.{name}")
         for name, value in facts.items()
     }
     return replace(template, **changes)  # type: ignore[type-var]
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
+def _filled(template: Any, value: Any, where: str) -> Any:
+    return fill(template, checked(dict, value, where), where)
 
 
 def seconds_in(text: str) -> float:

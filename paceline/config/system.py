@@ -13,6 +13,8 @@ from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "bf16", "fp16"]
+# More than any machine has, or can use.
+MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,20 @@ def check_system(system: System) -> None:
 
     Raises RecipeError naming the flag.
     """
-    for name in ("images_per_forward", "loader_threads", "intra_op_threads", "loss_scale"):
-        if getattr(system, name) < 0:
+    for name, most in (
+        ("images_per_forward", MOST_IMAGES),
+        ("loader_threads", MOST_THREADS),
+        ("intra_op_threads", MOST_THREADS),
+        ("loss_scale", 2.0**127),
+    ):
+        if not 0 <= getattr(system, name) <= most:
             raise RecipeError(
-                f"--system.{name.replace('_', '-')} {getattr(system, name):g}: must be 0 (automatic) or more."
+                f"--system.{name.replace('_', '-')} {getattr(system, name):g}: lies in 0 (automatic) to {most:g}."
             )
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
     if system.per_node < 1 or system.prefetch < 1 or not 0 < system.memory_gib < math.inf:
         raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")
+    for name, most in (("per_node", MOST_RANKS), ("prefetch", MOST_PREFETCH), ("memory_gib", MOST_GIB)):
+        if getattr(system, name) > most:
+            raise RecipeError(f"--system.{name.replace('_', '-')} {getattr(system, name):g}: must be {most:g} or less.")

@@ -1,4 +1,4 @@
-"""Does a manifest still speak of the files that are on disk?
+"""Does a manifest still speak of the files that are on disk, and is its index what was written?
 
 Names are compared always, sizes of every file or of a sample. A file that was overwritten by another of the same size
 is not noticed here (its bytes' digest is in the index); reading it works, and decoding it may not.
@@ -17,7 +17,7 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.data.class_folder import list_folder
-from paceline.data.index import Index, open_split
+from paceline.data.index import Index, index_damage, open_split
 from paceline.data.manifest import BoxCounts, Manifest, Split
 
 # Up to so many images every file is looked at: 0.2 s on a local disk.
@@ -34,6 +34,8 @@ def check_fresh(manifest: Manifest) -> str | None:
     """
     everything = sum(split.images for split in manifest.splits.values()) <= CHECK_EVERY_FILE_UP_TO
     try:
+        if (damage := index_damage(manifest)) is not None:
+            return damage
         for name in manifest.splits:
             reason = _check_split(manifest, name, everything)
             if reason is not None:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
+from paceline.config.sealed import is_whole, parse, sealed
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
@@ -137,7 +138,7 @@ class Manifest:
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             with open(part, "w", encoding="ascii") as file:
-                json.dump(record, file, indent=1)
+                json.dump(sealed(record), file, indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -160,10 +161,14 @@ class Manifest:
         try:
             manifest = _from_record(record, path.parent)
             intact = record["class_order_hash"] == manifest.class_order_hash
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path}: damaged ({error!r}). Delete it and run `paceline prepare` again.") from None
         if not intact:
             raise DataError(f"{path}: its classes were changed by hand. Delete it and run `paceline prepare` again.")
+        if not is_whole(record):
+            raise DataError(
+                f"{path}: its content is not what was written (checksum). Delete it and run `paceline prepare` again."
+            )
         return manifest
 
 
@@ -230,7 +235,7 @@ def prepare_again(manifest: Manifest) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes())
+        record = parse(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Make it with  {prepare_command(path.parent)}") from None
     except OSError as error:

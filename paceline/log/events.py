@@ -20,6 +20,9 @@ end         status: success (target reached, or no target and all work done), ra
 
 More facts may stand beside these. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written
 as the string "nan", "inf" or "-inf"; `read_events` gives numbers back.
+
+A line's last key, crc, is the CRC-32 of the line without it, as 8 hex digits. A line that does not fit its own, has none,
+or does not follow this schema is damaged: readers leave it out and name it, and resuming cuts it.
 """
 
 from __future__ import annotations
@@ -27,11 +30,15 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Mapping
+import re
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.log.lines import LineFile
+from paceline.config.errors import UserError
+from paceline.config.sealed import parse
+from paceline.log.lines import LineFile, name_lines
 
 # What each kind must hold: field -> kind of value. "number" includes the non-finite ones.
 SCHEMA: dict[str, dict[str, str]] = {
@@ -46,6 +53,7 @@ STATUSES = ("success", "ran_out", "interrupted", "failed")
 # Losing one of these to a power cut would change what a resumed run or a launcher believes.
 DURABLE = ("eval", "checkpoint", "resume", "end")
 
+_CHECKED = re.compile(r"""(\{.*), "crc": "([0-9a-f]{8})"\}""")
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -63,8 +71,16 @@ class EventLog:
         record = plain({"event": event, "step": step, "epoch": epoch, "seconds": seconds, **facts})
         if problems := schema_problems(record):
             raise ValueError(f"event {record!r}: {'; '.join(problems)}")
-        self._lines.append(json.dumps(record, allow_nan=False), durable=event in DURABLE)
+        self._lines.append(_with_crc(json.dumps(record, allow_nan=False)), durable=event in DURABLE)
         return record
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file as it was taken up, in lines for people; [] for nothing."""
+        damaged = [number for number, line in enumerate(self._lines.lines(), start=1) if _parsed(line) is None]
+        found = [_damage_text(self._lines.path, damaged)] if damaged else []
+        if self._lines.torn:
+            found.append(f"{self._lines.path}: its last line had no end and is cut; the run may have been killed there")
+        return found
 
     def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
         """Cut what a run resumed after `step` will do again, and every `end`. Returns how many events were cut.
@@ -84,11 +100,24 @@ class EventLog:
         return self._lines.rewrite(keep)
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """Every whole event of the file, in order; [] where there is no file. Lines torn by a kill are left out."""
-    if not path.exists():
+def read_events(path: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Every whole event of the file, in order; [] where there is no file.
+
+    say   is told which lines are damaged and left out; a last line torn by a kill is left out without a word
+    Raises UserError where the file cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
         return []
-    records = (_parsed(line) for line in path.read_text(encoding="utf-8", errors="replace").split("\n"))
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}). Move it away, and give the same command again."
+        ) from None
+    records = [_parsed(line) for line in lines]
+    damaged = [number for number, record in enumerate(records[:-1], start=1) if record is None]
+    if damaged and say is not None:
+        say(_damage_text(path, damaged))
     return [_numbers_back(record) for record in records if record is not None]
 
 
@@ -145,13 +174,25 @@ def _is(type_name: str, value: Any) -> bool:
     return isinstance(value, {"str": str, "dict": dict}[type_name])
 
 
+def _with_crc(text: str) -> str:
+    """A JSON object's text with its CRC as the last key."""
+    return f'{text[:-1]}, "crc": "{zlib.crc32(text.encode()):08x}"}}'
+
+
 def _parsed(line: str) -> dict[str, Any] | None:
+    """The event of a line, without its CRC; None for a line that is not as it was written."""
+    found = _CHECKED.fullmatch(line)
+    if found is None or zlib.crc32(f"{found[1]}}}".encode(errors="surrogateescape")) != int(found[2], 16):
+        return None
     try:
-        record = json.loads(line)
+        record = parse(f"{found[1]}}}")
     except ValueError:
         return None
-    is_event = isinstance(record, dict) and isinstance(record.get("event"), str) and _is("int", record.get("step"))
-    return record if is_event else None
+    return record if isinstance(record, dict) and not schema_problems(record) else None
+
+
+def _damage_text(path: Path, damaged: list[int]) -> str:
+    return f"{path}: {name_lines(damaged)} damaged (checksum): left out"
 
 
 def _numbers_back(value: Any) -> Any:

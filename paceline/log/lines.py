@@ -7,7 +7,7 @@ line that a reader finds is whole; a rewrite (for resuming) appears whole or not
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.config.errors import UserError
@@ -19,6 +19,7 @@ class LineFile:
     """Appends lines to `path`; each has left the process when `append` returns, and is on the disk if `durable`.
 
     It is opened for each line: a line an interval is rare, and there is nothing to close, whatever way a run ends.
+    torn: whether a last line without its end was cut when the file was taken up.
     Raises UserError where the file cannot be written (full disk, read-only folder).
     """
 
@@ -26,7 +27,7 @@ class LineFile:
         self.path = path
         try:
             path.touch()
-            _cut_torn_tail(path)
+            self.torn = _cut_torn_tail(path)
         except OSError as error:
             raise _cannot_write(path, error) from error
 
@@ -41,14 +42,22 @@ class LineFile:
         except OSError as error:
             raise _cannot_write(self.path, error) from error
 
+    def lines(self) -> list[str]:
+        """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises UserError."""
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        return content.decode(errors="surrogateescape").split("\n")[:-1]
+
     def rewrite(self, keep: Callable[[str], bool]) -> int:
         """Drop every line for which `keep` is false, and return how many were dropped."""
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            lines = self.path.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if keep(line.decode(errors="replace").rstrip("\r\n"))]
+            lines = self.lines()
+            kept = [line for line in lines if keep(line)]
             with open(part, "wb") as file:
-                file.writelines(kept)
+                file.writelines(line.encode(errors="surrogateescape") + b"\n" for line in kept)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, self.path)
@@ -57,7 +66,7 @@ class LineFile:
         return len(lines) - len(kept)
 
 
-def _cut_torn_tail(path: Path) -> None:
+def _cut_torn_tail(path: Path) -> bool:
     with open(path, "r+b") as file:
         size = end = file.seek(0, os.SEEK_END)
         whole = 0
@@ -69,6 +78,13 @@ def _cut_torn_tail(path: Path) -> None:
             end = start
         if whole < size:
             file.truncate(whole)
+        return whole < size
+
+
+def name_lines(numbers: Sequence[int]) -> str:
+    """Numbers of lines for a message: "line 7", "lines 7, 9, 12", "lines 1, 2, 3, 4, 5 and 40 more"."""
+    shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
 
 
 def _cannot_write(path: Path, error: OSError) -> UserError:

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.config.sealed import parse
 from paceline.log.events import plain
-from paceline.log.lines import LineFile
+from paceline.log.lines import LineFile, name_lines
 
 Kind = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 PREFIX = ":::MLLOG "
@@ -47,9 +48,15 @@ class MLLog:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lines = LineFile(path)
+        lines = self._lines.lines()
+        # The format has no room for a checksum: what can be noticed is a line that is none any more.
+        damaged = [number for number, line in enumerate(lines, start=1) if _parsed(line) is None]
+        self.damage = [f"{path}: {name_lines(damaged)} damaged: left out"] if damaged else []
+        if self._lines.torn:
+            self.damage.append(f"{path}: its last line had no end and is cut; the run may have been killed there")
         self._make_line = _package_lines(self._lines) or _own_lines(self._lines)
-        # eval_samples is the last line of run_start()
-        self.started = any(_key(line) == "eval_samples" for line in path.read_text(encoding="utf-8").splitlines())
+        # eval_samples is the last line of run_start(), and block_start the next: one of them may be damaged.
+        self.started = any(_key(line) in ("eval_samples", "block_start") for line in lines)
         if not self.started:
             self._lines.rewrite(lambda line: False)
 
@@ -139,7 +146,10 @@ class MLLog:
             record = _parsed(line)
             if record is None or record.get("key") == "run_stop":
                 return False
-            line_step = record.get("metadata", {}).get("step_num", -1)
+            metadata = record.get("metadata")
+            line_step = metadata.get("step_num", -1) if isinstance(metadata, dict) else -1
+            if not isinstance(line_step, int):
+                return False
             return line_step < step or (line_step == step and record.get("key") not in at_step)
 
         return self._lines.rewrite(keep)
@@ -239,7 +249,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
     if not line.startswith(PREFIX):
         return None
     try:
-        record = json.loads(line.removeprefix(PREFIX))
+        record = parse(line.removeprefix(PREFIX))
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

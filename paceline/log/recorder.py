@@ -52,6 +52,8 @@ class Recorder:
         self.console = Console(facts.total_steps, target=facts.target)
         self._events = EventLog(folder / "events.jsonl")
         self._mllog = MLLog(folder / "mllog.txt")
+        for line in (*self._events.damage(), *self._mllog.damage):
+            self.console.say(line)
         # A run that was killed before its first checkpoint starts over, and what it logged goes.
         keep = -1 if resumed_at is None else resumed_at
         self._events.truncate_after(keep, evaluated=evaluated)

@@ -18,7 +18,7 @@ import PIL
 
 from paceline.config.errors import DataError
 from paceline.data.freshness import check_fresh
-from paceline.data.index import delete_old_indexes, describe, open_split, whole_files, write_index
+from paceline.data.index import delete_old_indexes, describe, index_damage, open_split, whole_files, write_index
 from paceline.data.manifest import (
     FILE_NAME,
     Expect,
@@ -193,6 +193,8 @@ def previous_manifest(place: Path, root: Path) -> Manifest | None:
         manifest = Manifest.load(place)
         for split in manifest.splits:
             open_split(manifest, split)
+        if index_damage(manifest) is not None:
+            return None
     except DataError:
         # Damaged, or of another version: it is about to be replaced, and is only not asked what it knew.
         return None

@@ -49,12 +49,31 @@ STATUS = {  # end event's status -> (colour, words)
 def write_report(run: Path) -> Path:
     """Write RUN/report.html from run.json, events.jsonl and the newest predictions, and return its path.
 
-    Raises UserError where `run` is no run folder, or the page cannot be written.
+    What was damaged or edited is named in the page. Raises UserError where `run` is no run folder, holds values that no
+    run of ours has, or the page cannot be written.
     """
-    facts = read_run(run)
-    events = read_events(run / "events.jsonl")
     notes: list[str] = []
-    page = (
+    facts = read_run(run, changed=notes.append)
+    events = read_events(run / "events.jsonl", notes.append)
+    try:
+        page = _render(run, facts, events, notes)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
+            "no report is made of it."
+        ) from None
+    path = run / "report.html"
+    part = run / ".report.html.part"
+    try:
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
+    return path
+
+
+def _render(run: Path, facts: Mapping[str, Any], events: Sequence[Event], notes: list[str]) -> str:
+    return (
         _environment()
         .get_template("report.html.jinja")
         .render(
@@ -70,14 +89,6 @@ def write_report(run: Path) -> Path:
             notes=notes,
         )
     )
-    path = run / "report.html"
-    part = run / f".report.html.{os.getpid()}.part"
-    try:
-        part.write_text(page, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
-    return path
 
 
 def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:

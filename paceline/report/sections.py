@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.config.sealed import parse
 from paceline.log.events import metrics_of
 from paceline.metrics.confusion import BACKGROUND
 from paceline.report.classified import (
@@ -48,7 +48,7 @@ def predictions_section(
     if not files:
         return None
     try:
-        predictions = json.loads(files[-1].read_text(encoding="utf-8"))
+        predictions = parse(files[-1].read_bytes())
         if predictions["kind"] not in SECTIONS:
             return None
         section, template = SECTIONS[predictions["kind"]]
