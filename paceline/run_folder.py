@@ -57,7 +57,7 @@ class RunFolder:
         """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same."""
         if self.saved is None or given or self.saved["world"] != world:
             return wanted
-        saved = saved_system(self.saved, str(self.path))
+        saved = saved_system(self.saved, self.path)
         return wanted if saved.accelerator != wanted.accelerator else saved  # else it moved to another kind of machine
 
     def with_threads(self, system: System, *, given: bool, world: int) -> System:
@@ -68,7 +68,7 @@ class RunFolder:
         """
         if self.saved is None or given or system.intra_op_threads or self.saved["world"] != world:
             return system
-        if saved_system(self.saved, str(self.path)).accelerator != system.accelerator:
+        if saved_system(self.saved, self.path).accelerator != system.accelerator:
             return system
         return replace(system, intra_op_threads=self.saved_threads())
 
@@ -175,7 +175,11 @@ def open_run_folder(name: str, out: str, world: World) -> Iterator[RunFolder]:
     if world.is_main:
         path, made = _choose(name, out)
         lock = _lock(path)
-        saved = read_run(path) if (path / "run.json").exists() else None
+        try:
+            saved = read_run(path) if (path / "run.json").exists() else None
+        except UserError:
+            lock.close()
+            raise
         answer = json.dumps({"path": str(path), "saved": saved})
     facts = json.loads(from_main(world, answer, "run-folder"))
     folder = RunFolder(Path(facts["path"]), facts["saved"], world.is_main)

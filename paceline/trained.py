@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from paceline.checkpoint.read import find_checkpoint, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError, UserError
 from paceline.config.recipe import Recipe, check_recipe
-from paceline.config.run import fill, read_run, saved_system
+from paceline.config.run import fill, read_run, run_file, saved_system
 from paceline.machine import autocast_for
 from paceline.state import check_snapshot, check_tensors, load_model
 from paceline.tasks import BUILDERS, CHECKS, SETTINGS
@@ -41,7 +41,7 @@ class Trained:
 
     def autocast(self) -> AbstractContextManager:
         """The number format that the run was evaluated in, where this device is of its kind; float32 elsewhere."""
-        system = saved_system(self.facts, str(self.folder))
+        system = saved_system(self.facts, self.folder)
         if system.accelerator != self.device.type:
             system = replace(system, precision="fp32")
         return autocast_for(system, self.device)()
@@ -64,9 +64,9 @@ def open_trained(
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     facts = read_run(folder)
-    recipe = recipe or saved_recipe(facts, str(folder))
+    recipe = recipe or saved_recipe(facts, folder)
     classes = saved_classes(facts, folder)
-    system = saved_system(facts, str(folder))
+    system = saved_system(facts, folder)
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     path = find_checkpoint(folder / "checkpoints", checkpoint)
     snapshot = load_checkpoint(path, check_snapshot)
@@ -108,20 +108,20 @@ def check_network(recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -
     check_tensors(own, tensors)
 
 
-def saved_recipe(facts: Mapping[str, Any], where: str) -> Recipe:
+def saved_recipe(facts: Mapping[str, Any], path: Path) -> Recipe:
     """The recipe in run.json, for a built-in task; the Python file of a recipe of one's own is not needed for that.
 
-    where   the run, for the message
+    path   the run folder or run.json, for the message
     Raises RecipeError for another task, for keys of another version, and for values that cannot be meant.
     """
     name = facts["recipe"].get("task")
     if not isinstance(name, str) or name not in SETTINGS:
-        raise RecipeError(f"{where}: its task {name!r} is not one of ours ({', '.join(SETTINGS)}).")
+        raise RecipeError(f"{run_file(path)}: its task {name!r} is not one of ours ({', '.join(SETTINGS)}).")
     model, data_treatment = SETTINGS[name]
     try:
         recipe = fill(Recipe(task=name, model=model, input=data_treatment), facts["recipe"], "recipe")
         check_recipe(recipe)
         CHECKS[name](recipe)
     except RecipeError as problem:
-        raise RecipeError(f"{where}: run.json: {problem}") from None
+        raise RecipeError(f"{run_file(path)}: {problem}") from None
     return recipe

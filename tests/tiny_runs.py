@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from PIL import Image
 
 from paceline.cli.main import main
+from paceline.config.sealed import SEAL, sealed
 from paceline.job import Job
 
 CLASSES = ("ant", "bee", "cat")
@@ -74,6 +77,20 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
 def train(capsys: pytest.CaptureFixture[str], data: Path, out: Path, *more: object, steps: int = 2) -> Said:
     """`paceline train resnet50-tiny` with the small network."""
     return command(capsys, "train", "resnet50-tiny", "--data", data, "--out", out, *TINY, "--steps", steps, *more)
+
+
+def forge(run: Path, changes: Mapping[str, object]) -> None:
+    """Give RUN/run.json other values, as a stranger would: dotted keys, and a checksum that fits again; None removes."""
+    facts = json.loads((run / "run.json").read_text())
+    del facts[SEAL]
+    for dotted, value in changes.items():
+        node, (*above, last) = facts, dotted.split(".")
+        for key in above:
+            node = node[key]
+        node[last] = value
+        if value is None:
+            del node[last]
+    (run / "run.json").write_text(json.dumps(sealed(facts)))
 
 
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:

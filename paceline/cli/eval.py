@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks.task import Place
     from paceline.trained import open_trained
 
-    system = _system(facts, flags.system)
+    system = _system(flags.run, facts, flags.system)
     names = [flags.checkpoint]
     if flags.checkpoint == "all":
         names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
@@ -131,13 +131,13 @@ def check_classes(classes: Sequence[str], facts: Mapping[str, Any], data: str) -
     )
 
 
-def _system(facts: Mapping[str, Any], asked: str) -> System:
+def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
     """Where to compute: as asked; else the run's own system, so that the run's own numbers come out, where it is to be had."""
     if asked:
         return choose_system(asked)
     import torch
 
-    own = saved_system(facts, "the run")
+    own = saved_system(facts, run)
     return own if own.accelerator == "cpu" or torch.cuda.is_available() else choose_system("auto")
 
 

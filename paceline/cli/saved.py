@@ -44,7 +44,7 @@ def saved_recipe(path: Path, named: Named, *, edited: bool = False) -> tuple[str
     name, task = named.recipe or facts["name"], named.task or facts["recipe"].get("task")
     facts = {**facts, "recipe": {**facts["recipe"], "task": task}}
     if not isinstance(task, str) or not is_in_file(task):
-        return facts["name"], of_built_in_task(facts, str(path)), facts
+        return facts["name"], of_built_in_task(facts, path), facts
     _refuse_unnamed(path, facts["name"], facts["recipe"]["task"], named)
     try:
         template = choose_recipe(name)
@@ -68,7 +68,7 @@ def saved_request(
     name, recipe, facts = saved_recipe(path, named, edited=True)
     controls = fill(Controls(), {**facts["controls"], "out": ""}, f"{path}: controls")
     check_controls(controls)
-    return (name, recipe, facts.get("system_name", "auto"), saved_system(facts, str(path))), controls, facts, rest
+    return (name, recipe, facts.get("system_name", "auto"), saved_system(facts, path)), controls, facts, rest
 
 
 def saved_count(facts: Mapping[str, Any], name: str) -> int:
@@ -93,9 +93,10 @@ def _refuse_unnamed(path: Path, name: str, task: str, named: Named) -> None:
     flags = [f"--{what} {shlex.quote(theirs[what])}" for what in missing]
     if len(missing) == 2 and same_file(name, task):
         flags = flags[1:]  # one file, which is named by either
+    whose = " and ".join(f"{what} {theirs[what]!r}" for what in missing)
     raise RecipeError(
-        f"{path}: its {' and '.join(missing)} come from Python, and code that a run names is not run unasked. "
-        f"Where you trust it:\n  {' '.join([named.again, *flags])}"
+        f"{path}: its {whose}: Python code that a run names is not run unasked. Where you trust it:\n"
+        f"  {' '.join([named.again, *flags])}"
     )
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.config.recipe import Recipe, refuse_outside
+from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Stem = Literal["imagenet", "small"]
@@ -50,6 +50,7 @@ def check_classification(recipe: Recipe[ResNetModel, PhotoInput]) -> None:
 
     Raises RecipeError naming the flag.
     """
+    refuse_huge(recipe)
     model, photo = recipe.model, recipe.input
     (low, high), (narrow, wide) = photo.area, photo.aspect
     refuse_outside(

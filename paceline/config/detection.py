@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.config.classification import Decoder
-from paceline.config.recipe import Recipe, refuse_outside
+from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Positive = Literal["above", "at_least"]
@@ -86,6 +86,7 @@ def check_detection(recipe: Recipe[SSDModel, BoxInput]) -> None:
 
     Raises RecipeError naming the flag.
     """
+    refuse_huge(recipe)
     model, photo, detect = recipe.model, recipe.input, recipe.model.detect
     levels = len(grids(photo.size))
     (small, large), (narrow, wide) = photo.crop_side, photo.crop_aspect

@@ -11,7 +11,7 @@ from typing import Literal
 
 from paceline.config.classification import Decoder
 from paceline.config.detection import Brightness, Jitter, Resize
-from paceline.config.recipe import Recipe, refuse_outside
+from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Norm = Literal["frozen", "batch", "group"]
@@ -146,6 +146,7 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
 
     Raises RecipeError naming the flag.
     """
+    refuse_huge(recipe)
     model, photo = recipe.model, recipe.input
     rpn, roi, mask, detect = model.rpn, model.roi, model.mask, model.detect
     levels = 7 - model.first_level

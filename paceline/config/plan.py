@@ -15,7 +15,7 @@ from typing import Literal
 
 from paceline.config.errors import RecipeError
 from paceline.config.loss_groups import cut_losses, group_refusal, recipe_loss_group
-from paceline.config.recipe import Recipe, Unit, check_recipe
+from paceline.config.recipe import MOST_EVALUATIONS, Recipe, Unit, check_recipe
 from paceline.config.schedule import learning_rate
 from paceline.config.system import System, check_system
 
@@ -182,8 +182,11 @@ def shorten(plan: Plan, *, steps: int = 0, eval_every: int = 0) -> Plan:
 
     steps       stop after this many; 0 = at the recipe's end
     eval_every  steps between evaluations; 0 = as the recipe says
+    Raises RecipeError for more evaluations than a run can hold.
     """
     stop = min(plan.total_steps, steps) if steps else plan.total_steps
+    if eval_every and stop // eval_every > MOST_EVALUATIONS:
+        raise RecipeError(f"--eval-every {eval_every}: more than {MOST_EVALUATIONS:,} evaluations in {stop:,} steps.")
     due = range(eval_every, stop + 1, eval_every) if eval_every else plan.eval_steps
     return replace(plan, stop_after=stop, eval_steps=tuple(sorted({step for step in due if step <= stop} | {stop})))
 
@@ -197,8 +200,12 @@ def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float,
     if at:
         points = {whole_steps(point * scale) for point in at}
     else:
-        count = max(0, math.floor((total / scale - first) / every + STEP_TOLERANCE)) + 1
-        points = {whole_steps((first + number * every) * scale) for number in range(count)}
+        count = max(0.0, (total / scale - first) / every + STEP_TOLERANCE)
+        if not count <= MOST_EVALUATIONS:
+            raise RecipeError(
+                f"--quality.every {every:g}: more than {MOST_EVALUATIONS:,} evaluations in {total:,} steps."
+            )
+        points = {whole_steps((first + number * every) * scale) for number in range(math.floor(count) + 1)}
     # The end of the run is always evaluated: a trained model without its number is worth little.
     return tuple(sorted({step for step in points if 1 <= step <= total} | {total}))
 

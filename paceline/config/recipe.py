@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -31,6 +31,8 @@ DATA_IMAGES = {
     "shapes": (2_000, 400),
     "shapes-boxes": (1_600, 320),
 }
+# Bounds of the whole numbers in a network and in its input (sides in pixels), of a step's images, and of evaluations.
+MOST_IN_MODEL, MOST_IN_INPUT, MOST_BATCH, MOST_EVALUATIONS = 2**16, 2**14, 2**24, 10**6
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def check_recipe(recipe: Recipe) -> None:
         raise RecipeError(f"--bn-span {recipe.bn_span}: BatchNorm statistics need at least one image.")
     optim, schedule, quality = recipe.optim, recipe.schedule, recipe.quality
     refuse_outside(
+        ("--global-batch", recipe.global_batch, recipe.global_batch <= MOST_BATCH, f"must be {MOST_BATCH:,} or less"),
+        ("--bn-span", recipe.bn_span, recipe.bn_span <= MOST_BATCH, f"must be {MOST_BATCH:,} or less"),
         ("--epochs", recipe.epochs, 0 <= recipe.epochs < math.inf, "the length must be finite and not negative"),
         ("--images-seen", recipe.images_seen, recipe.images_seen >= 0, "the length must not be negative"),
         ("--ema", recipe.ema, 0 <= recipe.ema < 1, "the decay per step lies in [0, 1)"),
@@ -170,6 +174,26 @@ def check_recipe(recipe: Recipe) -> None:
         raise RecipeError("--optim.nesterov: only kind sgd with momentum_form torch has a look-ahead gradient.")
     if not quality.at and not 0 < quality.every < math.inf:
         raise RecipeError(f"--quality.every {quality.every:g}: the distance between evaluations must be above 0.")
+
+
+def refuse_huge(recipe: Recipe[Any, Any]) -> None:
+    """Refuse counts, widths and sides of model and input that no network here can have: they would only fill the memory.
+
+    Raises RecipeError naming the flag.
+    """
+    for flag, node, most in (("--model", recipe.model, MOST_IN_MODEL), ("--input", recipe.input, MOST_IN_INPUT)):
+        for name, value in _whole_numbers(node, flag):
+            if value > most:
+                raise RecipeError(f"{name.replace('_', '-')} {value}: must be {most:,} or less.")
+
+
+def _whole_numbers(node: Any, above: str) -> Iterator[tuple[str, int]]:
+    for entry in fields(node):
+        value, name = getattr(node, entry.name), f"{above}.{entry.name}"
+        if is_dataclass(value):
+            yield from _whole_numbers(value, name)
+        elif isinstance(value, int | tuple):
+            yield from ((name, part) for part in (value if isinstance(value, tuple) else (value,)) if type(part) is int)
 
 
 def refuse_outside(*rules: tuple[str, Any, bool, str]) -> None:

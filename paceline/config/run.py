@@ -98,7 +98,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     changed   told, in a line, of a file whose content is not what was written; None: such a file is refused
     Raises UserError when it is not there, is not one, or was changed.
     """
-    file = path / "run.json" if path.is_dir() else path
+    file = run_file(path)
     try:
         facts = parse(file.read_bytes())
     except FileNotFoundError:
@@ -123,17 +123,21 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     return facts
 
 
-def saved_system(facts: Mapping[str, Any], where: str) -> System:
-    """The system in run.json.
+def run_file(path: Path) -> Path:
+    """The run.json that `path` means: itself, or the one in this run folder."""
+    return path / "run.json" if path.is_dir() else path
 
-    where   the run, for the message
+
+def saved_system(facts: Mapping[str, Any], path: Path) -> System:
+    """The system in the run.json that is, or is in, `path`.
+
     Raises RecipeError for a key of another version, and for a value that cannot describe a machine.
     """
     try:
         system = fill(System(), facts["system"], "system")
         check_system(system)
     except RecipeError as problem:
-        raise RecipeError(f"{where}: run.json: {problem}") from None
+        raise RecipeError(f"{run_file(path)}: {problem}") from None
     return system
 
 

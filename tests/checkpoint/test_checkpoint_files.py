@@ -34,7 +34,7 @@ def snapshot(seed: int = 0, **facts) -> Snapshot:
         "nothing": torch.zeros(0, 4),
     }
     momentum = {"fc.weight": torch.randn(5, 7, generator=generator)}
-    return Snapshot({"model": model, "optimiser": momentum}, {"step": 7, "best": {"top1": 0.5}, **facts})
+    return Snapshot({"model": model, "optimiser": momentum}, {"seed": 7, "best": {"top1": 0.5}, **facts})
 
 
 def assert_equal(one: Snapshot, other: Snapshot) -> None:

@@ -292,7 +292,8 @@ def test_a_task_of_ones_own_trains_and_is_evaluated(photos, own_file, tmp_path, 
     run = tmp_path / "run"
     said = command(capsys, "train", f"{own_file}:with_task", "--data", photos, "--out", run, *TINY, "--steps", 1)
     assert said.code == 0 and "my own task" in said.out
-    assert "my own task" in command(capsys, "eval", run).out
+    said = command(capsys, "eval", run, "--task", f"{own_file}:task")
+    assert said.code == 0 and "my own task" in said.out and "top1" in said.out
     refused(command(capsys, "show", f"{own_file}:with_task"), "memory")
     refused(command(capsys, "predict", run, photos / "val" / "ant"), "classification")
 

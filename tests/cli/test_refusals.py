@@ -17,6 +17,7 @@ from tiny_runs import TINY, command, make_photos, of_its_own, refused, train, wi
 from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
+from paceline.config.sealed import SEAL, sealed
 from paceline.models.weights import export_torchvision_state
 from paceline.tasks.classification import Classification, build_classifier
 
@@ -198,6 +199,7 @@ def test_two_processes_do_not_train_in_one_folder(photos, broken_off, capsys):
 
 
 def test_a_finished_run_is_never_written_to_again(photos, finished, capsys):
+    (finished / "report.html").write_text("as it was")
     before = tree(finished)
     refused(train(capsys, photos, finished), "--out", "finished")
     refused(command(capsys, "train", finished / "run.json", "--out", finished), "finished")
@@ -215,7 +217,8 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
     refused(command(capsys, "eval", tmp_path / "none"), "no run.json here")
     facts = json.loads((finished / "run.json").read_text())
     facts["recipe"]["optim"]["beta2"] = 0.9
-    file.write_text(json.dumps(facts))
+    del facts[SEAL]
+    file.write_text(json.dumps(sealed(facts)))
     refused(command(capsys, "train", file), "beta2", "another version")
 
 

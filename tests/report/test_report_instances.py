@@ -15,7 +15,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.log.console import Console
-from paceline.log.events import EventLog
+from paceline.log.events import EventLog, read_events
 from paceline.log.prose import leading_metrics
 from paceline.report import scene_pictures
 from paceline.report.detected import Scene, read_scenes
@@ -205,9 +205,11 @@ def test_boxes_alone_have_a_size_table_of_their_own_and_no_word_of_masks(run):
     for image in content["images"]:
         del image["masks"], image["truth"]["masks"]
     write_predictions(run, {name: value for name, value in content.items() if name != "mask_curves"})
-    log = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    kept = [{name: value for name, value in event.items() if "mask" not in name} for event in log]
-    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in kept))
+    events = read_events(run / "events.jsonl")
+    (run / "events.jsonl").unlink()
+    log = EventLog(run / "events.jsonl")
+    for event in events:
+        log.write(**{name: value for name, value in event.items() if "mask" not in name})
     text = Page(write_report(run).read_text(encoding="utf-8")).text
     assert "size | area | box AP | box AR | small | under 32 x 32 | 40.0 | 40.0" in text
     assert "mask" not in text.replace("mask_ap", "").replace("maskrcnn", "")  # the target stands in the recipe

@@ -1,0 +1,259 @@
+"""A run folder from somebody else: its run.json is data. No code that it names runs, and no value of it is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_runs import TINY, command, forge, make_photos, of_its_own, refused, without_report
+
+import paceline
+from paceline.cli.main import main
+from paceline.config.errors import UserError
+
+CANARY = """
+from pathlib import Path
+(Path(__file__).parent / "RAN").touch()
+from paceline.recipes import RECIPES
+from paceline.tasks import open_classification
+
+def recipe():
+    from dataclasses import replace
+    return replace(RECIPES["resnet50-tiny"](), task=__file__ + ":task")
+
+def task(recipe, controls, world, *, say):
+    return open_classification(recipe, controls, world, say=say)
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(run), *TINY, "--steps", "2"]
+        assert main(words) == 0
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    without_report(monkeypatch)
+
+
+@pytest.fixture
+def run(finished, tmp_path) -> Path:
+    """A copy that may be forged."""
+    return shutil.copytree(finished, tmp_path / "run", symlinks=True)
+
+
+@pytest.fixture
+def evil(run) -> Path:
+    """A Python file in the folder, that leaves RAN beside itself when it is imported."""
+    file = run / "evil.py"
+    file.write_text(CANARY)
+    return file
+
+
+def forgeries(file: Path) -> list[dict[str, object]]:
+    spellings = [str(file), os.path.relpath(file), f"~/{os.path.relpath(file, Path.home())}"]
+    return [
+        *({"recipe.task": f"{spelt}:task"} for spelt in spellings),
+        {"recipe.task": f"{file}:task", "name": f"{file}:recipe"},
+        {"recipe.task": "nothing", "name": f"{file}:recipe"},
+        {"name": f"{file}:recipe"},
+        {"system_name": f"{file}:recipe"},
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys, number):
+    forge(run, forgeries(evil)[number])
+    commands = [
+        ["eval", run], ["show", run], ["show", run / "run.json"], ["report", run], ["preview", run, "--out", tmp_path / "a.png"],
+        ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["convert", run / "checkpoints" / "last"],
+        ["train", run / "run.json", "--out", tmp_path / "again"],
+        ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2],
+    ]  # fmt: skip
+    ended = [command(capsys, *words) for words in commands]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(run)
+        ended.append(command(capsys, "eval", "."))
+    assert not (run / "RAN").exists()
+    assert all("Traceback" not in said.err and said.code in (0, 2) for said in ended), ended
+    if number < 5:
+        for said in (ended[0], ended[1], ended[7]):
+            refused(said, "task")
+    if number < 4:
+        with pytest.raises(UserError, match="task"):
+            paceline.load(run)
+        assert not (run / "RAN").exists()
+
+
+def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_path, capsys):
+    forge(run, {"recipe.task": f"{evil}:task", "name": f"{evil}:recipe"})
+    for words in (["eval", run], ["train", run / "run.json"]):
+        said = command(capsys, *words)
+        refused(said, "not run unasked", f"--task {evil}:task")
+        offered = said.err.strip().splitlines()[-1].split()
+        assert offered[:3] == ["paceline", *map(str, words)] and not (run / "RAN").exists()
+        said = command(capsys, *offered[1:], *(["--out", tmp_path / "again"] if words[0] == "train" else []))
+        assert said.code == 0 and (run / "RAN").exists(), said
+        (run / "RAN").unlink()
+
+
+def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
+    other = tmp_path / "mine.py"
+    other.write_text(CANARY)
+    forge(run, {"recipe.task": f"{other}:task", "name": f"{evil}:recipe"})
+    refused(command(capsys, "eval", run, "--task", f"{other}:task"), f"--recipe {evil}:recipe")
+    assert not (run / "RAN").exists() and not (tmp_path / "RAN").exists()
+    # What the command line names is taken in place of what the run names.
+    forge(run, {"recipe.task": f"{evil}:task"})
+    said = command(capsys, "eval", run, "--task", f"{other}:task", "--recipe", f"{other}:recipe")
+    assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
+
+
+def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_path, capsys):
+    words = ["train", f"{evil}:recipe", "--data", photos, "--out", tmp_path / "mine", *TINY, "--steps", 4]
+    assert command(capsys, *words, "--save-every", 2).code == 0
+    lines = (tmp_path / "mine" / "events.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "mine" / "events.jsonl").write_text("".join(line for line in lines if '"end"' not in line))
+    said = command(capsys, *words)
+    assert said.code == 0 and "resumed from step-000004" in said.out, said
+
+
+def test_a_path_that_a_run_names_is_said_to_come_from_it(run, tmp_path, capsys):
+    (tmp_path / "private" / "letters").mkdir(parents=True)
+    forge(run, {"controls.data": str(tmp_path / "private")})
+    refused(command(capsys, "eval", run), "run.json names the data set", "name another with --data", "letters", lines=6)
+    said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again")
+    refused(said, "letters", lines=6)
+    assert f"--data {str(tmp_path / 'private')!r}: as {run / 'run.json'} names it" in said.out
+    said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again", "--data", tmp_path / "private")
+    assert "names it" not in said.out
+
+
+ABSURD = {
+    "world": "x", "world missing": None, "plan": [], "system": 5, "system.accelerator": 3, "system.precision": "fp64",
+    "system.prefetch": 10**9, "system.intra_op_threads": 10**6, "system.loader_threads": -1, "system.compile": "yes",
+    "system.memory_gib": 10**400, "system.per_node": 1.5, "system.odd": 1, "threads.intra_op": 10**6, "format": 2,
+}  # fmt: skip
+# Refused as the flag of that name would be.
+FLAGS = ("controls.limit_val", "system.intra_op_threads", "system.loader_threads")
+ABSURD_TO_EVAL = {
+    "recipe.task": 5, "recipe.model.width": 2**40, "recipe.model.depth": 51, "recipe.model": "x", "recipe.input.size": "x",
+    "recipe.input.area": [0.1], "recipe.input.mean": ["a", 0, 0], "recipe.optim.lr": "fast", "recipe.global_batch": True,
+    "recipe.quality.targets": [["top1", "high"]], "recipe.epochs": 10**400, "recipe.odd": 1, "plan.images_per_forward": 0,
+    "plan.images_per_forward missing": None, "controls.data": 5, "controls.limit_val": -1, "classes": "abc", "classes[]": [1, 2, 3],
+    "data.category_ids": "x", **{name: value for name, value in ABSURD.items() if not name.startswith("threads")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABSURD_TO_EVAL)
+def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, capsys, name):
+    forge(run, {name.removesuffix(" missing").removesuffix("[]"): ABSURD_TO_EVAL[name]})
+    last = name.removesuffix(" missing").removesuffix("[]").rpartition(".")[2]
+    refused(command(capsys, "eval", run), "" if last == "width" else last.replace("_", "-") if name in FLAGS else last)
+    if not name.startswith(("plan", "controls")):
+        refused(command(capsys, "predict", run, photos / "val" / "ant", "--out", tmp_path / "found"))
+    assert "Traceback" not in command(capsys, "show", run).err
+    assert "Traceback" not in command(capsys, "report", run).err
+    assert "Traceback" not in command(capsys, "train", run / "run.json", "--out", tmp_path / "a", "--steps", 1).err
+
+
+def unfinished(run: Path) -> None:
+    """Take the `end` event away, as a kill just before it does."""
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(line for line in lines if '"event": "end"' not in line))
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_a_run_with_an_absurd_value_is_not_resumed(run, photos, capsys, name):
+    unfinished(run)
+    forge(run, {name.removesuffix(" missing"): ABSURD[name]})
+    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2)
+    last = name.removesuffix(" missing").rpartition(".")[2]
+    refused(said, last.replace("_", "-") if name in FLAGS else last)
+
+
+def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_with_a_word(
+    run, photos, tmp_path, capsys
+):
+    facts = json.loads((run / "run.json").read_text())
+    facts["recipe"]["seed"] = 9
+    (run / "run.json").write_text(json.dumps(facts, indent=4))
+    unfinished(run)
+    words = ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    for refusal in (["eval", run], ["predict", run, photos / "val" / "ant"], words):
+        refused(command(capsys, *refusal), "edited by hand", f"paceline train {run}/run.json --out ANOTHER")
+    said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again")
+    assert said.code == 0 and "edited by hand" in said.err and "taken as it stands" in said.err, said
+    assert json.loads((tmp_path / "again" / "run.json").read_text())["recipe"]["seed"] == 9
+    assert command(capsys, "eval", tmp_path / "again").code == 0
+    assert command(capsys, "report", run).code == 0 and "edited by hand" in (run / "report.html").read_text()
+
+
+def test_a_run_json_that_was_only_laid_out_anew_is_the_same(run, capsys):
+    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()), sort_keys=True))
+    assert command(capsys, "eval", run).code == 0
+
+
+def test_what_is_no_text_file_in_a_run_gets_one_sentence(run, photos, capsys):
+    unfinished(run)
+    words = ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    events, saved = (run / "events.jsonl").read_bytes(), (run / "run.json").read_bytes()
+    (run / "STOP").mkdir()
+    refused(command(capsys, *words), "STOP", "folder")
+    (run / "STOP").rmdir()
+    (run / "run.json").write_text("[" * 100_000)
+    for refusal in (words, ["eval", run], ["report", run], ["show", run]):
+        refused(command(capsys, *refusal), "run.json", "nested too deep")
+    (run / "run.json").write_bytes(saved)
+    (run / "events.jsonl").unlink()
+    (run / "events.jsonl").mkdir()
+    refused(command(capsys, *words), "events.jsonl", "directory")
+    refused(command(capsys, "report", run), "events.jsonl", "directory")
+    (run / "events.jsonl").rmdir()
+    (run / "events.jsonl").write_bytes(events)
+    (run / "mllog.txt").rename(run / "kept")
+    (run / "mllog.txt").mkdir()
+    refused(command(capsys, *words), "mllog.txt", "directory")
+
+
+def test_lines_that_no_run_writes_are_left_out_and_named(run, photos, capsys):
+    unfinished(run)
+    whole = (run / "events.jsonl").read_bytes()
+    strange = [
+        '{"event": "eval", "step": 6, "top1": "x"}',
+        '{"event": "end", "step": 18}',
+        "[" * 100_000,
+        "\\udcff",
+        "",
+    ]
+    (run / "events.jsonl").write_bytes(whole + "\n".join(strange).encode() + b"\n")
+    (run / "mllog.txt").write_bytes(
+        (run / "mllog.txt").read_bytes() + b"\xff\xfe :::MLLOG\n:::MLLOG " + b"[" * 100_000 + b"\n"
+    )
+    assert command(capsys, "report", run).code == 0
+    lines = whole.count(b"\n")
+    assert f"lines {', '.join(str(lines + place) for place in range(1, 6))}" in (run / "report.html").read_text()
+    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2)
+    assert said.code == 0 and "events.jsonl: lines" in said.out and "mllog.txt: lines" in said.out, said
+    assert (run / "events.jsonl").read_bytes().startswith(whole)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--global-batch", 2**40, "--optim.lr", 1], ["--epochs", "1e300"], ["--input.size", 10**9]]
+)
+def test_a_flag_that_no_machine_could_follow_is_refused_by_its_name(photos, tmp_path, capsys, flags):
+    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "run", "--quality.unit", "epochs"]
+    refused(command(capsys, *words, *TINY, *flags), "quality.every" if "--epochs" in flags else str(flags[0]))
