@@ -9,14 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from paceline.config.errors import RecipeError
-from paceline.config.system import System
+from paceline.config.system import MOST_THREADS, System
 from paceline.dist.world import World
 from paceline.systems.detect import cpu_cores
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# More compute threads than any machine has cores; OpenMP would end the process without a word.
-MOST_THREADS = 4096
 
 
 def choose_device(system: System, local_rank: int, local_world: int = 1) -> torch.device:

@@ -13,7 +13,7 @@ from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "bf16", "fp16"]
-# More than any machine has, or can use.
+# More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
 MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
 
 

@@ -14,9 +14,10 @@ import torch
 from paceline.checkpoint import write
 from paceline.checkpoint.layout import list_steps, step_name
 from paceline.checkpoint.read import check_same_recipe, find_checkpoint, load_checkpoint, newest_valid
-from paceline.checkpoint.snapshot import Snapshot, bytes_of, copy_into, snapshot_bytes, unusual_strides
+from paceline.checkpoint.snapshot import Snapshot, are_dense, bytes_of, copy_into, snapshot_bytes, unusual_strides
 from paceline.checkpoint.write import save_checkpoint
 from paceline.config.errors import CheckpointError
+from paceline.config.sealed import SEAL, sealed
 
 
 def snapshot(seed: int = 0, **facts) -> Snapshot:
@@ -190,10 +191,36 @@ def damage(path: Path, how: str) -> None:
     elif how == "facts":
         state = (path / "state.json").read_text()
         (path / "state.json").write_text(state.replace("0.5", "0.6"))
-    elif how == "foreign path":
+    else:
         index = json.loads((path / "index.json").read_text())
-        index["files"]["../../secret.safetensors"] = index["files"].pop("model.safetensors")
-        (path / "index.json").write_text(json.dumps(index))
+        del index[SEAL]
+        FORGED[how](index)
+        (path / "index.json").write_text(json.dumps(sealed(index)))
+
+
+def foreign_path(index: dict) -> None:
+    index["files"]["../../secret.safetensors"] = index["files"].pop("model.safetensors")
+
+
+def overlapping(index: dict) -> None:
+    index["strides"]["model"]["fc.turned"] = [1, 1]
+
+
+# An index whose checksum fits, and whose content cannot be: what only a person could have written.
+FORGED = {
+    "foreign path": foreign_path,
+    "overlapping strides": overlapping,
+    "strides of another rank": lambda index: index["strides"]["model"].update({"fc.turned": [1]}),
+    "strides that are text": lambda index: index["strides"]["model"].update({"fc.turned": "ab"}),
+    "an entry that is text": lambda index: index["files"].update({"model.safetensors": "x"}),
+    "an entry without a checksum": lambda index: index["files"].update({"model.safetensors": {"bytes": 3}}),
+    "files that are a list": lambda index: index.update(files=["model.safetensors", "state.json"]),
+    "no facts": lambda index: index["files"].pop("state.json"),
+    "a negative step": lambda index: index.update(step=-3),
+    "a step that is text": lambda index: index.update(step="3"),
+    "another step": lambda index: index.update(step=4),
+    "no format": lambda index: index.pop("format"),
+}
 
 
 DAMAGES = {
@@ -203,7 +230,7 @@ DAMAGES = {
     "index torn": "index.json: damaged",
     "index gone": "index.json is missing",
     "facts": "state.json: damaged",
-    "foreign path": "index.json: damaged",
+    **dict.fromkeys(FORGED, "step-000003"),
 }
 
 
@@ -261,3 +288,50 @@ def test_another_recipe_is_refused_by_its_differing_keys():
     assert "optim.momentum: absent in the checkpoint, 0.9 now" in text
     assert "model.depth" in text and "optim.lr" not in text and "--weights" in text
     check_same_recipe(saved, now, ignore=("epochs", "optim.momentum", "model"))
+
+
+def test_an_index_that_was_changed_in_one_number_is_damaged(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, snapshot(step))
+    file = tmp_path / "step-000002" / "index.json"
+    index = json.loads(file.read_text())
+    index["strides"]["model"]["fc.turned"] = [7, 1]  # a dense layout too, of other values
+    file.write_text(json.dumps(index))
+    said: list[str] = []
+    found = newest_valid(tmp_path, said.append)
+    assert found is not None and found[0].name == "step-000001" and "index.json: damaged" in said[0]
+
+
+def test_a_checkpoint_that_the_caller_cannot_use_is_skipped_by_name(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, snapshot(step, position=step))
+
+    def odd_only(found: Snapshot) -> None:
+        if found.facts["position"] % 2 == 0:
+            raise CheckpointError("it is even")
+
+    said: list[str] = []
+    found = newest_valid(tmp_path, said.append, odd_only)
+    assert found is not None and found[0].name == "step-000001"
+    assert said == [f"skipping step-000002: {tmp_path / 'step-000002'}: it is even."]
+
+
+def test_facts_are_not_replaced_in_a_damaged_checkpoint(tmp_path):
+    path = save_checkpoint(tmp_path, 7, snapshot())
+    damage(path, "facts")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    with pytest.raises(CheckpointError, match=r"state\.json: damaged"):
+        write.revise_facts(tmp_path, 7, {"best": {}})
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "dense"),
+    [
+        ((2, 3), (3, 1), True), ((2, 3), (1, 2), True), ((4, 3, 1, 1), (3, 1, 3, 3), True), ((1, 1), (0, 7), True),
+        ((3, 3), (2, 2), False), ((2, 3), (0, 1), False), ((2, 3), (4, 1), False), ((2, 3), (-3, 1), False),
+        ((), (), True), ((1,), (-1,), False),
+    ],
+)  # fmt: skip
+def test_strides_are_dense_only_as_a_permutation_of_the_shape(shape, strides, dense):
+    assert are_dense(shape, strides) == dense

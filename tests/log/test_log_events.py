@@ -162,3 +162,40 @@ def test_a_folder_that_cannot_be_written_is_a_users_error_that_names_the_file(tm
 def test_a_full_disk_is_a_users_error_with_the_next_step():
     with pytest.raises(UserError, match=r"No space left on device.*\n.*resumes"):
         write(EventLog(Path("/dev/full")), "train", 10)
+
+
+def test_every_flipped_bit_of_a_line_is_noticed_and_the_other_lines_stay(tmp_path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    for step in (10, 20, 30):
+        write(log, "eval", step)
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    said: list[str] = []
+    for bit in range(8 * (len(second) - 1)):
+        flipped = bytearray(second)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(first + flipped + third)
+        del said[:]
+        assert [event["step"] for event in read_events(path, said.append)] == [10, 30]
+        assert said[0].startswith(f"{path}: line") and "damaged" in said[0]
+    path.write_bytes(first + second[:-1] + b"\x0b" + third)
+    assert [event["step"] for event in read_events(path, said.append)] == [10] and "line 2 damaged" in said[-1]
+
+
+def test_resuming_cuts_damaged_lines_and_says_which(tmp_path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    for step in (10, 20, 30):
+        write(log, "train", step)
+    path.write_bytes(path.read_bytes().replace(b'"step": 20', b'"step": 21'))
+    log = EventLog(path)
+    assert log.damage() == [f"{path}: line 2 damaged (checksum): left out"]
+    assert log.truncate_after(30) == 1 and log.damage() == []
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "no end" in EventLog(path).damage()[0]
+
+
+def test_what_is_no_file_is_a_users_error(tmp_path):
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"events\.jsonl: cannot be read"):
+        read_events(tmp_path / "events.jsonl")

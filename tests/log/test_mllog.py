@@ -223,3 +223,33 @@ def test_a_decay_that_is_no_polynomial_has_no_power_and_names_its_boundaries():
     assert "sgd_opt_learning_rate_decay_poly_power" not in facts and "lars_epsilon" not in facts
     assert facts["opt_learning_rate_decay_boundary_epochs"] == [30, 60]
     assert facts["opt_learning_rate_warmup_epochs"] == 5
+
+
+@pytest.mark.parametrize("key", ["eval_samples", "block_start"])
+def test_a_damaged_line_is_named_and_cut_and_the_log_is_not_begun_anew(tmp_path, key):
+    path = tmp_path / "mllog.txt"
+    log = MLLog(path)
+    begin(log)
+    block(log, 1, 1, 0.5)
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = next(place for place, line in enumerate(lines) if b'"%s"' % key.encode() in line)
+    for damaged in (
+        b"\xff\xfe" + lines[number],
+        lines[number].replace(b'"key":', b'"key";'),
+        b":::MLLOG " + b"[" * 100_000 + b"\n",
+    ):
+        path.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
+        log = MLLog(path)
+        assert log.started and log.damage == [f"{path}: line {number + 1} damaged: left out"]
+        assert log.truncate_after(1000) == 1
+        assert path.read_bytes() == b"".join([*lines[:number], *lines[number + 1 :]])
+
+
+@pytest.mark.parametrize("odd", ['"metadata": 5', '"metadata": {"step_num": "x"}', '"metadata": [], "key": []'])
+def test_a_line_of_odd_types_does_no_harm(tmp_path, odd):
+    path = tmp_path / "mllog.txt"
+    begin(MLLog(path))
+    with path.open("a") as file:
+        file.write(f":::MLLOG {{{odd}}}\n")
+    MLLog(path).truncate_after(100)
+    assert all(isinstance(line, dict) for line in records(path))

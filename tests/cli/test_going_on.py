@@ -1,0 +1,162 @@
+"""What a run keeps when it goes on, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import TINY, command, forge, make_photos, of_its_own, refused, without_report
+
+from paceline.cli.main import main
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+@pytest.fixture(scope="module")
+def two_threads(photos, tmp_path_factory) -> Path:
+    """A finished run of two compute threads, the automatic number of a machine of two cores."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        patch.setenv("OMP_NUM_THREADS", "2")
+        words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(run), *TINY, "--save-every", "2"]
+        assert main([*words, "--steps", str(STEPS)]) == 0
+    torch.set_num_threads(before)
+    return run
+
+
+@pytest.fixture
+def run(two_threads, tmp_path, monkeypatch) -> Path:
+    """A copy as a kill leaves it once the checkpoint of step 2 is whole."""
+    without_report(monkeypatch)
+    run = shutil.copytree(two_threads, tmp_path / "run", symlinks=True)
+    shutil.rmtree(run / "checkpoints" / f"step-{STEPS:06d}")
+    for link in ("last", "best"):
+        (run / "checkpoints" / link).unlink()
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(line for line in lines if '"step": 2' in line))
+    return run
+
+
+@pytest.fixture(autouse=True)
+def own_threads():
+    """Leave torch as it was."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def threads_of(run: Path) -> int:
+    return json.loads((run / "run.json").read_text())["threads"]["intra_op"]
+
+
+def words_for(photos: Path, run: Path) -> list[object]:
+    return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--save-every", 2, "--steps", STEPS]
+
+
+def test_on_fewer_cores_a_run_keeps_its_threads_and_so_its_bits(photos, two_threads, run, capsys, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(cores)])
+    try:
+        said = command(capsys, *words_for(photos, run))
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert said.code == 0 and "2 threads, as before, on 1 core" in said.out, said
+    assert torch.get_num_threads() == 2 and threads_of(run) == 2
+    for name in ("model.safetensors", "optimiser.safetensors"):
+        one, other = (folder / "checkpoints" / "last" / name for folder in (run, two_threads))
+        assert one.read_bytes() == other.read_bytes()
+    # The run is still one that chooses: its repetition elsewhere takes that machine's cores.
+    assert json.loads((run / "run.json").read_text())["system"]["intra_op_threads"] == 0
+
+
+def test_a_number_that_the_command_names_wins_and_is_said(photos, run, capsys):
+    said = command(capsys, *words_for(photos, run), "--system.intra-op-threads", 1)
+    assert said.code == 0 and "computes with 1 thread, 2 before" in said.out, said
+    assert torch.get_num_threads() == 1 and threads_of(run) == 1
+
+
+def test_another_flag_of_the_system_does_not_change_the_threads(photos, run, capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said = command(capsys, *words_for(photos, run), "--system.prefetch", 2)
+    assert said.code == 0 and threads_of(run) == 2 and "sums round differently" not in said.out
+
+
+@pytest.mark.parametrize("threads", [10**6, -1, "2", True])
+def test_a_number_of_threads_that_cannot_be_is_refused(photos, run, capsys, threads):
+    forge(run, {"threads.intra_op": threads})
+    refused(command(capsys, *words_for(photos, run)), "threads.intra_op")
+
+
+def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two_threads, tmp_path, capsys):
+    run = shutil.copytree(two_threads, tmp_path / "run", symlinks=True)
+    (run / ".report.html.part").write_text("<html>cut off")
+    assert not (run / "report.html").exists()
+    refused(command(capsys, *words_for(photos, run)), "finished", "written now", "report.html")
+    assert "</html>" in (run / "report.html").read_text()
+    assert not (run / ".report.html.part").exists()
+    said = command(capsys, *words_for(photos, run))
+    refused(said, "finished")
+    assert "written now" not in said.err
+
+
+def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
+    from paceline.log.recorder import Recorder
+
+    passed = Recorder.passed
+
+    def passed_and_stopped(self, step, seconds):
+        (run / "STOP").mkdir(exist_ok=True)
+        passed(self, step, seconds)
+
+    monkeypatch.setattr(Recorder, "passed", passed_and_stopped)
+    said = command(capsys, *words_for(photos, run))
+    assert said.code == 75 and "once STOP is removed" in said.out, said
+    refused(command(capsys, *words_for(photos, run)), "STOP", "folder")
+    (run / "STOP").rmdir()
+    monkeypatch.setattr(Recorder, "passed", passed)
+    assert command(capsys, *words_for(photos, run)).code == 0
+
+
+def test_weights_out_of_a_checkpoint_are_checked_also_where_the_file_itself_is_named(photos, run, tmp_path, capsys):
+    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "new", *TINY, "--steps", 1, "--weights"]
+    model = run / "checkpoints" / f"step-{2:06d}" / "model.safetensors"
+    assert command(capsys, *words, model).code == 0
+    shutil.rmtree(tmp_path / "new")
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    refused(command(capsys, *words, model), "model.safetensors: damaged")
+    refused(command(capsys, *words, model.parent), "model.safetensors: damaged")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_threads, capsys):
+    from paceline.checkpoint.read import load_checkpoint
+    from paceline.checkpoint.snapshot import Snapshot
+    from paceline.checkpoint.write import save_checkpoint
+
+    whole = load_checkpoint(run / "checkpoints" / "step-000002")
+    odd = {"best_step": -5, "world": 0, "meters": [], "best": {"top1": "x"}, "seconds": "1", "evaluation_pending": 1}
+    odd |= {"recipe": 5, "data_hash": None}
+    for step, (name, value) in enumerate(odd.items(), start=3):
+        save_checkpoint(run / "checkpoints", step, Snapshot(whole.tensors, {**whole.facts, "step": step, name: value}))
+    save_checkpoint(run / "checkpoints", 20, Snapshot({"model": {}}, {**whole.facts, "step": 20}))
+    save_checkpoint(run / "checkpoints", 21, Snapshot(whole.tensors, {"step": 21}))
+    said = command(capsys, *words_for(photos, run))
+    assert said.code == 0 and said.out.count("skipping step-") == len(odd) + 2, said
+    assert "resumed from step-000002" in said.out
+    name = "model.safetensors"
+    one, other = (folder / "checkpoints" / f"step-{STEPS:06d}" / name for folder in (run, two_threads))
+    assert one.read_bytes() == other.read_bytes()
