@@ -110,6 +110,16 @@ def flipped(file: Path, random: Random) -> Iterator[str]:
             file.write_bytes(content)
 
 
+def kind_of(file: Path) -> str:
+    return "index/*.npy" if file.suffix == ".npy" else file.name
+
+
+def any_file(files: list[Path], random: Random) -> Path:
+    """Each kind of file as often as another, however many there are of it."""
+    kind = random.choice(sorted({kind_of(file) for file in files}))
+    return random.choice([file for file in files if kind_of(file) == kind])
+
+
 def result_of(verb: str, place: Path, out: str) -> dict[str, Any]:
     """What a command was for: the numbers, the predictions, or the run's weights and its logs less their clocks."""
     if verb == "eval":
@@ -196,10 +206,9 @@ def carry_out(number: int, flips: Flips) -> None:
     random, counts, failures = Random(SEED), Counter(), []
     for place in range(number):
         verb = ("resume", "eval", "predict")[place % 3]
-        file = random.choice(flips.setup.files(verb))
+        file = any_file(flips.setup.files(verb), random)
         found, which = flips.one(verb, file, random)
-        name = "index/*.npy" if file.suffix == ".npy" else file.name
-        counts[verb, name, found] += 1
+        counts[verb, kind_of(file), found] += 1
         if not found.islower():
             failures.append(f"{found}: {which}")
     with flips.capsys.disabled():
@@ -223,7 +232,9 @@ def test_a_flipped_bit_is_named_or_without_effect_in_2000_commands(setup, tmp_pa
 def read_checkpoint(file: Path) -> Any:
     snapshot = load_checkpoint(file.parent, check_snapshot)
     groups = {
-        group: {name: (tensor.stride(), sha256(tensor.contiguous().numpy()).digest()) for name, tensor in tensors.items()}
+        group: {
+            name: (tensor.stride(), sha256(tensor.contiguous().numpy()).digest()) for name, tensor in tensors.items()
+        }
         for group, tensors in snapshot.tensors.items()
     }
     return groups, snapshot.facts
@@ -275,9 +286,8 @@ def test_a_flipped_bit_never_passes_a_reader(setup, boxes, tmp_path, nightly):
     files += sorted(path for path in copy.rglob("*") if path.is_file() and path.stat().st_size)
     whole = {file: repr(read(file)) for file in files}
     random, passed = Random(SEED), []
-    kinds = sorted({file.suffix for file in files})
-    for place in range(LONG if nightly else UNDER_READERS):
-        file = random.choice([file for file in files if file.suffix == kinds[place % len(kinds)]])
+    for _ in range(LONG if nightly else UNDER_READERS):
+        file = any_file(files, random)
         with flipped(file, random) as which:
             try:
                 found = repr(read(file))
