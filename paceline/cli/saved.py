@@ -90,9 +90,10 @@ def _refuse_unnamed(path: Path, name: str, task: str, named: Named) -> None:
     ]
     if not missing:
         return
-    flags = [f"--{what} {shlex.quote(theirs[what])}" for what in missing]
     if len(missing) == 2 and same_file(name, task):
-        flags = flags[1:]  # one file, which is named by either
+        missing = ["task"]  # one file, which is named by either
+    wanted = {what: given[what] or theirs[what] for what in theirs if given[what] or what in missing}
+    flags = [f"--{what} {shlex.quote(where if where.isprintable() else '?')}" for what, where in wanted.items()]
     whose = " and ".join(f"{what} {theirs[what]!r}" for what in missing)
     raise RecipeError(
         f"{path}: its {whose}: Python code that a run names is not run unasked. Where you trust it:\n"

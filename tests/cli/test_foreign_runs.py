@@ -110,11 +110,18 @@ def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_
         (run / "RAN").unlink()
 
 
+def test_a_name_that_would_move_the_terminals_cursor_is_not_printed(run, capsys):
+    forge(run, {"recipe.task": "\x1b[2J.py:task"})
+    said = command(capsys, "eval", run)
+    refused(said, "not run unasked", r"\x1b[2J.py:task")
+    assert "\x1b" not in said.err
+
+
 def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
     other = tmp_path / "mine.py"
     other.write_text(CANARY)
     forge(run, {"recipe.task": f"{other}:task", "name": f"{evil}:recipe"})
-    refused(command(capsys, "eval", run, "--task", f"{other}:task"), f"--recipe {evil}:recipe")
+    refused(command(capsys, "eval", run, "--task", f"{other}:task"), f"--recipe {evil}:recipe --task {other}:task")
     assert not (run / "RAN").exists() and not (tmp_path / "RAN").exists()
     # What the command line names is taken in place of what the run names.
     forge(run, {"recipe.task": f"{evil}:task"})
