@@ -17,7 +17,10 @@ def is_in_file(name: str) -> bool:
 
 def same_file(name: str, other: str) -> bool:
     """Whether two such names are of one Python file, however its path is spelt."""
-    return is_in_file(name) and is_in_file(other) and _file(name).resolve() == _file(other).resolve()
+    try:
+        return is_in_file(name) and is_in_file(other) and _file(name).resolve() == _file(other).resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, an unknown ~user, a NUL: no file at all
+        return False
 
 
 def from_file(where: str, noun: str) -> Any:
