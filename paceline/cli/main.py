@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a reader that went away can still be noticed
         return code
     except UserError as problem:
-        complain(f"paceline: {problem}")
+        complain(f"paceline: {problem}", problem)
         return USER_ERROR
     except KeyboardInterrupt:
         complain("paceline: interrupted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from paceline.config.errors import UserError
+from paceline.config.errors import RankError, UserError
 
 
 def speaks() -> bool:
@@ -18,7 +18,7 @@ def speaks() -> bool:
         return True
 
 
-def complain(text: str) -> None:
-    """One error message a node: ranks that fail alike for the same reason would repeat it."""
-    if speaks():
+def complain(text: str, problem: BaseException | None = None) -> None:
+    """One error message a node: ranks that fail alike for the same reason would repeat it. A RankError is always said."""
+    if isinstance(problem, RankError) or speaks():
         print(text, file=sys.stderr)

@@ -18,3 +18,11 @@ class DataError(UserError):
 
 class CheckpointError(UserError):
     """A checkpoint or weight file that is damaged, or belongs to something else."""
+
+
+class RankError(UserError):
+    """One rank's own trouble, which it must say itself: its node's first rank may not be there, or have another."""
+
+
+class AlikeError(UserError):
+    """What every rank raises at the same point with the same text: said once a node, and all leave in good order."""

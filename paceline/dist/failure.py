@@ -5,11 +5,10 @@ traceback first and then sets that key; the others print one line and leave. A r
 rank 0 notices; rank 0's own silence is noticed by all. A collective that breaks because its peer has gone is no cause
 but an echo: such a rank waits for the cause to be found instead of printing a traceback of its own.
 A second thread watches the first, because a request to a host that lost its power is never answered.
+Whatever a rank did not sign (paceline/dist/messages.py) is no reason to end, and no failure ends with exit code 0.
 Silence is counted in looks, not on a clock, so a suspended machine wakes up without a false alarm.
 """
 
-# torch documents TCPStore, PrefixStore and Store as public, but does not re-export them in a way checkers accept.
-# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import contextlib
@@ -20,11 +19,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 
 from paceline.config.errors import UserError
-from paceline.dist.rendezvous import name_ranks
+from paceline.dist.messages import Messages, printable
+from paceline.dist.roll_call import name_ranks
 
 FAILED_EXIT, USER_EXIT = 3, 2
 # These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.
@@ -36,36 +37,35 @@ ECHO_SECONDS = 7.0
 # How long the rank that serves the store lingers for the others to read why they end.
 LINGER_SECONDS = 5.0
 COURTESY_SECONDS = 1.0
-BYE = b"bye"
+BYE = "bye"
 
 
 class Watch:
-    """The two threads of one rank. `store` must be a connection that nobody else uses.
+    """The two threads of one rank. `messages` must have a connection that nobody else uses.
 
-    rank, world, local_rank  this process's place
+    rank, world              this process's place
     serves                   whether this process serves the store, so that its end ends all talk
     stale_seconds            silence after which a rank counts as lost
     """
 
     def __init__(
         self,
-        store: dist.Store,
+        messages: Messages,
         *,
         rank: int,
         world: int,
-        local_rank: int,
         serves: bool,
         address: str,
         stale_seconds: float = 20.0,
         poll_seconds: float = 0.5,
     ):
         self.before_exit: list[Callable[[str], None]] = []
-        self._store, self._serves, self._address = store, serves, address
-        self._rank, self._world, self._local_rank = rank, world, local_rank
+        self._messages, self._serves, self._address = messages, serves, address
+        self._rank, self._world = rank, world
         self._stale_looks, self._poll = max(2, round(stale_seconds / poll_seconds)), poll_seconds
         self._suspect_looks = max(2, round(min(SUSPECT_SECONDS, stale_seconds) / poll_seconds))
         self._watched = range(1, world) if rank == 0 else range(1)
-        self._seen = {peer: (b"", 0) for peer in self._watched}  # peer -> (last beat, looks without a new one)
+        self._seen = {peer: ("", 0) for peer in self._watched}  # peer -> (last beat, looks without a new one)
         self._beats = self._looks_without_answer = 0
         self._suspicious = self._reporting = False
         self._stop = threading.Event()
@@ -83,7 +83,7 @@ class Watch:
         if not self._serves:
             self._stop.set()
             self._talker.join()
-            self._store.set(f"beat/{self._rank}", BYE.decode())
+            self._messages.set(f"beat/{self._rank}", BYE)
             return
         # Keeps watching meanwhile: a rank that dies on its last metres still ends this wait, by name.
         while any(beat != BYE for beat, _ in self._seen.values()):
@@ -102,7 +102,7 @@ class Watch:
             # The talker ends this process as soon as the cause is known; past that time nobody is missing.
             time.sleep(SUSPECT_SECONDS + ECHO_SECONDS)
         try:
-            first = self._store.add("failed/count", 1) == 1
+            first = self._messages.claim("first to fail", str(self._rank)) == str(self._rank)
         except RuntimeError:  # the store's host went first; the talker is about to say so
             time.sleep(LINGER_SECONDS)
             first = True
@@ -115,7 +115,9 @@ class Watch:
         else:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
         print(f"rank {self._rank} (of {self._world}) failed:\n{text}", file=sys.stderr, flush=True)
-        self._publish(self._rank, traceback.format_exception_only(type(error), error)[-1].strip(), code)
+        if code == FAILED_EXIT:
+            text = traceback.format_exception_only(type(error), error)[-1].strip()
+        self._publish(self._rank, text, code)
         self._wait_for_readers(self._rank)
         self._stop.set()
         # Threads that never end (a loader's, a communicator's) must not keep a failed process.
@@ -126,25 +128,26 @@ class Watch:
         while not self._stop.wait(self._poll):
             try:
                 self._beats += 1
-                self._store.set(f"beat/{self._rank}", str(self._beats))
-                if not self._reporting and self._store.check(["failed"]):
-                    self._leave(**json.loads(self._store.get("failed")))
+                self._messages.set(f"beat/{self._rank}", str(self._beats))
+                failed = None if self._reporting else self._messages.get("failed")
+                if failed is not None:
+                    self._leave(**_readable(failed))
                 if self._suspicious:
-                    self._store.set("suspicious", "1")
-                self._look(self._suspicious or self._store.check(["suspicious"]))
+                    self._messages.set("suspicious", "1")
+                self._look(self._suspicious or self._messages.get("suspicious") is not None)
             except RuntimeError as error:  # torch's DistError
                 if self._stop.is_set():
                     return
-                text = f"its store at {self._address} is gone ({str(error).splitlines()[0]})"
+                text = f"its store at {self._address} is gone ({printable(str(error).splitlines()[0])})"
                 self._leave(0, text, FAILED_EXIT, store_lost=True)
             self._looks_without_answer = 0
 
     def _look(self, suspicious: bool) -> None:
         limit = self._suspect_looks if suspicious else self._stale_looks
-        beats = self._store.multi_get([f"beat/{peer}" for peer in self._watched])
+        beats = self._messages.get_all([f"beat/{peer}" for peer in self._watched])
         for peer, beat in zip(self._watched, beats):
             last, looks = self._seen[peer]
-            self._seen[peer] = (beat, 0 if beat != last or beat == BYE else looks + 1)
+            self._seen[peer] = (beat, 0) if beat is not None and _is_newer(beat, last) else (last, looks + (last != BYE))
         lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
         if lost:
             text = (
@@ -162,7 +165,7 @@ class Watch:
 
     def _publish(self, rank: int, text: str, code: int) -> None:
         try:
-            self._store.compare_set("failed", "", json.dumps({"rank": rank, "text": text, "code": code}))
+            self._messages.claim("failed", json.dumps({"rank": rank, "text": text, "code": code}))
         except RuntimeError as error:
             print(f"rank {self._rank} could not tell the others: {error}", file=sys.stderr, flush=True)
 
@@ -173,11 +176,11 @@ class Watch:
         deadline = time.monotonic() + LINGER_SECONDS
         while time.monotonic() < deadline:
             readers = [
-                peer
+                f"read/{peer}"
                 for peer, (beat, looks) in self._seen.items()
                 if peer != failed and beat != BYE and looks < self._suspect_looks
             ]
-            if self._store.add("failed/read", 0) >= len(readers):
+            if not readers or self._messages.are_there(readers):
                 return
             time.sleep(self._poll / 5)
 
@@ -186,10 +189,8 @@ class Watch:
         if not self._leaving.acquire(blocking=False):
             threading.Event().wait()  # the other thread is ending this process
         reason = f"rank {rank} (of {self._world}) failed: {text}"
-        # One voice a host: its first rank, or the second where the first is the one that failed.
-        first_here = self._rank - self._local_rank
-        if self._rank == first_here or (rank == first_here and self._local_rank == 1):
-            print(f"rank {self._rank}: ending, because {reason}", file=sys.stderr, flush=True)
+        # Every rank says why it ends: which of a host's ranks are left to say it, nobody knows.
+        print(f"rank {self._rank}: ending, because {reason}", file=sys.stderr, flush=True)
         for callback in self.before_exit:
             helper = threading.Thread(target=callback, args=(reason,), daemon=True)
             helper.start()
@@ -197,12 +198,24 @@ class Watch:
         if not store_lost:
             with contextlib.suppress(RuntimeError):  # its host may leave any moment now
                 if not self._serves:
-                    self._store.add("failed/read", 1)
+                    self._messages.set(f"read/{self._rank}", "1")
                 self._wait_for_readers(rank)
         # torchrun blames the rank that leaves first, so that should be the one that failed.
         time.sleep(COURTESY_SECONDS)
         sys.stdout.flush()
         os._exit(code)
+
+
+def _is_newer(beat: str, last: str) -> bool:
+    """Whether `beat` was left after `last`: an old beat that a stranger repeats is no sign of life."""
+    return last != BYE and (beat == BYE or int(beat) > int(last or -1))
+
+
+def _readable(failed: str) -> dict[str, Any]:
+    """What the key `failed` says, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
+    facts = json.loads(failed)
+    code = USER_EXIT if facts["code"] == USER_EXIT else FAILED_EXIT
+    return {"rank": int(facts["rank"]), "text": printable(facts["text"].partition("\n")[0]), "code": code}
 
 
 def is_echo(error: BaseException) -> bool:

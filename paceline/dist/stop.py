@@ -119,12 +119,12 @@ class StopVote:
         reason = "" if reason == "time budget" else reason
         if not reason and self._world.control is not None and time.monotonic() - self._looked >= STORE_SECONDS:
             self._looked = time.monotonic()
-            if self._world.store.check([STORE_KEY]):
-                self._heard = REASONS[int(self._world.store.get(STORE_KEY))]
+            if (heard := self._world.messages.get(STORE_KEY)) is not None:
+                self._heard = REASONS[int(heard)]
                 reason = self._heard
         if reason and not self._heard:
             self._heard = reason
-            self._world.store.set(STORE_KEY, str(REASONS.index(reason)))
+            self._world.messages.set(STORE_KEY, str(REASONS.index(reason)))
         return bool(reason)
 
     def agree(self, stopped: bool) -> bool:

@@ -15,14 +15,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.config.errors import AlikeError
+from paceline.dist.agreement import Facts, agree
 from paceline.dist.failure import CLEAN_EXITS, Watch
 from paceline.dist.interfaces import interface_towards
 from paceline.dist.launcher import Launch
+from paceline.dist.messages import Messages
 from paceline.dist.rendezvous import Meeting, meet
 
 # Above this, gloo connects two ranks when they first talk; all pairs at the start would be millions of connections.
@@ -37,7 +41,7 @@ class World:
 
     rank, world, local_rank, local_world  as in Launch
     device    where this rank computes
-    store     key-value store shared by all ranks (in-process for one rank); never block on it: see wait_for
+    messages  signed messages in a store shared by all ranks (in-process for one rank)
     control   gloo group of all ranks for small CPU messages; None for one rank
     hosts     on rank 0: every rank's host name by rank; empty on the others
     watch     ends this process when another rank fails; None for one rank
@@ -49,7 +53,7 @@ class World:
     local_rank: int
     local_world: int
     device: torch.device
-    store: dist.Store
+    messages: Messages
     control: dist.ProcessGroup | None = None
     hosts: tuple[str, ...] = ()
     watch: Watch | None = None
@@ -113,7 +117,7 @@ class World:
 
     def post(self, key: str, value: str) -> None:
         """Leave `value` for the other ranks under `key`, for good."""
-        self.store.set(f"post/{key}", value)
+        self.messages.set(f"post/{key}", value)
 
     def wait_for(self, key: str, *, poll_seconds: float = 0.2) -> str:
         """What some rank posts under `key`, however long that takes: no collective, so no collective's timeout.
@@ -121,11 +125,17 @@ class World:
         A rank that dies meanwhile ends this process through `watch`.
         """
         name = f"post/{key}"
-        while not self.store.check([name]):
-            if self.control is None:
-                raise KeyError(key)  # alone, nobody else will ever post it
-            time.sleep(poll_seconds)
-        return self.store.get(name).decode()
+        if self.control is None and self.messages.get(name) is None:
+            raise KeyError(key)  # alone, nobody else will ever post it
+        return self.messages.wait(name, poll_seconds=poll_seconds)
+
+    def agree(self, facts: Facts, key: str) -> None:
+        """Refuse `facts` that differ between ranks (see paceline/dist/agreement.py); every rank must call it.
+
+        key  names this comparison; never used twice in one run
+        raise AlikeError   on every rank alike: the first field that differs, with both values and their ranks
+        """
+        agree(self.messages, self.rank, self.world, facts, key)
 
     def new_groups(self, size: int) -> dist.ProcessGroup | None:
         """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
@@ -166,12 +176,16 @@ def open_world(
     launch: Launch,
     *,
     device: torch.device,
+    facts: Facts | None = None,
+    secret_folder: Path | None = None,
     timeout_seconds: float = 60,
     collective_seconds: float = 600,
     stale_seconds: float = 20,
 ) -> Iterator[World]:
     """Join the other ranks for the length of a `with` block.
 
+    facts               what must be alike on all ranks, compared before anything else is done together
+    secret_folder       one that all hosts see, for a file that is there while they meet (see paceline/dist/secret.py)
     timeout_seconds     for all ranks to arrive
     collective_seconds  for one collective, after which a rank that is alive but stuck ends the run
     stale_seconds       silence after which a rank counts as lost
@@ -179,37 +193,43 @@ def open_world(
     With several ranks an exception that leaves the block is told to all, printed here (a UserError without traceback)
     and becomes SystemExit(3), or SystemExit(2) for a UserError; the other ranks end within seconds. With one rank it
     passes through unchanged.
-    raise UserError   ranks that never arrived; the address that was tried; a port that is taken
+    An AlikeError is raised by all ranks, which leave in good order: it passes through unchanged too.
+    raise RankError    ranks that never arrived; the address that was tried; a port that is taken
+    raise AlikeError   `facts` that differ
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before anything else creates a context on device 0
     if launch.world == 1:
-        yield World(0, 1, 0, 1, device, dist.HashStore())
+        yield World(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32)))
         return
-    meeting = meet(launch, timeout_seconds=timeout_seconds)
+    meeting = meet(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
     watch = Watch(
         meeting.second_connection(launch.job),
         rank=launch.rank,
         world=launch.world,
-        local_rank=launch.local_rank,
         serves=launch.rank == 0 and not launch.agent_store,
         address=meeting.address,
         stale_seconds=stale_seconds,
     )
     watch.start()
     try:
+        try:
+            agree(meeting.messages, launch.rank, launch.world, {"world": launch.world, **(facts or {})}, "start")
+        except AlikeError:
+            watch.finish()
+            raise
         world = _connect_groups(launch, meeting, device, watch, collective_seconds)
         try:
             yield world
-        except SystemExit as leaving:
-            if leaving.code not in CLEAN_EXITS:
+        except (SystemExit, AlikeError) as leaving:
+            if isinstance(leaving, SystemExit) and leaving.code not in CLEAN_EXITS:
                 raise
             world.close()
             raise
         else:
             world.close()
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in CLEAN_EXITS:
+        if isinstance(error, AlikeError) or (isinstance(error, SystemExit) and error.code in CLEAN_EXITS):
             raise
         raise SystemExit(watch.report(error)) from None
 
@@ -225,7 +245,7 @@ def _connect_groups(
     on_cuda = device.type == "cuda"
     dist.init_process_group(
         "nccl" if on_cuda else "gloo",
-        store=dist.PrefixStore("groups", meeting.store),
+        store=dist.PrefixStore("groups", meeting.messages.store),
         rank=launch.rank,
         world_size=launch.world,
         timeout=timeout,
@@ -239,7 +259,7 @@ def _connect_groups(
         launch.local_rank,
         launch.local_world,
         device,
-        dist.PrefixStore("world", meeting.store),
+        meeting.messages,
         control,
         meeting.hosts,
         watch,

@@ -14,7 +14,7 @@ from paceline.dist import stop as stop_module
 from paceline.dist.failure import is_echo
 from paceline.dist.interfaces import describe_interfaces, interface_towards, interfaces, is_address_of_this_host
 from paceline.dist.launcher import SINGLE
-from paceline.dist.rendezvous import describe_hosts, name_ranks
+from paceline.dist.roll_call import describe_hosts, name_ranks
 from paceline.dist.stop import StopRequest, StopVote, catch_stop
 from paceline.dist.world import open_world
 
