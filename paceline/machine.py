@@ -10,6 +10,7 @@ import torch
 
 from paceline.config.errors import RecipeError
 from paceline.config.system import MOST_THREADS, System
+from paceline.dist.exchange import smallest
 from paceline.dist.world import World
 from paceline.systems.detect import cpu_cores
 
@@ -35,11 +36,20 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
 
 
 def set_threads(system: System, world: World, say: Callable[[str], None]) -> dict[str, int]:
-    """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json."""
+    """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json.
+
+    All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, and that is said.
+    """
     share = max(1, cpu_cores() // max(1, world.local_world))
     compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
     if why:
         say(why)
+    if not system.intra_op_threads:
+        compute, most = smallest(world, compute), -smallest(world, -compute)
+        if compute != most:
+            say(
+                f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
+            )
     torch.set_num_threads(compute)
     return {"intra_op": compute, "loader": system.loader_threads or share}
 

@@ -29,12 +29,13 @@ from paceline.log.events import read_events
 from paceline.state import State, check_snapshot
 from paceline.systems.detect import cpu_cores
 
-# Numbered folders under runs/ are tried up to here.
+RUNS = "runs"
+# Numbered folders in it are tried up to here.
 MOST_RUNS = 9999
 # A file of this name in the run's folder stops the run, where a signal cannot reach it.
 STOP_FILE = "STOP"
 # What a start that failed or was killed leaves in a folder before there is a run.json.
-LEFT_OVER = re.compile(r"\.lock|\.probe.*|\.run\.json\.part")
+LEFT_OVER = re.compile(r"\.lock|\.probe.*|\.run\.json\.part|\.secret-.*")
 
 
 class FinishedError(UserError):
@@ -194,6 +195,12 @@ def open_run_folder(name: str, out: str, world: World) -> Iterator[RunFolder]:
             lock.close()
 
 
+def nearest_folder(out: str) -> Path:
+    """The folder of a run before it is made: itself where it is there already, else the nearest above it that is."""
+    path = Path(out or RUNS).expanduser().absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
 def _choose(name: str, out: str) -> tuple[Path, bool]:
     """(folder, whether it was made just now)."""
     if not out:
@@ -221,11 +228,11 @@ def _choose(name: str, out: str) -> tuple[Path, bool]:
 def _numbered(name: str) -> Path:
     stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(name).name)
     for number in range(1, MOST_RUNS + 1):
-        path = Path("runs").absolute() / f"{stem}-{number:03d}"
+        path = Path(RUNS).absolute() / f"{stem}-{number:03d}"
         if not path.exists():
             _make(path, str(path))
             return path
-    raise UserError(f"runs/{stem}-001 to {MOST_RUNS} are all there: remove some, or name a folder with --out.")
+    raise UserError(f"{RUNS}/{stem}-001 to {MOST_RUNS} are all there: remove some, or name a folder with --out.")
 
 
 def _make(path: Path, what: str) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from paceline.alike import data_facts, request_facts, run_facts
 from paceline.checkpoint.layout import INDEX
 from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
@@ -63,6 +65,12 @@ class Request:
     command: str = ""  # the command line, for run.json
     repeats: bool = False  # recipe and controls come from a run.json: its target was already settled
 
+    def facts(self) -> dict[str, Any]:
+        """What must be alike in the requests of all ranks."""
+        return request_facts(
+            "train", self.recipe, self.system, self.controls, given=self.given, name=self.name, repeats=self.repeats
+        )
+
 
 @contextmanager
 def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
@@ -79,6 +87,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         run_folder.say_threads(threads["intra_op"], say)
         recipe, controls = request.recipe, request.controls
         task = open_task(recipe, controls, world, say=say)
+        world.agree(data_facts(task), "data")
         recipe = settle_target(request, task, say)
         check_metrics(recipe, task)
         memory = task.memory(system)
@@ -98,9 +107,11 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         place = Place(world.rank, world.world, world.device, threads["loader"])
         make_exact(controls.exact)
         resumed = run_folder.load(run, say)
+        weights = weights_file(controls.weights) if controls.weights and resumed is None else None
+        world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
         model = build_model(task, run, world)
-        if controls.weights and resumed is None:
-            for line in task.load_weights(model, weights_file(controls.weights)).lines():
+        if weights is not None:
+            for line in task.load_weights(model, weights).lines():
                 say(line)
         state = build_state(model, run, world)
         run_folder.check_space(state, controls.keep)

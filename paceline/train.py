@@ -25,7 +25,7 @@ from paceline.dist.world import open_world
 from paceline.job import Job
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
-from paceline.run_folder import STOP_FILE, FinishedError
+from paceline.run_folder import STOP_FILE, FinishedError, nearest_folder
 from paceline.setup import Request, set_up
 from paceline.step import TrainStep
 from paceline.trace import Tracer
@@ -89,8 +89,12 @@ def run_training(request: Request) -> Ending:
     """Carry out one request on this rank: join the other ranks, set up, train, report."""
     launch = read_launch(os.environ)
     device = choose_device(request.system, launch.local_rank, launch.local_world)
+    facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
     try:
-        with open_world(launch, device=device) as world, set_up(request, launch, world) as job:
+        with (
+            open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
+            set_up(request, launch, world) as job,
+        ):
             ending = loop(job)
             job.write_report()
             return ending

@@ -18,7 +18,7 @@ LAYERS = [
     {"recipes", "systems"},
     {"tasks", "prepare"},
     {"state", "provenance", "machine", "scoring", "loss_groups"},
-    {"trained", "run_folder"},
+    {"trained", "run_folder", "alike"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job"},
     {"setup"},

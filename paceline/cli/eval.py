@@ -50,6 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     check_controls(saved)
     most = saved_count(facts, "images_per_forward")
 
+    from paceline.alike import data_facts, request_facts
     from paceline.checkpoint.layout import list_steps, step_name
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
@@ -67,10 +68,13 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(f"{flags.run}: this run has no checkpoint yet.")
     launch = read_launch(os.environ)
     device = choose_device(system, launch.local_rank, launch.local_world)
-    with open_world(launch, device=device) as world:
+    controls = Controls(data=flags.data or saved.data, limit_val=flags.limit_val or saved.limit_val)
+    alike = None
+    if launch.world > 1:
+        alike = request_facts("eval", recipe, system, controls, checkpoint=flags.checkpoint, batch=flags.batch)
+    with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world:
         say = print if world.is_main else _silent
         threads = set_threads(system, world, say)
-        controls = Controls(data=flags.data or saved.data, limit_val=flags.limit_val or saved.limit_val)
         try:
             task = open_task(recipe, controls, world, say=say)
         except UserError as problem:
@@ -79,6 +83,7 @@ def run(arguments: Sequence[str]) -> int:
             raise DataError(
                 f"{flags.run}: its run.json names the data set {saved.data!r}; name another with --data DIR. {problem}"
             ) from None
+        world.agree(data_facts(task), "data")
         check_classes(task.classes, facts, flags.data)
         place = Place(world.rank, world.world, device, threads["loader"])
         batch = flags.batch or evaluation_batch(most, task.val_images, world.world)

@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 
 from paceline.config.errors import RankError
 from paceline.dist.interfaces import describe_interfaces
@@ -88,7 +89,7 @@ def answer_the_roll(messages: Messages, launch: Launch, port: int, deadline: flo
         raise RankError(f"rank {launch.rank} was there, but {verdict}")
 
 
-def _missing(signed: list[str | None], launch: Launch, port: int, timeout_seconds: float) -> str:
+def _missing(signed: Sequence[str | None], launch: Launch, port: int, timeout_seconds: float) -> str:
     missing = [rank for rank, text in enumerate(signed) if text is None]
     present = [rank for rank, text in enumerate(signed) if text is not None]
     hosts = sorted({printable(json.loads(text)[0]) for text in signed if text is not None})

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +81,32 @@ class Trainer:
         chosen = [word for name, values in given.items() for word in (name, *values)]
         return ["train", f"{RECIPES}:{recipe}", "--data", str(self.photos), "--out", str(run), *chosen]
 
-    def start(self, arguments: list[str], *, ranks: int = 1) -> Job:
-        """Start one command on `ranks` ranks and return at once."""
+    def start(
+        self,
+        arguments: list[str],
+        *,
+        ranks: int = 1,
+        own: Sequence[Sequence[str]] = (),
+        environs: Sequence[Mapping[str, str]] = (),
+    ) -> Job:
+        """Start one command on `ranks` ranks and return at once.
+
+        own       further arguments of each rank alone
+        environs  further variables of each rank alone
+        """
         self._jobs += 1
         outs = self.folder / f"job{self._jobs}"
         outs.mkdir()
         port = free_port()
-        environs = [by_hand(rank, ranks, port, **self.environ) for rank in range(ranks)]
+        more = environs or [{}] * ranks
+        every = [{**by_hand(rank, ranks, port), **self.environ, **more[rank]} for rank in range(ranks)]
         if ranks == 1:
-            environs = [self.environ]  # as without a launcher
-        return self.zygote.start(outs, environs, *arguments, deadline=90)
+            every = [{**self.environ, **more[0]}]  # as without a launcher
+        return self.zygote.start(outs, every, *arguments, own=own, deadline=90)
 
-    def run(self, arguments: list[str], *, ranks: int = 1) -> list[Ended]:
+    def run(self, arguments: list[str], *, ranks: int = 1, own: Sequence[Sequence[str]] = ()) -> list[Ended]:
         """Run one command on `ranks` ranks to its end."""
-        return self.start(arguments, ranks=ranks).wait()
+        return self.start(arguments, ranks=ranks, own=own).wait()
 
     def finished(self, run: Path, flags: str = "", *, ranks: int = 1, recipe: str = "small") -> Path:
         """A training that must end with exit code 0; -> its folder."""

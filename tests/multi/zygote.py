@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -52,13 +53,23 @@ class Zygote:
         self._process.stdout.close()
         self._process.wait()
 
-    def start(self, folder: Path, environs: list[dict[str, str]], *arguments: str, deadline: float = 45) -> Job:
-        """Start one rank per environment, all in one process group; those alive after `deadline` seconds are killed."""
+    def start(
+        self,
+        folder: Path,
+        environs: list[dict[str, str]],
+        *arguments: str,
+        own: Sequence[Sequence[str]] = (),
+        deadline: float = 45,
+    ) -> Job:
+        """Start one rank per environment, all in one process group; those alive after `deadline` seconds are killed.
+
+        own  further arguments of each rank alone
+        """
         outs = [folder / f"rank{i}.txt" for i in range(len(environs))]
         job = {
             "environs": environs,
             "outs": [str(out) for out in outs],
-            "arguments": arguments,
+            "arguments": [[*arguments, *more] for more in own or [()] * len(environs)],
             "deadline": deadline,
         }
         assert self._process.stdin is not None
@@ -66,9 +77,16 @@ class Zygote:
         self._process.stdin.flush()
         return Job(json.loads(self._answer()), outs, self)
 
-    def run(self, folder: Path, environs: list[dict[str, str]], *arguments: str, deadline: float = 45) -> list[Ended]:
+    def run(
+        self,
+        folder: Path,
+        environs: list[dict[str, str]],
+        *arguments: str,
+        own: Sequence[Sequence[str]] = (),
+        deadline: float = 45,
+    ) -> list[Ended]:
         """`start`, and wait until all have ended."""
-        return self.start(folder, environs, *arguments, deadline=deadline).wait()
+        return self.start(folder, environs, *arguments, own=own, deadline=deadline).wait()
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -139,9 +157,9 @@ def _serve(module: ModuleType) -> None:
     for line in sys.stdin:
         job = json.loads(line)
         pids: list[int] = []
-        for environ, out in zip(job["environs"], job["outs"]):
+        for environ, out, arguments in zip(job["environs"], job["outs"], job["arguments"]):
             group = pids[0] if pids else 0
-            pids.append(_fork_rank(module, environ, out, job["arguments"], group))
+            pids.append(_fork_rank(module, environ, out, arguments, group))
             os.setpgid(pids[-1], pids[0])  # here too: the next rank, or a test, may want the group before the rank does
         print(json.dumps(pids), flush=True)
         until = time.monotonic() + job["deadline"]

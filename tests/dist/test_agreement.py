@@ -1,0 +1,89 @@
+"""What ranks compare, and what is said of a difference: many ranks as threads over one store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import paceline
+from paceline.alike import request_facts, source_digests
+from paceline.config.errors import AlikeError
+from paceline.config.run import Controls
+from paceline.dist.agreement import agree
+from paceline.dist.messages import Messages
+from paceline.recipes import RECIPES
+from paceline.systems import SYSTEMS
+
+
+def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
+    """The error of each rank; '' for one that agrees."""
+    messages = Messages(dist.HashStore(), os.urandom(32))
+    said = ["no answer"] * len(all_facts)
+
+    def one(rank: int) -> None:
+        try:
+            agree(messages, rank, len(all_facts), all_facts[rank], "test")
+            said[rank] = ""
+        except AlikeError as error:
+            said[rank] = str(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(all_facts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return said
+
+
+def test_equal_facts_pass() -> None:
+    assert said_by([{"a": 1, "b": [1, 2]}] * 5) == [""] * 5
+
+
+def test_the_first_field_that_differs_is_named_with_all_ranks_that_hold_its_values() -> None:
+    alike, other = {"a": 1, "b": 0.5, "c": "x", "d": 1}, {"a": 1, "b": 0.25, "c": "y", "d": 1}
+    third = {"a": 1, "b": 0.5, "c": "x", "e": 1}
+    said = said_by([alike, alike, other, alike, other, third, alike])
+    assert len(set(said)) == 1
+    assert said[0].splitlines()[:3] == [
+        "the ranks do not agree: b is 0.5 on ranks 0, 1, 3, 6 and 0.25 on ranks 2, 4.",
+        "Different as well: c.",
+        "Different in some other way: rank 5.",
+    ]
+
+
+@pytest.mark.parametrize("value, shown", [(None, "null"), ("\x1b[2J\n", '"\\u001b[2J\\n"'), ((1, 2), "[1, 2]")])
+def test_values_are_shown_on_one_line_without_control_characters(value, shown) -> None:
+    said = said_by([{"a": 7}, {"a": value}])
+    assert said[1].splitlines()[0] == f"the ranks do not agree: a is 7 on rank 0 and {shown} on rank 1."
+
+
+def test_a_field_that_only_one_rank_has_is_absent_on_the_other() -> None:
+    said = said_by([{"a": 1}, {"a": 1, "version of numpy": "2.0"}])
+    assert "version of numpy is absent on rank 0" in said[0] and '"2.0" on rank 1' in said[0]
+
+
+def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
+    package = Path(paceline.__file__).parent
+    copy = Path(shutil.copytree(package, tmp_path / "paceline", ignore=shutil.ignore_patterns("__pycache__")))
+    recipe = RECIPES["resnet50-tiny"]()
+    assert source_digests(copy, recipe) == source_digests(package, recipe)
+    with (copy / "step.py").open("a") as file:
+        file.write("# older\n")
+    said = said_by([source_digests(package, recipe), source_digests(copy, recipe)])
+    assert said[0].startswith("the ranks do not agree: SHA-256 of paceline/step.py is ")
+
+
+def test_paths_and_a_machines_memory_are_no_difference() -> None:
+    recipe, system = RECIPES["ssd-tiny"](), SYSTEMS["cpu"]()
+    here = request_facts("train", recipe, system, Controls(data="a", out="runs/a", keep=2))
+    there = request_facts("train", recipe, system, Controls(data="b", out="./runs/a", keep=3))
+    assert here == there
+    names = list(here)
+    assert {"optim.lr", "seed", "system.precision", "eval-every", "version of torch"} <= set(names)
+    assert "system.memory-gib" not in names

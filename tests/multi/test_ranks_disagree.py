@@ -1,0 +1,89 @@
+"""Ranks that were not started alike: the first thing that differs is named on every host, before anything can go wrong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from small_run import Trainer, said
+
+pytestmark = pytest.mark.multi
+
+
+def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:
+    """Start two ranks with arguments of their own; both must refuse alike, and leave no folder. -> the message."""
+    ended = trainer.run(trainer.train(run), ranks=2, own=own)
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    assert not any("Traceback" in rank.text for rank in ended), said(ended)
+    (line,) = [line for line in ended[0].text.splitlines() if line.startswith("paceline: ")]
+    assert line.startswith("paceline: the ranks do not agree: "), said(ended)
+    assert not any("do not agree" in rank.text for rank in ended[1:])  # rank 0 spoke for the host
+    assert not run.exists()
+    return line.removeprefix("paceline: the ranks do not agree: ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "named"),
+    [
+        ("--optim.lr", ("0.05", "0.06"), "optim.lr is 0.05 on rank 0 and 0.06 on rank 1."),
+        ("--seed", ("1", "9"), "seed is 1 on rank 0 and 9 on rank 1."),
+        (
+            "--system.precision",
+            ("fp32", "bf16"),
+            'system.precision is "fp32" on rank 0 and "bf16" on rank 1.',
+        ),
+        ("--steps", ("18", "12"), "steps is 18 on rank 0 and 12 on rank 1."),
+        ("--eval-every", ("6", "5"), "eval-every is 6 on rank 0 and 5 on rank 1."),
+        ("--limit-val", ("21", "20"), "limit-val is 21 on rank 0 and 20 on rank 1."),
+        ("--model.width", ("8", "16"), "model.width is 8 on rank 0 and 16 on rank 1."),
+        (
+            "--system.intra-op-threads",
+            ("1", "2"),
+            "system.intra-op-threads is 1 on rank 0 and 2 on rank 1.",
+        ),
+    ],
+)
+def test_a_flag_that_differs_is_named_with_both_values(trainer, tmp_path, flag, values, named):
+    # `own` comes last, and the last of two flags counts
+    assert refused(trainer, tmp_path / "run", [[flag, value] for value in values]) == named
+
+
+def test_a_photo_that_is_missing_on_one_rank_is_noticed(trainer, tmp_path):
+    photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
+    (photos / "train" / "class1" / "004.jpg").unlink()
+    own = [["--data", str(trainer.photos)], ["--data", str(photos)]]
+    assert refused(trainer, tmp_path / "run", own) == "data.train-images is 51 on rank 0 and 50 on rank 1."
+
+
+def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, tmp_path):
+    photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
+    own = [["--data", str(trainer.photos)], ["--data", str(photos)]]
+    same = trainer.run(trainer.train(tmp_path / "same", "--steps 1 --limit-val 3"), ranks=2, own=own)
+    assert [rank.code for rank in same] == [0, 0], said(same)
+    shutil.copyfile(photos / "train" / "class1" / "005.jpg", photos / "train" / "class1" / "004.jpg")
+    assert refused(trainer, tmp_path / "run", own).startswith('data.hash is "')
+
+
+def test_other_weights_are_noticed(trainer, tmp_path):
+    first = trainer.finished(tmp_path / "first", "--steps 1 --limit-val 3 --seed 3")
+    other = trainer.finished(tmp_path / "other", "--steps 1 --limit-val 3 --seed 4")
+    own = [["--weights", str(run / "checkpoints" / "last")] for run in (first, other)]
+    assert refused(trainer, tmp_path / "run", own).startswith('SHA-256 of --weights is "')
+
+
+def test_the_smallest_automatic_number_of_threads_is_taken_by_all_and_said(trainer, tmp_path):
+    command = trainer.train(tmp_path / "run", "--steps 1 --limit-val 3 --system.intra-op-threads 0")
+    job = trainer.start(command, ranks=2, environs=[{"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}])
+    ended = job.wait()
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    assert "2 compute threads on every rank" in ended[0].text and "the largest is 3" in ended[0].text
+    assert '"intra_op": 2' in (tmp_path / "run" / "run.json").read_text()
+    assert "compute threads" not in ended[1].text
+
+
+def test_a_rank_that_scores_another_checkpoint_is_refused(trainer, tmp_path):
+    run = trainer.finished(tmp_path / "run", "--steps 1 --limit-val 3")
+    ended = trainer.run(["eval", str(run)], ranks=2, own=[["--checkpoint", "best"], ["--checkpoint", "last"]])
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    assert 'the ranks do not agree: checkpoint is "best" on rank 0 and "last" on rank 1.' in ended[0].text, said(ended)
