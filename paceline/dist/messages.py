@@ -21,6 +21,7 @@ import torch.distributed as dist
 MAC_LENGTH = 64  # hexadecimal digits
 # compare_set with this as both values reads without ever waiting: what is not there comes back as this, and stays away.
 NOTHING = "-"
+SAID = "said"
 # Between two looks of `wait`: short at first, and no storm of requests from thousands of ranks when it takes long.
 FIRST_POLL, LONGEST_POLL = 0.01, 0.2
 
@@ -30,17 +31,17 @@ class Messages:
 
     store    the connection, under the job's own prefix
     key      the key of this start of this job
-    speaker  "rank 0", who says that a foreign message was ignored; empty: silence, because another rank here says it
+    rank     who speaks here
     """
 
-    def __init__(self, store: dist.Store, key: bytes, *, speaker: str = "") -> None:
+    def __init__(self, store: dist.Store, key: bytes, rank: int) -> None:
         self.store = store
-        self._key, self._speaker = key, speaker
+        self._key, self._rank = key, rank
         self._said: set[str] = set()
 
     def over(self, store: dist.Store) -> Messages:
         """The same messages over another connection; what was said once is not said again."""
-        other = Messages(store, self._key, speaker=self._speaker)
+        other = Messages(store, self._key, self._rank)
         other._said = self._said
         return other
 
@@ -98,16 +99,18 @@ class Messages:
         return text
 
     def _ignore(self, name: str) -> None:
+        """Say that what lies under `name` counts for nothing: once a job, by the rank that noticed it first."""
         kind = name.partition("/")[0]  # beat/0, beat/1, ... are one kind: a flood is said once too
-        if not self._speaker or kind in self._said:
+        if kind in self._said or kind == SAID:
             return
         self._said.add(kind)
-        print(
-            f"{self._speaker}: ignored a message in the store that this run did not sign (key {name!r}; who left it cannot "
-            "be told). The store's port should be out of reach for others.",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self.claim(f"{SAID}/{kind}", str(self._rank)) == str(self._rank):
+            print(
+                f"rank {self._rank}: ignored a message in the store that this run did not sign (key {name!r}; who left it "
+                "cannot be told). The store's port should be out of reach for others.",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def unsealed(key: bytes, name: str, raw: bytes) -> str | None:

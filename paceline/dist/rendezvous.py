@@ -26,7 +26,7 @@ from paceline.dist.interfaces import describe_interfaces, is_address_of_this_hos
 from paceline.dist.launcher import THIS_HOST, Launch
 from paceline.dist.messages import NOTHING, Messages, printable
 from paceline.dist.roll_call import answer_the_roll, call_the_roll
-from paceline.dist.secret import GREETING, NotOurs, believed, offered
+from paceline.dist.secret import GREETING, NotOurs, believed, offered, own_secret
 
 NUM_PORTS_TRIED = 8
 POLL_SECONDS = 0.1
@@ -67,12 +67,13 @@ def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None =
     raise RankError   after `timeout_seconds`, on every rank; rank 0's names the ranks that never arrived
     """
     deadline = time.monotonic() + timeout_seconds
+    own_secret(os.environ)  # one that cannot be used is refused at once, on every rank
     try:
         if launch.rank == 0:
             client, port = _join(launch, timeout_seconds) if launch.agent_store else _serve(launch)
             store = dist.PrefixStore(_prefix(launch.job), client)
             with offered(launch, secret_folder, os.environ) as (secret, greeting):
-                messages = Messages(store, greeting.key(secret), speaker=_speaker(launch))
+                messages = Messages(store, greeting.key(secret), launch.rank)
                 hosts = call_the_roll(messages, launch, port, (secret, greeting), timeout_seconds, deadline)
         else:
             messages, port = _connect(launch, timeout_seconds)
@@ -88,11 +89,6 @@ def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None =
 
 def _prefix(job: str) -> str:
     return f"paceline/{job}"
-
-
-def _speaker(launch: Launch) -> str:
-    """Who says that a foreign message was ignored: one rank a host."""
-    return f"rank {launch.rank}" if launch.local_rank == 0 else ""
 
 
 def _all_here(launch: Launch) -> bool:
@@ -155,7 +151,7 @@ def _join(launch: Launch, timeout_seconds: float) -> tuple[dist.TCPStore, int]:
 def _connect(launch: Launch, timeout_seconds: float) -> tuple[Messages, int]:
     """Find rank 0's greeting among the job's ports, until `timeout_seconds` have passed."""
     deadline = time.monotonic() + timeout_seconds
-    met: dict[int, str] = {}
+    met: dict[int, str | NotOurs] = {}
     while time.monotonic() < deadline:
         for port in _ports(launch):
             messages = _try_port(launch, port, met, deadline)
@@ -170,7 +166,9 @@ def _connect(launch: Launch, timeout_seconds: float) -> tuple[Messages, int]:
     )
 
 
-def _try_port(launch: Launch, port: int, met: dict[int, str], deadline: float) -> Messages | None:
+def _try_port(
+    launch: Launch, port: int, met: dict[int, str | NotOurs], deadline: float
+) -> Messages | None:
     """A connection to our job's store at `port`, or None with the reason in `met`."""
     # A bare socket first: TCPStore's own attempts print a warning for each refusal.
     left = max(0.1, deadline - time.monotonic())
@@ -178,19 +176,19 @@ def _try_port(launch: Launch, port: int, met: dict[int, str], deadline: float) -
     try:
         socket.create_connection((host, port), timeout=min(5.0, left)).close()
         store = dist.PrefixStore(_prefix(launch.job), _client_within(min(GREETING_SECONDS, left), host, port))
-    except (OSError, RuntimeError) as error:  # torch's DistError is a RuntimeError
-        met[port] = _first_line(error)
-        return None
-    met[port] = "no greeting of this job's rank 0 there"
-    give_up = time.monotonic() + min(GREETING_SECONDS, left)
-    while time.monotonic() < give_up:
-        raw = store.compare_set(GREETING, NOTHING, NOTHING)
-        if raw != NOTHING.encode():
+        give_up = time.monotonic() + min(GREETING_SECONDS, left)
+        while time.monotonic() < give_up:
+            raw = store.compare_set(GREETING, NOTHING, NOTHING)
             try:
-                return Messages(store, believed(raw, launch.job, os.environ), speaker=_speaker(launch))
+                if raw != NOTHING.encode():
+                    return Messages(store, believed(raw, launch.job, os.environ), launch.rank)
+                met.setdefault(port, "no greeting of this job's rank 0 there")
             except NotOurs as why:
-                met[port] = str(why)
-        time.sleep(POLL_SECONDS)
+                met[port] = why
+            time.sleep(POLL_SECONDS)
+    except (OSError, RuntimeError) as error:  # torch's DistError is a RuntimeError
+        if not isinstance(met.get(port), NotOurs):  # which tells more than that rank 0 has given up meanwhile
+            met[port] = _first_line(error)
     return None
 
 

@@ -45,7 +45,7 @@ def call_the_roll(
     raise RankError   somebody is missing, by name
     """
     secret, greeting = offer
-    opened = Messages(messages.store, secret)
+    opened = Messages(messages.store, secret, launch.rank)
     opened.set(GREETING, greeting.text())
     _sign_in(messages, launch, port)
     names = [f"here/{rank}" for rank in range(launch.world)]

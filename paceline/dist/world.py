@@ -200,7 +200,7 @@ def open_world(
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before anything else creates a context on device 0
     if launch.world == 1:
-        yield World(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32)))
+        yield World(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
         return
     meeting = meet(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
     watch = Watch(

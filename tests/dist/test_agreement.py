@@ -23,12 +23,12 @@ from paceline.systems import SYSTEMS
 
 def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
     """The error of each rank; '' for one that agrees."""
-    messages = Messages(dist.HashStore(), os.urandom(32))
+    store, key = dist.HashStore(), os.urandom(32)
     said = ["no answer"] * len(all_facts)
 
     def one(rank: int) -> None:
         try:
-            agree(messages, rank, len(all_facts), all_facts[rank], "test")
+            agree(Messages(store, key, rank), rank, len(all_facts), all_facts[rank], "test")
             said[rank] = ""
         except AlikeError as error:
             said[rank] = str(error)

@@ -87,3 +87,19 @@ def test_a_rank_that_scores_another_checkpoint_is_refused(trainer, tmp_path):
     ended = trainer.run(["eval", str(run)], ranks=2, own=[["--checkpoint", "best"], ["--checkpoint", "last"]])
     assert [rank.code for rank in ended] == [2, 2], said(ended)
     assert 'the ranks do not agree: checkpoint is "best" on rank 0 and "last" on rank 1.' in ended[0].text, said(ended)
+
+
+def test_each_host_has_the_message(trainer, tmp_path):
+    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # two hosts of one rank each
+    command, own = trainer.train(tmp_path / "run"), [["--seed", "1"], ["--seed", "2"]]
+    ended = trainer.start(command, ranks=2, own=own, environs=[alone, alone]).wait()
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    assert all("the ranks do not agree: seed is 1 on rank 0 and 2 on rank 1." in rank.text for rank in ended)
+    assert list(tmp_path.iterdir()) == []  # the secret that the hosts shared is gone too
+
+
+def test_a_rank_says_itself_why_it_met_nobody(trainer, tmp_path):
+    environs = [{"PACELINE_SECRET": "short"}] * 2
+    ended = trainer.start(trainer.train(tmp_path / "run"), ranks=2, environs=environs).wait()
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    assert all("paceline: PACELINE_SECRET has 5 characters" in rank.text for rank in ended), said(ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from small_run import wait_until
 from zygote import Ended, Zygote, by_hand
 
 pytestmark = pytest.mark.multi
@@ -71,6 +74,25 @@ def test_without_rank_0_the_others_say_which_address_they_tried(zygote, tmp_path
     assert ended.code == 2
     assert f"did not reach rank 0 within 1 s: 127.0.0.1:{port} ([Errno 111] Connection refused)" in ended.text
     assert "lo 127.0.0.1" in ended.text and "Traceback" not in ended.text
+
+
+def test_a_rank_0_that_dies_in_the_roll_call_is_named_by_those_who_came(zygote, tmp_path, port):
+    job = zygote.start(tmp_path, [by_hand(rank, 3, port) for rank in (0, 1)], "talk")
+    wait_until(lambda: _is_there(port, 1), "rank 1 in the roll call")
+    job.send(signal.SIGKILL, rank=0)
+    ended = job.wait()
+    assert codes(ended) == [-9, 2]
+    assert f"rank 1 (of 3) on {socket.gethostname()}: the store at 127.0.0.1:{port} broke off" in ended[1].text
+    assert "Traceback" not in ended[1].text
+
+
+def _is_there(port: int, rank: int) -> bool:
+    """Whether a rank has signed in."""
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) != 0:
+            return False
+    client = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    return client.check([f"paceline/127.0.0.1:{port}.0/here/{rank}"])
 
 
 def test_a_rank_that_is_there_twice_is_refused(zygote, tmp_path, port):

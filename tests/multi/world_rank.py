@@ -74,6 +74,20 @@ def steps(world: World, who: int, how: str) -> None:
     print(f"rank {world.rank} stopped at step {step}: {vote.reason}", flush=True)
 
 
+def told(world: World) -> None:
+    """Steps of 20 ms until the file STOP_FILE is there; then rank 0 posts and the others read."""
+    print(f"rank {world.rank} ready", flush=True)
+    with catch_stop(Path(os.environ["STOP_FILE"])) as request, closing(StopVote(world, request)) as vote:
+        while not vote.vote():
+            vote.stopping_here()
+            time.sleep(0.02)
+        reason = vote.reason
+    if world.is_main:
+        time.sleep(0.5)
+        world.post("score", "0.75")
+    print(f"rank {world.rank} read {world.wait_for('score')} after a {reason}", flush=True)
+
+
 def uneven(world: World) -> None:
     """An evaluation whose shards differ; rank 1 is asked to stop, rank 0 hears of it without a collective."""
     with catch_stop() as request:
@@ -132,9 +146,18 @@ def main() -> None:
     torch.set_num_threads(1)
     launch = read_launch(os.environ)
     timeout = float(os.environ.get("TIMEOUT", "60"))
+    folder = Path(os.environ["SECRET_FOLDER"]) if "SECRET_FOLDER" in os.environ else None
+    while "LATE" in os.environ and not Path(os.environ["LATE"]).exists():
+        time.sleep(0.01)
     stale = float(os.environ.get("STALE", "20"))
     try:
-        with open_world(launch, device=torch.device("cpu"), timeout_seconds=timeout, stale_seconds=stale) as world:
+        with open_world(
+            launch,
+            device=torch.device("cpu"),
+            secret_folder=folder,
+            timeout_seconds=timeout,
+            stale_seconds=stale,
+        ) as world:
             if mode == "talk":
                 talk(world)
                 print(f"rank {world.rank} of {world.world} talked ({launch.kind}) hosts {len(world.hosts)}", flush=True)
@@ -142,6 +165,8 @@ def main() -> None:
                 halves(world)
             elif mode == "steps":
                 steps(world, int(arguments[0]), arguments[1])
+            elif mode == "told":
+                told(world)
             elif mode == "uneven":
                 uneven(world)
             elif mode == "hang":

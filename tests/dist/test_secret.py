@@ -1,0 +1,118 @@
+"""Which greetings a rank believes, and what it reads for that: nothing but a private file of its own user."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from paceline.config.errors import RankError
+from paceline.dist.launcher import Launch
+from paceline.dist.messages import Messages, printable
+from paceline.dist.secret import GREETING, VARIABLE, Greeting, NotOurs, believed, offered
+
+ONE_HOST = Launch("torchrun", 0, 2, 0, 2, 0, 1, "127.0.0.1", 29500, "job")
+TWO_HOSTS = Launch("torchrun", 0, 2, 0, 1, 0, 2, "node-a", 29500, "job")
+SECRET = "correct horse battery staple"
+
+
+def stored(secret: bytes, greeting: Greeting) -> bytes:
+    """A greeting as it lies in the store."""
+    return Messages(dist.HashStore(), secret, 0).signed(GREETING, greeting.text()).encode()
+
+
+def test_a_greeting_with_the_secret_of_its_file_is_believed() -> None:
+    with offered(ONE_HOST, None, {}) as (secret, greeting):
+        assert believed(stored(secret, greeting), "job", {}) == greeting.key(secret)
+        raw = stored(secret, greeting)
+    assert not Path(greeting.path).parent.exists()
+    with pytest.raises(NotOurs, match="cannot read"):
+        believed(raw, "job", {})
+
+
+def test_with_the_launchers_secret_no_file_is_made(tmp_path) -> None:
+    environ = {VARIABLE: SECRET}
+    with offered(TWO_HOSTS, tmp_path, environ) as (secret, greeting):
+        assert secret == SECRET.encode() and greeting.path == "" and not list(tmp_path.iterdir())
+        assert believed(stored(secret, greeting), "job", environ) == greeting.key(secret)
+
+
+def test_each_start_has_a_key_of_its_own() -> None:
+    keys = []
+    for _ in range(2):
+        with offered(ONE_HOST, None, {VARIABLE: SECRET}) as (secret, greeting):
+            keys.append(greeting.key(secret))
+    assert keys[0] != keys[1]
+
+
+def test_what_a_killed_start_left_is_replaced(tmp_path) -> None:
+    with offered(TWO_HOSTS, tmp_path, {}) as (_, greeting):
+        left = Path(greeting.path)
+    left.write_text("left")
+    with offered(TWO_HOSTS, tmp_path, {}) as (secret, greeting):
+        assert Path(greeting.path) == left and left.read_bytes() == secret
+        assert left.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", [None, "gone"])
+def test_nowhere_to_leave_a_secret_is_a_sentence_with_the_way_out(tmp_path, folder) -> None:
+    with pytest.raises(RankError, match=f"export {VARIABLE}="), offered(TWO_HOSTS, folder and tmp_path / folder, {}):
+        pass
+
+
+def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> None:
+    good, secret = tmp_path / "good", b"0" * 64
+    good.write_bytes(secret)
+    good.chmod(0o600)
+
+    def key(path: str) -> bytes:
+        return believed(stored(secret, Greeting("job", "1", path)), "job", {})
+
+    assert key(str(good))
+    (tmp_path / "open").write_bytes(secret)
+    (tmp_path / "open").chmod(0o640)
+    (tmp_path / "link").symlink_to(good)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "folder").mkdir(0o700)
+    (tmp_path / "other").write_bytes(b"root:x:0:0")
+    (tmp_path / "other").chmod(0o600)
+    for name in ("open", "link", "pipe", "folder", "other", "gone", "a\0b"):
+        with pytest.raises(NotOurs):
+            key(f"{tmp_path}/{name}")
+    if os.geteuid() == 0:
+        os.chown(good, 12345, 12345)
+        with pytest.raises(NotOurs, match="not a private file"):
+            key(str(good))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"-", b"x y", b"0 {", b'0 {"job": "job"}', b'0 {"job": "job", "number": 1, "path": ""}', b"0 " + b"[" * 99_999],
+)
+def test_what_is_no_greeting_is_not_believed(raw) -> None:
+    with pytest.raises(NotOurs):
+        believed(raw, "job", {VARIABLE: SECRET})
+
+
+def test_a_greeting_of_another_job_or_secret_is_not_believed() -> None:
+    raw = stored(b"wrong horse battery staple", Greeting("job", "1", ""))
+    with pytest.raises(NotOurs, match=f"another {VARIABLE}"):
+        believed(raw, "job", {VARIABLE: SECRET})
+    with pytest.raises(NotOurs, match="another job"):
+        believed(stored(SECRET.encode(), Greeting("other", "1", "")), "job", {VARIABLE: SECRET})
+
+
+def test_a_changed_greeting_is_not_believed() -> None:
+    mac, _, text = stored(SECRET.encode(), Greeting("job", "1", "")).partition(b" ")
+    changed = json.loads(text) | {"number": "2"}
+    with pytest.raises(NotOurs):
+        believed(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
+
+
+def test_control_characters_are_written_as_escapes() -> None:
+    assert printable("a\x1b[2J\nb\u202e\x9b") == "a\\x1b[2J\\nb\\u202e\\x9b"
+    assert printable("photo 1.jpg") == "photo 1.jpg"
