@@ -34,6 +34,13 @@ def is_image_name(name: bytes) -> bool:
     return not name.startswith(b".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
+def one_line_name(folder: Path | str, name: bytes) -> bytes:
+    """`name`. Raises DataError where it holds a line break, which would forge lines of messages and lists."""
+    if b"\n" in name:
+        raise DataError(f"{folder}: {os.fsdecode(name)[:200]!r} in it has a line break in its name. Rename it.")
+    return name
+
+
 def list_folder(folder: Path) -> FolderNames:
     """The entries of `folder`, links followed. Raises DataError where it cannot be listed."""
     images, folders, ignored = [], [], 0
@@ -43,9 +50,9 @@ def list_folder(folder: Path) -> FolderNames:
                 if entry.name.startswith(b"."):
                     ignored += 1
                 elif entry.is_dir():
-                    folders.append(entry.name)
+                    folders.append(one_line_name(folder, entry.name))
                 elif is_image_name(entry.name):
-                    images.append(entry.name)
+                    images.append(one_line_name(folder, entry.name))
                 else:
                     ignored += 1
     except FileNotFoundError:

@@ -7,18 +7,24 @@ Files of annotations are compared by name, size and time, and by their bytes whe
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.plain_file import open_plain
 from paceline.data.class_folder import list_folder
 from paceline.data.index import Index, index_damage, open_split
 from paceline.data.manifest import BoxCounts, Manifest, Split
+
+# What glob.escape puts around a character.
+_ESCAPED = re.compile(r"\[([*?[])\]")
 
 # Up to so many images every file is looked at: 0.2 s on a local disk.
 CHECK_EVERY_FILE_UP_TO = 50_000
@@ -97,11 +103,43 @@ def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
 
 
 def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:
-    """Paths of the files that `patterns` find, relative to `root` where they lie in it, sorted."""
-    found = set()
+    """Paths of the plain files that `patterns` find, relative to `root` where they lie in it, sorted."""
+    found: set[str] = set()
     for pattern in patterns:
-        found.update(glob.glob(os.path.join(glob.escape(str(root)), pattern), recursive=True))
+        base, below, rest = os.path.join(glob.escape(str(root)), pattern).partition("**/")
+        if below:
+            found.update(_plain_files(_ESCAPED.sub(r"\1", base), rest))
+        else:
+            found.update(path for path in glob.iglob(base) if os.path.isfile(path))
     return sorted(os.path.relpath(path, root) if is_inside(path, root) else path for path in found)
+
+
+def _plain_files(top: str, pattern: str) -> Iterator[str]:
+    """Plain files in `top` and, links followed, below, whose last parts match `pattern`. Hidden folders are left out.
+
+    Each folder is looked at once, whatever links lead to it: two links to the folder they are in are 2^40 paths.
+    """
+    matches, parts = re.compile(fnmatch.translate(pattern)).fullmatch, pattern.count("/") + 1
+    seen: set[tuple[int, int]] = set()
+    left = [top]
+    while left:
+        folder = left.pop()
+        try:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        except OSError:
+            continue  # as glob does: what cannot be listed holds no file that was read
+        for entry in inside:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                left.append(entry.path)
+            elif entry.is_file() and matches("/".join(entry.path.split(os.sep)[-parts:])):
+                yield entry.path
 
 
 def is_inside(path: str | Path, folder: Path) -> bool:
@@ -123,9 +161,12 @@ def annotation_digest(root: Path, files: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in files:
         own = hashlib.sha256()
-        with open(root / name, "rb") as file:
-            while data := file.read(1 << 20):
+        descriptor = open_plain(root / name)
+        try:
+            while data := os.read(descriptor, 1 << 20):
                 own.update(data)
+        finally:
+            os.close(descriptor)
         digest.update(b"%b\0%b\n" % (os.fsencode(name), own.digest()))
     return digest.hexdigest()
 

@@ -10,6 +10,7 @@ Source: ITU-T T.81 (JPEG), annex B, tables B.1 and B.2.
 from __future__ import annotations
 
 import io
+import re
 from typing import NamedTuple
 
 from PIL import Image
@@ -18,10 +19,22 @@ from paceline.config.errors import DataError
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
+# A photo of this size is a mistake; reading it into memory may be an attack.
+MOST_BYTES = 1 << 30
+# Segments before the first scan are at most 64 kB each; real files have a dozen, a panorama with its extras a few hundred.
+MOST_SEGMENTS = 1_000
+# Bytes between segments that belong to none, which decoders pass over one by one.
+MOST_JUNK = 1 << 16
+# Each scan of a progressive JPEG is a pass over all its coefficients, 30 ms for 36 megapixels, however short its bytes are.
+# Encoders write 3 to 24; libjpeg-turbo's own programs stop at 500.
+MOST_SCANS = 100
 
 _SOF_BASELINE, _SOF_EXTENDED, _SOF_PROGRESSIVE = 0xC0, 0xC1, 0xC2
 # 0xC4, 0xC8 and 0xCC lie among the frame headers but are tables and a reserved code.
 _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SOF_SEQUENTIAL = frozenset((_SOF_BASELINE, _SOF_EXTENDED, 0xC9))  # 0xC9: extended, arithmetic coding
+# What ends a scan, or the picture; other segments stand between scans too.
+_MARKER = re.compile(rb"\xff[\xd9\xda]")
 _EXIF_ORIENTATION = 0x0112
 
 
@@ -61,6 +74,52 @@ def exif_orientation(data: bytes) -> int:
         return image.getexif().get(_EXIF_ORIENTATION, 1)
 
 
+def endless_jpeg(data: bytes) -> str:
+    """-> "" or why a decoder would be busy with this JPEG for minutes: too many segments, scans, or bytes of none.
+
+    Looks at headers alone, but for a JPEG of several scans, whose markers are counted.
+    """
+    if data[:3] != b"\xff\xd8\xff":
+        return ""
+    at, junk, frame, components = 2, 0, 0, 0
+    for _ in range(MOST_SEGMENTS):
+        marker = data.find(b"\xff", at, at + MOST_JUNK + 1)
+        if marker < 0 and len(data) <= at + MOST_JUNK:
+            return ""  # it ends within its header, which every decoder says
+        junk += (marker if marker >= 0 else at + MOST_JUNK + 1) - at
+        if junk > MOST_JUNK:
+            return f"damaged: more than {MOST_JUNK:,} bytes between its segments"
+        at = marker
+        while data[at + 1 : at + 2] == b"\xff" and junk <= MOST_JUNK:  # fill bytes
+            at, junk = at + 1, junk + 1
+        if at + 9 >= len(data):
+            return ""
+        kind = data[at + 1]
+        if kind == 0xDA:
+            # A sequential picture with all its components in the first scan has no other that is decoded.
+            several = frame not in _SOF_SEQUENTIAL or data[at + 4] < components
+            return _many_scans(data, at) if several else ""
+        if kind in _SOF_MARKERS:
+            frame, components = kind, data[at + 9]
+        if kind == 0 or kind == 0x01 or 0xD0 <= kind <= 0xD9:
+            at += 2
+        else:
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return f"more than {MOST_SEGMENTS:,} segments before its picture"
+
+
+def _many_scans(data: bytes, at: int) -> str:
+    """`at`: the marker of the first scan. Markers are counted up to the end of the picture: anything may follow it."""
+    scans = 0
+    for marker in _MARKER.finditer(data, at):
+        if marker[0] == b"\xff\xd9":
+            break
+        scans += marker[0] == b"\xff\xda"
+        if scans > MOST_SCANS:
+            return f"more than {MOST_SCANS} scans; encoders write a dozen. Encode it again"
+    return ""
+
+
 def undecodable(name: str, reason: object) -> DataError:
     """The one message for a broken image."""
     return DataError(
@@ -74,7 +133,9 @@ def _jpeg_header(data: bytes) -> Header | None:
         return None
     at = 2
     end = len(data) - 9  # a frame header takes 10 bytes from its marker to the number of components
-    while at <= end:
+    for _ in range(MOST_SEGMENTS):
+        if at > end:
+            return None
         if data[at] != 0xFF:
             return None
         marker = data[at + 1]
@@ -98,6 +159,8 @@ def _jpeg_header(data: bytes) -> Header | None:
 def _other_header(data: bytes, name: str) -> Header:
     if not data:
         raise undecodable(name, "the file is empty")
+    if endless := endless_jpeg(data):
+        raise undecodable(name, endless)
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size

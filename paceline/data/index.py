@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.plain_file import open_plain_sized, require_plain
 from paceline.data.manifest import Manifest, prepare_again
 from paceline.data.open_files import OpenFiles
 
@@ -95,19 +96,20 @@ class Index:
             if self.containers is not None:
                 with self.containers.descriptor(path) as descriptor:
                     data = _pread(descriptor, length, int(self.offsets[i]))
+                found = len(data)
             else:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor, size = open_plain_sized(path)
                 try:
-                    # One byte more than it should hold, so that a file that grew is noticed too, and not read in part.
-                    data = _pread(descriptor, length + 1, 0)
+                    # A file that grew is noticed by its size, and not read in part.
+                    data = _pread(descriptor, length, 0) if size == length else b""
                 finally:
                     os.close(descriptor)
+                found = len(data) if size == length else size
         except OSError as error:
             raise DataError(f"{self.name(i)}: cannot be read ({error.strerror}). {self.remedy}") from None
         if len(data) != length:
-            found = f"{len(data):,}" if len(data) < length else f"more than {length:,}"
             raise DataError(
-                f"{self.name(i)}: {found} bytes where the index says {length:,}: changed since it was prepared. "
+                f"{self.name(i)}: {found:,} bytes where the index says {length:,}: changed since it was prepared. "
                 f"{self.remedy}"
             )
         return data
@@ -254,7 +256,10 @@ def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
 def _map(manifest: Manifest, split: str, name: str, expected: list[Any], remedy: str) -> np.ndarray:
     path = manifest.folder / manifest.index / f"{split}.{name}.npy"
     try:
+        require_plain(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):  # an archive of arrays
+            raise ValueError("no array but several")
     except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
         raise DataError(f"{path}: missing or damaged ({error}). {remedy}") from None
     if describe({name: array})[name] != expected:

@@ -27,10 +27,13 @@ from typing import Any, Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
+from paceline.config.plain_file import open_plain, read_plain
 from paceline.config.sealed import is_whole, parse, sealed
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
+# A few kB per thousand classes, and a line for each file that was left out.
+MOST_BYTES = 1 << 30
 
 Expect = Literal["any", "imagenet"]
 Kind = Literal["class-folder", "boxes"]
@@ -161,7 +164,7 @@ class Manifest:
         try:
             manifest = _from_record(record, path.parent)
             intact = record["class_order_hash"] == manifest.class_order_hash
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path}: damaged ({error!r}). Delete it and run `paceline prepare` again.") from None
         if not intact:
             raise DataError(f"{path}: its classes were changed by hand. Delete it and run `paceline prepare` again.")
@@ -200,8 +203,11 @@ def find_manifest(root: Path) -> Path | None:
 def is_ours(path: Path) -> bool:
     """True where `path` is a file that says it is a paceline manifest, of whatever format, damaged or not."""
     try:
-        with open(path, "rb") as file:
-            return b'"paceline_manifest"' in file.read(200)
+        descriptor = open_plain(path)
+        try:
+            return b'"paceline_manifest"' in os.read(descriptor, 200)
+        finally:
+            os.close(descriptor)
     except OSError:
         return False
 
@@ -235,7 +241,7 @@ def prepare_again(manifest: Manifest) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record = parse(path.read_bytes())
+        record = parse(read_plain(path, MOST_BYTES))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Make it with  {prepare_command(path.parent)}") from None
     except OSError as error:

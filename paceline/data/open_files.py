@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from paceline.config.plain_file import open_plain
+
 
 @dataclass
 class _Open:
@@ -40,7 +42,7 @@ class OpenFiles:
         with self._lock:
             entry = self._table.get(path)
             if entry is None:
-                entry = self._table[path] = _Open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0)
+                entry = self._table[path] = _Open(open_plain(path), 0)
             entry.readers += 1
             self._table.move_to_end(path)
             self._drop_idle()

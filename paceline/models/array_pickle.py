@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import read_plain
+from paceline.config.printable import short
 
 # Ten times the largest backbone here; a larger pickle is not one of these files.
 MAX_BYTES = 2**30
@@ -33,23 +35,24 @@ def read_pickled_arrays(path: Path) -> dict[str, np.ndarray]:
     Raises CheckpointError for a file that is too large or damaged, that needs any global but numpy's arrays, or that
     holds something else than a dict of arrays.
     """
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise CheckpointError(f"{path}: {size / 2**20:,.0f} MiB is more than a pickled backbone may have (1024 MiB)")
-    data = path.read_bytes()
+    try:
+        data = read_plain(path, MAX_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
     try:
         _check_memo(data, path)
         loaded = _ArrayUnpickler(io.BytesIO(data), path).load()
     except CheckpointError:
         raise
     except Exception as error:  # whatever a stranger's bytes make the unpickler raise
-        raise CheckpointError(f"{path}: not a readable pickle of arrays: {type(error).__name__}: {error}") from None
+        raise CheckpointError(f"{path}: not a readable pickle of arrays: {type(error).__name__}: {short(str(error), 200)}") from None
     if not isinstance(loaded, dict) or not loaded:
         raise CheckpointError(f"{path}: expected a pickled dict of arrays, found {type(loaded).__name__}")
     arrays: dict[str, np.ndarray] = {}
     for name, value in loaded.items():
-        if not isinstance(name, str) or not isinstance(value, _Array) or value.array is None:
-            raise CheckpointError(f"{path}: {name!r} is not the name of an array")
+        if not isinstance(name, str) or not name.isprintable() or not isinstance(value, _Array) or value.array is None:
+            called = repr(name[:60]) if isinstance(name, str) else short(name)
+            raise CheckpointError(f"{path}: {called} is not the name of an array")
         arrays[name] = value.array
     return arrays
 
@@ -81,13 +84,13 @@ class _Type:
 
     def __init__(self, text: str) -> None:
         if text.lstrip("<>|=") not in PLAIN_TYPES:
-            raise pickle.UnpicklingError(f"arrays of type {text!r} are not taken")
+            raise pickle.UnpicklingError(f"arrays of type {short(text)} are not taken")
         self.text = text
 
     def __setstate__(self, state: Any) -> None:
         order = state[1]
         if order not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError(f"byte order {order!r}")
+            raise pickle.UnpicklingError(f"byte order {short(order)}")
         self.text = order + self.text.lstrip("<>|=")
 
 
@@ -98,9 +101,9 @@ def _array(content: Any, kind: _Type, shape: Any, order: Any) -> np.ndarray:
         raise pickle.UnpicklingError("an array's content is not bytes")
     dtype = np.dtype(kind.text)
     if not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise pickle.UnpicklingError(f"an array of shape {shape}")
+        raise pickle.UnpicklingError(f"an array of shape {short(shape)}")
     if math.prod(shape) * dtype.itemsize != len(content):
-        raise pickle.UnpicklingError(f"an array of shape {shape} with {len(content)} bytes")
+        raise pickle.UnpicklingError(f"an array of shape {short(shape)} with {len(content)} bytes")
     return np.frombuffer(content, dtype).reshape(shape, order=order)
 
 
@@ -127,13 +130,12 @@ def _from_buffer(content: Any, kind: Any, shape: Any, order: Any, *_: Any) -> _A
 
 def _encode(text: Any, encoding: Any) -> bytes:
     if encoding != "latin1" or not isinstance(text, str):
-        raise pickle.UnpicklingError(f"encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"encoding {short(encoding)}")
     return text.encode("latin1")
 
 
 ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
-    ("_codecs", "encode"): _Call(_encode),
     ("__builtin__", "bytes"): _Call(lambda: b""),  # how old protocols spell the content of an empty array
     ("numpy", "dtype"): _Call(lambda text, *_: _Type(text)),
     ("numpy", "ndarray"): _Call(lambda *_: _Array()),
@@ -149,8 +151,18 @@ class _ArrayUnpickler(pickle.Unpickler):
     def __init__(self, stream: io.BytesIO, path: Path) -> None:
         super().__init__(stream, encoding="latin1")
         self.path = path
+        self.encoded = 0
+
+    def _encode(self, text: Any, encoding: Any) -> bytes:
+        # A text that is written once may be asked for any number of times.
+        self.encoded += len(text)
+        if self.encoded > MAX_BYTES:
+            raise pickle.UnpicklingError("its arrays are larger than the file may be")
+        return _encode(text, encoding)
 
     def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) == ("_codecs", "encode"):
+            return _Call(self._encode)
         if (module_name, global_name) not in ALLOWED:
             raise CheckpointError(
                 f"{self.path}: refused, because loading it would run {module_name}.{global_name}; "

@@ -9,6 +9,7 @@ weights trains without complaint to a worse result.
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import require_plain
+from paceline.config.printable import short
 from paceline.models.array_pickle import read_pickled_arrays
 from paceline.models.weights_mxnet import is_mxnet, mxnet_to_torchvision, read_npy_folder
 
-# A ResNet-269 in float32 is 0.4 GB; a file beyond this is something else.
-MAX_BYTES = 8 * 2**30
+# A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
+MAX_BYTES = 2 * 2**30
+# torch.save does not compress, and weights hardly can be; zeros can, a thousandfold.
+MOST_UNPACKED = 20
 
 HEAD = ("fc.weight", "fc.bias")
 STEM = "conv1.weight"
@@ -66,10 +71,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """
     if path.is_dir():
         return _from_mxnet(path, read_npy_folder(path))
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such weight file")
-    if path.stat().st_size > MAX_BYTES:
-        raise CheckpointError(f"{path}: {path.stat().st_size / 2**30:.1f} GiB is too large for these models' weights")
+    try:
+        size = require_plain(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such weight file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
+    if size > MAX_BYTES:
+        raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
     if path.suffix == ".safetensors":
         try:
             return _unwrap(load_file(path), path)
@@ -77,6 +86,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from None
     if path.suffix in (".pickle", ".pkl"):
         return _from_mxnet(path, read_pickled_arrays(path))
+    _refuse_bomb(path, size)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -164,6 +174,12 @@ def copy_named(
             + "; ".join(problems)
             + ". Choose the model (depth, width, stem) that the file was made for."
         )
+    broken = [name for name in used if not torch.isfinite(saved[name]).all()]
+    if broken:
+        raise CheckpointError(
+            f"{path}: {broken[0]} holds values that are no finite numbers (so do {len(broken) - 1:,} others): damaged, or "
+            "saved from a training that had failed."
+        )
     with torch.no_grad():
         for name in used:
             own[name].copy_(saved[name])
@@ -195,6 +211,24 @@ def export_torchvision_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
+def _refuse_bomb(path: Path, size: int) -> None:
+    """Raises CheckpointError where the directory of an archive names more than a file of weights can hold.
+
+    size  of the file, bytes
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except Exception:  # whatever a stranger's bytes make zipfile raise
+        return  # no archive that can be opened: the loader says what it is
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > min(MAX_BYTES, MOST_UNPACKED * size):
+        raise CheckpointError(
+            f"{path}: its {size / 2**20:,.1f} MiB would unpack to {unpacked / 2**20:,.1f} MiB, which weights do not; "
+            "it is not opened"
+        )
+
+
 def _fit_stem(weight: Tensor, shape: torch.Size) -> Tensor | None:
     """The stem converted between 3 and 4 input channels if that makes it `shape`, else None."""
     if weight.dim() != 4 or weight.shape[1] not in (3, 4) or shape[1] not in (3, 4):
@@ -204,13 +238,18 @@ def _fit_stem(weight: Tensor, shape: torch.Size) -> Tensor | None:
 
 
 def _from_mxnet(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    if is_mxnet(arrays):
-        arrays = mxnet_to_torchvision(arrays)
+    # Before they are copied: many names may stand for the same bytes.
+    if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
+        raise CheckpointError(f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
     try:
+        if is_mxnet(arrays):
+            arrays = mxnet_to_torchvision(arrays)
         # A copy in the machine's byte order: arrays read from a file can be read-only, transposed or of another order.
         return {name: torch.tensor(array.astype(array.dtype.newbyteorder("="))) for name, array in arrays.items()}
     except TypeError as error:
         raise CheckpointError(f"{path}: holds an array that is not of numbers: {error}") from None
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise CheckpointError(f"{path}: holds an array of no use as weights: {short(str(error))}") from None
 
 
 def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
@@ -219,10 +258,18 @@ def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
             loaded = loaded[wrapper]
     if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not name.isprintable():
+            raise CheckpointError(f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor")
+        if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
+            raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
+    # A tensor may say that it repeats the same few bytes without end.
+    if sum(value.numel() * value.element_size() for value in loaded.values()) > MAX_BYTES:
+        raise CheckpointError(f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
     for prefix in PREFIXES:
-        if all(str(name).startswith(prefix) for name in loaded):
-            loaded = {str(name).removeprefix(prefix): value for name, value in loaded.items()}
-    return {str(name): value for name, value in loaded.items()}
+        if all(name.startswith(prefix) for name in loaded):
+            loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}
+    return dict(loaded)
 
 
 def _problem(what: str, names: list[str]) -> list[str]:

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import require_plain
+from paceline.config.printable import short
 from paceline.models.array_pickle import MAX_BYTES
 
 # MXNet's last part of a name -> torch's.
@@ -41,14 +43,23 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
     files = sorted(folder.glob("*.npy"))
     if not files:
         raise CheckpointError(f"{folder}: no .npy files here; --weights takes a file, or a folder of saved arrays")
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for file in files:
-        if file.stat().st_size > MAX_BYTES:
+        try:
+            size = require_plain(file)
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read as weights ({error.strerror})") from None
+        if size > MAX_BYTES:
             raise CheckpointError(f"{file}: larger than any array of these models (1024 MiB)")
         try:
-            arrays[file.stem] = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise CheckpointError(f"{file}: not a plain numpy array: {error}") from None
+            # Mapped, so that nothing is allocated for a shape beyond the file's bytes.
+            array = np.load(file, allow_pickle=False, mmap_mode="r")
+        except Exception as error:  # whatever a stranger's bytes make numpy raise
+            raise CheckpointError(f"{file}: not a plain numpy array: {short(str(error), 200)}") from None
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise CheckpointError(f"{file}: not a plain numpy array: an archive of several")
+        arrays[file.stem] = array
     return arrays
 
 

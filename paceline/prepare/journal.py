@@ -12,19 +12,23 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from paceline.config.plain_file import open_plain
 from paceline.prepare.verify import Facts
 
 FILE_NAME = "prepare.journal"
 # Raise it when verify() becomes stricter: what older code let pass is then looked at again.
 VERSION = b"v1"
+# Six integers and a path, each of whose bytes may be written as three.
+MOST_LINE = 1 << 14
 
 
 def read_journal(path: Path) -> Iterator[tuple[bytes, Facts]]:
     """(name, facts) of every whole line; nothing where there is no journal. Of a name twice the later one counts."""
     if not path.exists():
         return
-    with open(path, "rb") as file:
-        for line in file:
+    with os.fdopen(open_plain(path), "rb") as file:
+        # A longer line than any of ours is read in pieces, none of which counts.
+        for line in iter(lambda: file.readline(MOST_LINE), b""):
             words = line.split()
             if line.endswith(b"\n") and len(words) == 8 and words[0] == VERSION and all(map(bytes.isdigit, words[1:7])):
                 yield unquote_to_bytes(words[7]), Facts(*map(int, words[1:7]))
@@ -34,7 +38,9 @@ class Journal:
     """Open for appending, from any number of threads. Raises OSError (disk full, not writable)."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A link or a pipe of this name in somebody's folder must not lead elsewhere, nor keep us waiting.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._descriptor = os.open(path, flags, 0o666)
         # After a torn line, begin on a new one. Empty lines are skipped.
         os.write(self._descriptor, b"\n")
 

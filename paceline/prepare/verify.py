@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from PIL import ExifTags, Image
 
+from paceline.config.plain_file import read_plain
+from paceline.data.header import MOST_BYTES, endless_jpeg
+
 # Bits of the index's `flags` array.
 GREYSCALE = 1
 CMYK = 2
@@ -36,8 +39,6 @@ SUFFIX_FORMATS = {
 }
 GREY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L"})
 TEXT_BYTES = frozenset(range(32, 127)) | frozenset(b"\t\r\n")
-# A photo of this size is a mistake; reading it into memory may be an attack.
-MOST_BYTES = 1 << 30
 
 
 class Facts(NamedTuple):
@@ -61,22 +62,21 @@ def verify(path: bytes) -> Facts:
     Warnings of Pillow (corrupt EXIF, large pictures) are the caller's to silence: the filter is the process's.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            if status.st_size > MOST_BYTES:
-                raise NotAnImage(f"{status.st_size:,} bytes, more than {MOST_BYTES:,}")
-            data = file.read()
+        mtime = os.stat(path).st_mtime_ns  # before the bytes: those that change while they are read are read again
+        data = read_plain(path, MOST_BYTES)
     except FileNotFoundError:
         raise NotAnImage("a link to a file that is gone" if os.path.islink(path) else "gone") from None
     except OSError as error:
         raise NotAnImage(f"cannot be read ({error.strerror})") from None
     if not data:
         raise NotAnImage("empty file (0 bytes)")
+    if endless := endless_jpeg(data):
+        raise NotAnImage(endless)
     content, height, width, flags = decode(data)
     if SUFFIX_FORMATS.get(os.path.splitext(path)[1].lower()) != content:
         flags |= MISNAMED
     digest = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
-    return Facts(len(data), status.st_mtime_ns, height, width, flags, digest)
+    return Facts(len(data), mtime, height, width, flags, digest)
 
 
 def decode(data: bytes) -> tuple[str, int, int, int]:

@@ -210,14 +210,14 @@ def test_a_file_that_cannot_be_used_is_named_with_its_reason(photos, spoil, reas
 
 
 def test_a_file_that_may_not_be_read_is_named(photos, monkeypatch):
-    real = open
+    real = os.open
 
     def refuse(path, *args, **kwargs):
         if os.fsencode(path) == os.fsencode(photos / "val" / "cat" / "0.jpg"):
             raise PermissionError(13, "Permission denied")
         return real(path, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match=r"val/cat/0\.jpg: cannot be read \(Permission denied\)"):
         prepare_folder(photos)
 

@@ -106,5 +106,5 @@ def test_a_file_too_large_is_not_read(tmp_path: Path):
     path = tmp_path / "a.jpg"
     with open(path, "wb") as file:
         file.truncate((1 << 30) + 1)
-    with pytest.raises(NotAnImage, match="more than 1,073,741,824"):
+    with pytest.raises(NotAnImage, match="more than the 1,073,741,824"):
         verify(os.fsencode(path))

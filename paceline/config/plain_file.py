@@ -1,0 +1,84 @@
+"""The one way to open a file that somebody else made: a plain file only, at once, and no more of it than its reader asks for.
+
+A named pipe, a device or a socket under the name of a photo would keep a reader waiting for ever, or feed it without end. The
+file is opened without waiting and judged by what was opened, so that no other can take its place in between; links are followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+# Neither waits (for a pipe's writer) nor becomes the terminal of this process.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def open_plain(path: str | bytes | Path) -> int:
+    """-> a descriptor of `path`, open for reading; the caller closes it.
+
+    Raises OSError; where it is something else than a plain file, `strerror` says of which kind.
+    """
+    return open_plain_sized(path)[0]
+
+
+def open_plain_sized(path: str | bytes | Path) -> tuple[int, int]:
+    """-> the descriptor, and the file's bytes as the file system has them. Raises OSError as `open_plain`."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket cannot be opened at all
+            raise _not_plain(os.stat(path).st_mode, path) from None
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise _not_plain(status.st_mode, path)
+    return descriptor, status.st_size
+
+
+def require_plain(path: str | bytes | Path) -> int:
+    """-> bytes of a plain file, for readers of other libraries that open it by name. Raises OSError as `open_plain`."""
+    descriptor, size = open_plain_sized(path)
+    os.close(descriptor)
+    return size
+
+
+def read_plain(path: str | bytes | Path, most: int) -> bytes:
+    """The whole content of a plain file. Raises OSError as `open_plain`, and where it has more than `most` bytes."""
+    descriptor, size = open_plain_sized(path)
+    try:
+        if size > most:
+            raise _too_large(f"{size:,} bytes", most, path)
+        # One byte more than it should hold: the kernel's own files say 0, and others may be growing.
+        parts, left = [], most + 1
+        while left > 0 and (part := os.read(descriptor, min(left, max(size + 1, 1 << 16)))):
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(descriptor)
+    if left <= 0:
+        raise _too_large("longer than it says", most, path)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_plain_text(path: str | bytes | Path, most: int) -> str:
+    """The whole content as text, UTF-8 with or without a mark. Raises OSError as `read_plain`, UnicodeDecodeError."""
+    return read_plain(path, most).decode("utf-8-sig")
+
+
+def _not_plain(mode: int, path: str | bytes | Path) -> OSError:
+    kind = next((name for is_it, name in _KINDS if is_it(mode)), "something else")
+    return OSError(errno.EINVAL, f"this is {kind}, not a plain file", os.fsdecode(path))
+
+
+def _too_large(found: str, most: int, path: str | bytes | Path) -> OSError:
+    return OSError(errno.EFBIG, f"{found}, more than the {most:,} that are read", os.fsdecode(path))

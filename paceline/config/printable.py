@@ -1,0 +1,49 @@
+"""What may be written to a terminal: names come from other people's files, and a terminal obeys control characters.
+
+Control characters, marks that turn the direction of writing, foreign line ends and halves of characters are shown as the
+escapes that Python writes for them. Our own messages have line breaks; a name has none (`tidy_name`, data/class_folder.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0 without tab and line feed, DEL and C1, marks of direction, line and paragraph separators, surrogates.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A class's name is shown in tables and pictures; nothing longer is one.
+MOST_NAME = 1000
+
+
+def printable(text: str) -> str:
+    """`text`, of one line or several, without anything that a terminal would obey."""
+    return _UNSAFE.sub(lambda found: _escape(found[0]), text)
+
+
+def one_line(text: str) -> str:
+    """As `printable`, and line breaks are escaped too."""
+    return printable(text).replace("\n", "\\n")
+
+
+def short(value: object, most: int = 60) -> str:
+    """The beginning of what somebody's file holds, on one line, for a message; a large or deep value is never written out."""
+    import reprlib  # here: --help does without
+
+    text = value if isinstance(value, str) else reprlib.repr(value)
+    return one_line(text[:most])
+
+
+def tidy_name(name: str) -> str:
+    """A name on one line, runs of white space as single spaces. Raises ValueError, in a few words, where it is none."""
+    tidy = " ".join(name[: 2 * MOST_NAME].split())
+    if not tidy:
+        raise ValueError("it is empty")
+    if len(tidy) > MOST_NAME:
+        raise ValueError(f"it has more than {MOST_NAME:,} characters")
+    if any("\ud800" <= character <= "\udfff" for character in tidy):
+        raise ValueError("it holds half a character (a surrogate)")
+    return tidy
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
