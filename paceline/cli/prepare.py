@@ -170,6 +170,7 @@ def print_boxes(manifest: Manifest) -> None:
             "objects that repeat another one (same image, class and box)": counts.duplicates,
             "objects on images that are left out": counts.left_out_objects,
             "mask polygons of less than three points, left out": counts.left_out_polygons,
+            "mask polygons with coordinates that are no finite numbers, left out": counts.polygons_not_finite,
             "image files that the annotations do not name": counts.unlisted_images,
         }
         for what, count in odd.items():

@@ -61,11 +61,12 @@ class BoxCounts:
     duplicates: int  # same image, class and box as an earlier one; kept
     empty_images: int  # images without any object
     left_out_objects: int  # objects of images that were left out
-    left_out_polygons: int  # fewer than three points, or not finite
+    left_out_polygons: int  # fewer than three points, or half a point
     unlisted_images: int  # image files beside the others that no annotation speaks of
     files: tuple[str, ...]  # of annotations: glob patterns relative to the root, or absolute
     stamp: str  # SHA-256 over their names, sizes and times: equal means unchanged
     digest: str  # SHA-256 over their names and bytes, looked at where the stamp differs
+    polygons_not_finite: int = 0  # left out too; manifests of older versions counted them as left_out_polygons
 
 
 @dataclass(frozen=True)

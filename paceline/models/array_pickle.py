@@ -45,7 +45,9 @@ def read_pickled_arrays(path: Path) -> dict[str, np.ndarray]:
     except CheckpointError:
         raise
     except Exception as error:  # whatever a stranger's bytes make the unpickler raise
-        raise CheckpointError(f"{path}: not a readable pickle of arrays: {type(error).__name__}: {short(str(error), 200)}") from None
+        raise CheckpointError(
+            f"{path}: not a readable pickle of arrays: {type(error).__name__}: {short(str(error), 200)}"
+        ) from None
     if not isinstance(loaded, dict) or not loaded:
         raise CheckpointError(f"{path}: expected a pickled dict of arrays, found {type(loaded).__name__}")
     arrays: dict[str, np.ndarray] = {}

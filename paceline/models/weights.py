@@ -240,7 +240,9 @@ def _fit_stem(weight: Tensor, shape: torch.Size) -> Tensor | None:
 def _from_mxnet(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     # Before they are copied: many names may stand for the same bytes.
     if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
-        raise CheckpointError(f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
+        raise CheckpointError(
+            f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
+        )
     try:
         if is_mxnet(arrays):
             arrays = mxnet_to_torchvision(arrays)
@@ -260,12 +262,16 @@ def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}")
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable():
-            raise CheckpointError(f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor")
+            raise CheckpointError(
+                f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
+            )
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
             raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
     # A tensor may say that it repeats the same few bytes without end.
     if sum(value.numel() * value.element_size() for value in loaded.values()) > MAX_BYTES:
-        raise CheckpointError(f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
+        raise CheckpointError(
+            f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
+        )
     for prefix in PREFIXES:
         if all(name.startswith(prefix) for name in loaded):
             loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}

@@ -48,7 +48,7 @@ def box_arrays(
     # Annotations are rounded to hundredths: a box that ends a hundredth beyond the border was meant to end there.
     partly = ~degenerate & ~outside & (boxes[:, 2:] - inside > 0.011).any(axis=1)
     areas = annotations.areas[order].astype(np.float64)
-    masks, left_out_polygons = mask_arrays(
+    masks, left_out_polygons, polygons_not_finite = mask_arrays(
         [annotations.segmentations[i] for i in order.tolist()], heights[rows], widths[rows], blame
     )
     counts = np.bincount(rows, minlength=number)
@@ -72,6 +72,7 @@ def box_arrays(
         "duplicates": _duplicates(rows, classes, boxes),
         "empty_images": int(np.count_nonzero(counts == 0)),
         "left_out_polygons": left_out_polygons,
+        "polygons_not_finite": polygons_not_finite,
     }
     return arrays, numbers
 

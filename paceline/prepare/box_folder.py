@@ -35,6 +35,7 @@ from paceline.prepare.box_splits import (
     leave_out,
     rotated,
 )
+from paceline.prepare.class_names import first_twice
 from paceline.prepare.folder import UNREADABLE_LIST, choose_place, known_facts, previous_manifest
 from paceline.prepare.listing import some
 from paceline.prepare.val_split import split_off
@@ -208,8 +209,8 @@ def _class_names(source: BoxSource, request: BoxRequest, command: str) -> tuple[
                 f"{val.source}. Export both with the same classes."
             )
     names = {**val.names, **train.names}
-    if len(set(names.values())) < len(names):
-        twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
+    twice = first_twice(names.values())
+    if twice is not None:
         ids = [category for category, name in names.items() if name == twice]
         raise DataError(
             f"{twice!r} has category id {ids[1]} in {train.source} and {ids[0]} in {val.source}. "

@@ -16,18 +16,26 @@ import gc
 import json
 import os
 import re
+import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.plain_file import read_plain
+from paceline.config.printable import short
 from paceline.prepare.annotations import Annotations
+from paceline.prepare.class_names import first_twice, tidy_class_name
 from paceline.prepare.listing import VAL_FOLDERS, some
 
 ROBOFLOW = "_annotations.coco.json"
 _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
 _MISSING = object()
+# The largest that are used, Objects365's, have 6 GB.
+MOST_BYTES = 8 << 30
+MOST_PATH_BYTES = 4095  # Linux's PATH_MAX
 
 
 def find_coco(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -127,7 +135,7 @@ def _images_of(root: Path, file: Path) -> Path:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
+        data = read_plain(path, MOST_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
     except OSError as error:
@@ -138,7 +146,8 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}). Download or export it again.") from None
+        reason = error if isinstance(error, ValueError) else "nested too deeply"
+        raise DataError(f"{path}: not JSON ({reason}). Download or export it again.") from None
     finally:
         if collects:
             gc.enable()
@@ -156,11 +165,11 @@ def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
         what = f"has no {key!r}" if key not in record else f"{key!r} is no list"
         raise DataError(
             f"{path}: not a COCO annotation file: it {what}. Wanted: images, annotations and categories; found "
-            f"{some(map(str, record))}."
+            f"{some(map(short, record))}."
         )
     for place, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise DataError(f"{path}: entry {place} of {key!r} is no object but {str(entry)[:40]!r}.")
+            raise DataError(f"{path}: entry {place} of {key!r} is no object but {short(entry, 40)!r}.")
     return entries
 
 
@@ -174,13 +183,11 @@ def _names(
     _refuse_twice(path, "category", ids)
     labels = []
     for place, entry in enumerate(categories):
-        name = entry.get("name")
-        if not isinstance(name, str) or not name.strip():
-            raise DataError(f"{path}: category {place} (id {ids[place]}) has no name.")
-        labels.append(name.strip())
-    twice = [name for place, name in enumerate(labels) if name in labels[:place]]
-    if twice:
-        raise DataError(f"{path}: two categories are called {twice[0]!r}. Give each a name of its own.")
+        called = f"{path}: category {place} (id {ids[place]})"
+        labels.append(tidy_class_name(entry.get("name"), lambda reason, who=called: DataError(f"{who} {reason}.")))
+    twice = first_twice(labels)
+    if twice is not None:
+        raise DataError(f"{path}: two categories are called {twice!r}. Give each a name of its own.")
     names = dict(zip(ids.tolist(), labels))
     parent = names.get(0)
     others = [entry for entry in categories if entry["id"] != 0]
@@ -203,31 +210,39 @@ def _integers(path: Path, what: str, entries: list[dict[str, Any]], key: str) ->
 
 
 def _numbers(values: list[Any]) -> np.ndarray | None:
-    """(n,) int64 or float64; None where one is no number."""
+    """(n,) int64, or float64; None where one is no number, or none that a float64 can hold."""
     if not values:
         return np.zeros(0, np.int64)
-    try:
-        array = np.array(values)
-    except ValueError:
+    if not set(map(type, values)) <= {int, float}:
         return None
-    return array if array.ndim == 1 and array.dtype in (np.int64, np.float64) else None
+    array = np.array(values)
+    if array.dtype in (np.int64, np.float64):
+        return array
+    try:
+        return np.array(array, np.float64)  # some are beyond 64 bits
+    except OverflowError:
+        return None
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) is float:
+        return True
+    return type(value) is int and abs(value) <= sys.float_info.max
 
 
 def _is_whole(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return float(value).is_integer() and abs(value) < 2**63
+    return _is_number(value) and abs(value) < 2**63 and value == int(value)
 
 
 def _wrong(path: Path, what: str, place: int, entry: dict[str, Any], key: str, value: Any, wanted: str) -> DataError:
-    found = "is missing" if value is _MISSING else f"is {str(value)[:60]!r}"
+    found = "is missing" if value is _MISSING else f"is {short(value)!r}"
     return DataError(f"{path}: {what} {place} ({_called(entry)}): {key!r} {found}, wanted is {wanted}.")
 
 
 def _called(entry: dict[str, Any]) -> str:
     """How a message names an entry beside its place in the list."""
-    name = f", {entry['file_name']}" if "file_name" in entry else ""
-    return f"id {entry.get('id', 'missing')}{name}"[:120]
+    name = f", {short(entry['file_name'], 90)}" if "file_name" in entry else ""
+    return f"id {short(entry.get('id', 'missing'), 30)}{name}"
 
 
 def _more(rows: np.ndarray) -> str:
@@ -261,17 +276,13 @@ def _rows_of(path: Path, image_ids: np.ndarray, wanted: np.ndarray) -> np.ndarra
 
 def _boxes(path: Path, objects: list[dict[str, Any]]) -> np.ndarray:
     values = [entry.get("bbox", _MISSING) for entry in objects]
-    try:
-        array = np.array(values)
-    except ValueError:
-        array = np.zeros(0)
-    if not objects:
-        return np.zeros((0, 4))
-    if array.shape == (len(objects), 4) and array.dtype.kind in "if":
-        return array.astype(np.float64)
+    if all(type(value) is list and len(value) == 4 for value in values):
+        array = _numbers(list(chain.from_iterable(values)))
+        if array is not None:
+            return array.astype(np.float64).reshape(-1, 4)
 
     def is_box(value: Any) -> bool:
-        return isinstance(value, list) and len(value) == 4 and _numbers(value) is not None
+        return type(value) is list and len(value) == 4 and _numbers(value) is not None
 
     place = next(i for i, value in enumerate(values) if not is_box(value))
     raise _wrong(path, "annotation", place, objects[place], "bbox", values[place], "[x, y, width, height]")
@@ -287,7 +298,7 @@ def _optional(
         values[i] = float(default[i])
     array = _numbers([int(value) if isinstance(value, bool) else value for value in values])
     if array is None:
-        place = next(i for i, value in enumerate(values) if not isinstance(value, int | float))
+        place = next(i for i, value in enumerate(values) if not isinstance(value, bool) and not _is_number(value))
         raise _wrong(path, "annotation", place, objects[place], key, values[place], "a number")
     if lacking:
         notes.append(f"{path}: {len(lacking):,} annotations have no {key!r}: {instead} is used")
@@ -310,8 +321,16 @@ def _sides(path: Path, images: list[dict[str, Any]], key: str) -> np.ndarray:
     sides = _integers(path, "image", entries, key)
     bad = np.flatnonzero((sides < 0) | (sides > 1_000_000))
     if len(bad):
-        raise _wrong(path, "image", int(bad[0]), images[bad[0]], key, sides[bad[0]], "a number of pixels")
+        raise _wrong(path, "image", int(bad[0]), images[bad[0]], key, int(sides[bad[0]]), "a number of pixels")
     return sides.astype(np.int32)
+
+
+def _names_a_file(name: str) -> bool:
+    """Whether a file can have this name; one with a line break would forge lines of messages."""
+    try:
+        return len(os.fsencode(name)) <= MOST_PATH_BYTES and "\0" not in name and "\n" not in name
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
@@ -319,7 +338,7 @@ def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
     seen: dict[str, int] = {}
     for place, entry in enumerate(images):
         name = entry.get("file_name", _MISSING)
-        if not isinstance(name, str) or not name or "\0" in name:
+        if not isinstance(name, str) or not name or not _names_a_file(name):
             raise _wrong(path, "image", place, {"id": entry.get("id")}, "file_name", name, "the name of a file")
         if os.path.isabs(name) or ".." in name.split("/"):
             raise DataError(
@@ -329,7 +348,7 @@ def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
         name = os.path.normpath(name)
         if name in seen:
             raise DataError(
-                f"{path}: images {seen[name]} and {place} are the same file, {name}. Its objects must be listed under "
+                f"{path}: images {seen[name]} and {place} are the same file, {short(name, 200)}. Its objects must be listed under "
                 "one image. Correct the file, or export it again."
             )
         seen[name] = place

@@ -272,6 +272,7 @@ def why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], plac
     if others:
         listed = ""
         if len(lines) > NAMED_IN_ERROR:
+            (place / UNREADABLE_LIST).unlink(missing_ok=True)  # a link of this name would lead elsewhere
             (place / UNREADABLE_LIST).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
             listed = f"; all are listed in {place / UNREADABLE_LIST}"
         text += f"\nUnusable too, {len(lines) - 1:,} in number: {'; '.join(others)}{listed}."

@@ -9,6 +9,8 @@ to the run two before. Source: Lin et al. 2014; the form of the string: rleToStr
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from paceline.boxes import run_lengths
+from paceline.config.printable import short
 
 # A number of more characters does not fit into 64 bits.
 MOST_DIGITS = 12
@@ -27,8 +30,8 @@ Blame = Callable[[int, str], Exception]
 
 def mask_arrays(
     segmentations: Sequence[Any], heights: np.ndarray, widths: np.ndarray, blame: Blame
-) -> tuple[dict[str, np.ndarray], int]:
-    """-> the arrays of data/boxes.py MASK_ARRAYS, and how many polygons were left out (too short, or not finite).
+) -> tuple[dict[str, np.ndarray], int, int]:
+    """-> the arrays of data/boxes.py MASK_ARRAYS, and how many polygons were left out: too short; not finite.
 
     segmentations  (M) None | polygons | {"counts": list, str or bytes, "size": [height, width]}
     heights        (M,) pixels, of the image that each object is in
@@ -36,7 +39,7 @@ def mask_arrays(
     blame          makes the error for object row, reason
     Raises what `blame` makes: numbers that are none, runs that do not fill the image.
     """
-    polygons, per_object, runs, left_out = [], [], [], 0
+    polygons, per_object, runs, left_out, not_finite = [], [], [], 0, 0
     for row, given in enumerate(segmentations):
         kept: list[Any] = []
         run = _NO_RUNS
@@ -49,7 +52,7 @@ def mask_arrays(
             if given and not isinstance(given[0], list | tuple):
                 raise blame(row, "its segmentation is a list of numbers, where a list of polygons is wanted")
         elif given is not None:
-            raise blame(row, f"its segmentation is neither polygons nor run-lengths but {str(given)[:40]!r}")
+            raise blame(row, f"its segmentation is neither polygons nor run-lengths but {short(given, 40)!r}")
         polygons += kept
         per_object.append(len(kept))
         runs.append(run)
@@ -60,7 +63,7 @@ def mask_arrays(
         broken = np.unique(np.repeat(np.arange(len(polygons)), lengths)[~np.isfinite(points)])
         points = points[~np.isin(np.repeat(np.arange(len(polygons)), lengths), broken)]
         lengths, objects = np.delete(lengths, broken), np.delete(objects, broken)
-        left_out += len(broken)
+        not_finite = len(broken)
     arrays = {
         "polygon_points": points,
         "polygon_starts": starts_of(lengths),
@@ -68,7 +71,7 @@ def mask_arrays(
         "rle_counts": np.concatenate([_NO_RUNS, *runs]),
         "object_rles": starts_of(np.array([len(run) for run in runs], np.int64)),
     }
-    return arrays, left_out
+    return arrays, left_out, not_finite
 
 
 def starts_of(counts: np.ndarray) -> np.ndarray:
@@ -100,26 +103,34 @@ _NO_RUNS = np.zeros(0, np.uint32)
 def _runs(given: dict[str, Any], height: int, width: int, row: int, blame: Blame) -> np.ndarray:
     counts, size = given.get("counts"), given.get("size")
     if not isinstance(size, list | tuple) or list(size) != [height, width]:
-        raise blame(row, f"its RLE mask has size {str(size)[:40]}, the image has [{height}, {width}]")
+        raise blame(row, f"its RLE mask has size {short(size, 40)}, the image has [{height}, {width}]")
     try:
         if isinstance(counts, str | bytes):
             runs = decompress(counts.encode("ascii") if isinstance(counts, str) else counts)
         else:
-            runs = np.array(counts).reshape(-1)
-            if runs.dtype != np.int64:
-                raise ValueError("its runs are no whole numbers")
+            if type(counts) is not list or not set(map(type, counts)) <= {int}:
+                raise ValueError("its runs are no list of whole numbers")
+            runs = np.array(counts, np.int64)
     except (ValueError, TypeError, OverflowError) as error:
         raise blame(row, f"its RLE mask cannot be read ({error})") from None
-    if (runs < 0).any() or (runs > height * width).any() or runs.sum() != height * width:
+    if (runs < 0).any():
+        raise blame(row, f"its RLE mask has a run of {runs.min():,} pixels")
+    if (runs > height * width).any() or runs.sum() != height * width:
         raise blame(row, f"its RLE mask covers {runs.sum():,} pixels, the image has {height * width:,}")
     return runs.astype(np.uint32)
 
 
 def _points(polygons: list[Any], total: int, objects: np.ndarray, blame: Blame) -> np.ndarray:
     try:
-        return np.fromiter(chain.from_iterable(polygons), np.float64, count=total)
-    except (TypeError, ValueError):
+        # Unlike numpy, array takes no text for a number.
+        points = array("d", chain.from_iterable(polygons))
+    except (TypeError, OverflowError):
         for row, polygon in zip(objects, polygons):
-            if not all(isinstance(value, int | float) for value in polygon):
-                raise blame(int(row), "its segmentation holds something that is no number") from None
+            for value in polygon:
+                if not isinstance(value, int | float):
+                    reason = f"its segmentation holds {short(value)!r}, which is no number"
+                    raise blame(int(row), reason) from None
+                if isinstance(value, int) and abs(value) > sys.float_info.max:
+                    raise blame(int(row), "its segmentation holds a number beyond all that can be calculated") from None
         raise
+    return np.frombuffer(points, np.float64) if total else np.zeros(0)

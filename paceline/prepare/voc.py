@@ -25,14 +25,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline.config.errors import DataError
-from paceline.data.class_folder import is_image_name, list_folder
+from paceline.config.plain_file import read_plain, read_plain_text
+from paceline.config.printable import short
+from paceline.data.class_folder import is_image_name, list_folder, one_line_name
 from paceline.data.header import MAX_PIXELS
 from paceline.prepare.annotations import Annotations
+from paceline.prepare.class_names import tidy_class_name
 from paceline.prepare.listing import TRAIN_FOLDER, VAL_FOLDERS
 from paceline.prepare.photo_labels import PhotoLabels, as_annotations, refuse_broken
 
 # The longest real ones are a few dozen kB.
 MOST_BYTES = 8 << 20
+MOST_SET_BYTES = 512 << 20
 _ENCODING = re.compile(rb"""^\s*<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
 IMAGE_FOLDERS = ("jpegimages", "images")
 XML_FOLDER = "annotations"
@@ -112,18 +116,16 @@ def read_voc_file(path: Path) -> VocFile:
     Raises DataError where it is no VOC annotation, or declares a document type or entities.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DataError(f"{path}: more than {MOST_BYTES:,} bytes, this is no annotation of one image.")
-        root = ElementTree.fromstring(_text(path, path.read_bytes()))
+        root = ElementTree.fromstring(_text(path, read_plain(path, MOST_BYTES)))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}). An annotation of one image is wanted.") from None
     except (ElementTree.ParseError, ValueError) as error:
         raise DataError(f"{path}: not XML ({error}).") from None
     if root.tag != "annotation":
-        raise DataError(f"{path}: not a Pascal VOC annotation: its root is <{root.tag[:40]}>, not <annotation>.")
+        raise DataError(f"{path}: not a Pascal VOC annotation: its root is <{short(root.tag, 40)}>, not <annotation>.")
     last_part = re.split(r"[/\\]", (root.findtext("filename") or "").strip())[-1]
     return VocFile(
-        file_name="" if last_part in (".", "..") else last_part,
+        file_name="" if last_part in (".", "..") or not last_part.isprintable() else last_part,
         height=_pixels(path, root, "height"),
         width=_pixels(path, root, "width"),
         objects=[_object(path, place, entry) for place, entry in enumerate(root.findall("object"), start=1)],
@@ -134,6 +136,8 @@ def _text(path: Path, data: bytes) -> str:
     """The file as text, so that what is searched for a DTD is what the parser sees, whatever the encoding."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         encoding = "utf-16"
+    elif data[:4] in (b"<\0?\0", b"<\0a\0", b"\0<\0?", b"\0<\0a"):  # without its mark
+        encoding = "utf-16-le" if data[:1] == b"<" else "utf-16-be"
     else:
         named = _ENCODING.search(data[:200])
         encoding = named.group(1).decode() if named else "utf-8-sig"
@@ -141,6 +145,9 @@ def _text(path: Path, data: bytes) -> str:
         text = data.decode(encoding)
     except (UnicodeDecodeError, LookupError):
         raise DataError(f"{path}: its bytes are not {encoding.removesuffix('-sig')} text.") from None
+    if "\0" in text:
+        # Another encoding than was thought, which the parser might find out and read what was not searched.
+        raise DataError(f"{path}: holds NUL characters. Save it as UTF-8.")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         # Entities can expand to gigabytes, or to other files. No tool that writes VOC writes them.
         raise DataError(f"{path}: declares a document type or entities, which no annotation needs; it is not opened.")
@@ -164,9 +171,9 @@ def _number(text: str | None) -> float:
 
 
 def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
-    name = " ".join((entry.findtext("name") or "").split())
-    if not name:
-        raise DataError(f"{path}: object {place} has no <name>.")
+    who = f"{path}: object {place}"
+    given = entry.findtext("name") or ""
+    name = tidy_class_name(given, lambda reason: DataError(f"{who} {reason.replace('name', '<name>', 1)}."))
     edges = []
     for edge in ("xmin", "ymin", "xmax", "ymax"):
         text = entry.findtext(f"bndbox/{edge}")
@@ -237,11 +244,14 @@ def _sets(xml_folder: Path, images: Path, sets: Path) -> list[_Place]:
 def _stems(path: Path, xml_folder: Path) -> list[str]:
     """The images that a set names: a line is a stem, or a stem and 1, 0 or -1 as in the sets of one class."""
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        lines = [line.strip() for line in read_plain_text(path, MOST_SET_BYTES).splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Correct it, or delete it to use all XML files.") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read ({reason}). Correct it, or delete it to use all XML files.") from None
     stems, missing = [], []
     for line in lines:
+        if "\0" in line:
+            raise DataError(f"{path}: holds NUL characters. Correct it, or delete it to use all XML files.")
         stem = line if (xml_folder / f"{line}.xml").is_file() else line.split()[0]
         if re.search(r"[/\\]", stem) or not (xml_folder / f"{stem}.xml").is_file():
             missing.append(line)
@@ -275,6 +285,8 @@ def _by_stem(images: list[str]) -> dict[str, list[str]]:
 def _read_files(place: _Place, images: dict[str, list[str]]) -> list[VocFile]:
     if place.stems is None:
         names = sorted(filter(_visible_xml, os.listdir(place.xml_folder)))
+        for name in names:
+            one_line_name(place.xml_folder, os.fsencode(name))
     else:
         names = [f"{stem}.xml" for stem in place.stems]
     known = {name for group in images.values() for name in group}

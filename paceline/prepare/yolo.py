@@ -20,14 +20,19 @@ from typing import Any
 import yaml
 
 from paceline.config.errors import DataError
-from paceline.data.class_folder import is_image_name
-from paceline.data.header import read_header
+from paceline.config.plain_file import open_plain, read_plain_text
+from paceline.config.printable import short
+from paceline.data.class_folder import is_image_name, one_line_name
+from paceline.data.header import MOST_BYTES, read_header
 from paceline.prepare.annotations import Annotations
+from paceline.prepare.class_names import first_twice, tidy_class_name
 from paceline.prepare.listing import VAL_FOLDERS, some
 from paceline.prepare.photo_labels import PhotoLabels, as_annotations, refuse_broken
 
 MOST_YAML_BYTES = 1 << 20
 MOST_LABEL_BYTES = 64 << 20
+MOST_LIST_BYTES = 512 << 20  # paths of ten million images
+MOST_CLASS = 2**31 - 1
 # Enough for the header of nearly every JPEG, EXIF thumbnail included; where it is not, the whole file is read.
 HEADER_BYTES = 1 << 17
 # Rounding in exporters leaves fractions a little outside 0..1; anything further is pixels, or another format.
@@ -73,10 +78,10 @@ def read_yolo(path: Path) -> tuple[dict[str, Annotations], list[str]]:
 def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str]) -> list[str]:
     """Add the objects of one label file to `photo`, whose size must be known. -> what is wrong, "file:line: reason"."""
     try:
-        if path.stat().st_size > MOST_LABEL_BYTES:
-            return [f"{path}: more than {MOST_LABEL_BYTES:,} bytes, these are no labels of one image"]
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_plain_text(path, MOST_LABEL_BYTES).splitlines()
+    except OSError as error:
+        return [f"{path}: cannot be read ({error.strerror})"]
+    except UnicodeDecodeError as error:
         return [f"{path}: cannot be read ({error})"]
     problems = []
     for number, line in enumerate(lines, start=1):
@@ -99,7 +104,7 @@ def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) ->
     except ValueError:
         return f"not numbers: {' '.join(fields)[:60]!r}"
     if category not in names:
-        return f"class {fields[0]}, where data.yaml names {_range(names)}"
+        return f"class {fields[0][:40]}, where data.yaml names {_range(names)}"
     outside = [value for value in fractions if not -SLACK <= value <= 1 + SLACK]
     if outside:
         return f"{outside[0]:g} is no fraction of the image; coordinates lie between 0 and 1, not in pixels"
@@ -135,18 +140,32 @@ def _yaml_file(path: Path) -> Path:
     return found[0]
 
 
+class _PlainLoader(yaml.BaseLoader):
+    """Makes strings, lists and dicts alone: nothing is constructed, and a class called `no` stays one.
+
+    Ten lists that name each other ten times are 10^10 entries, so nothing is named and repeated.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "an alias (*name) repeats another part; write it out", mark)
+        return super().compose_node(parent, index)
+
+
 def _load_yaml(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MOST_YAML_BYTES:
-            raise DataError(f"{file}: more than {MOST_YAML_BYTES:,} bytes, this is no description of a data set.")
-        # BaseLoader makes strings, lists and dicts alone: nothing is constructed, and a class called `no` stays one.
-        record = yaml.load(file.read_text(encoding="utf-8-sig"), Loader=yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError) as error:
+        record = yaml.load(read_plain_text(file, MOST_YAML_BYTES), Loader=_PlainLoader)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}). It must be a description of a data set.") from None
+    except UnicodeDecodeError as error:
         raise DataError(f"{file}: cannot be read ({error}).") from None
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise DataError(f"{file}{line}: not YAML ({error.problem or error.context}). Correct it.") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except RecursionError:
+        raise DataError(f"{file}: nested too deeply, this is no description of a data set.") from None
+    except yaml.YAMLError as error:
         raise DataError(f"{file}: not YAML ({type(error).__name__}). Correct it.") from None
     if not isinstance(record, dict):
         raise DataError(f"{file}: holds no keys. Wanted: train:, val: and names:.")
@@ -162,15 +181,18 @@ def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
         names = {int(key): name for key, name in pairs}
     except (TypeError, ValueError):
         raise DataError(f"{file}: the keys of names: must be class numbers, 0, 1, 2, ... Correct them.") from None
-    wrong = [key for key, name in names.items() if key < 0 or not isinstance(name, str) or not name.strip()]
+    wrong = [key for key in names if not 0 <= key <= MOST_CLASS]
     if wrong:
-        raise DataError(f"{file}: class {wrong[0]} of names: has no name, or a number below 0. Correct it.")
-    if len(set(names.values())) < len(names):
-        twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
+        raise DataError(f"{file}: class {short(wrong[0], 40)} of names: is no class number from 0 on. Correct it.")
+    for key, name in names.items():
+        who = f"{file}: class {key} of names:"
+        names[key] = tidy_class_name(name, lambda reason, who=who: DataError(f"{who} {reason}. Correct it."))
+    twice = first_twice(names.values())
+    if twice is not None:
         raise DataError(f"{file}: two classes are called {twice[:60]!r}. Give each a name of its own.")
     count = record.get("nc")
     if count is not None and count != str(len(names)):
-        raise DataError(f"{file}: nc: is {str(count)[:20]}, but names: has {len(names):,}. Correct one of them.")
+        raise DataError(f"{file}: nc: is {short(count, 20)}, but names: has {len(names):,}. Correct one of them.")
     return dict(sorted(names.items()))
 
 
@@ -191,33 +213,41 @@ def _images(file: Path, record: dict[str, Any], key: str) -> tuple[Path, list[st
 
 def _existing(file: Path, record: dict[str, Any], key: str, entry: str) -> Path:
     """The first that exists: relative to `path:`, to data.yaml, and to data.yaml without the ../ that Roboflow writes."""
+    if "\0" in entry or "\n" in entry or any("\ud800" <= character <= "\udfff" for character in entry):
+        raise DataError(f"{file}: {key}: {short(entry, 200)!r} is no path. Correct it.")
     here = Path(os.path.abspath(file)).parent
     base = record.get("path")
-    tried = [here / base / entry] if isinstance(base, str) else []
+    tried = [here / base / entry] if isinstance(base, str) and "\0" not in base else []
     tried = [Path(os.path.normpath(place)) for place in (*tried, here / entry, here / entry.removeprefix("../"))]
     for place in tried:
         if place.exists():
             return place
     looked = some(map(str, dict.fromkeys(tried)))
-    raise DataError(f"{file}: {key}: {entry} is not there (looked for {looked}). Correct the path.")
+    raise DataError(
+        f"{file}: {key}: {short(entry, 200)} is not there (looked for {short(looked, 900)}). Correct the path."
+    )
 
 
 def _walked(folder: Path) -> list[str]:
-    return sorted(
-        os.path.join(place, name)
-        for place, _, names in os.walk(folder)
-        for name in names
-        if is_image_name(os.fsencode(name))
-    )
+    found = []
+    for place, _, names in os.walk(folder):
+        images = [name for name in names if is_image_name(os.fsencode(name))]
+        for name in images:
+            one_line_name(place, os.fsencode(os.path.join(os.path.relpath(place, folder), name)))
+        found += [os.path.join(place, name) for name in images]
+    return sorted(found)
 
 
 def _listed(file: Path) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_plain_text(file, MOST_LIST_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{file}: cannot be read ({error}). It must be a text file with one image path a line."
+            f"{file}: cannot be read ({reason}). It must be a text file with one image path a line."
         ) from None
+    if any("\0" in line for line in lines):
+        raise DataError(f"{file}: holds NUL characters. It must be a text file with one image path a line.")
     return [os.path.normpath(os.path.join(file.parent, line.strip())) for line in lines if line.strip()]
 
 
@@ -239,7 +269,7 @@ def _read_photos(file: Path, split: str, images: list[str], names: dict[int, str
         photo = PhotoLabels(image, height, width)
         photos.append(photo)
         label = _label_path(image)
-        if not os.path.isfile(label):
+        if not os.path.lexists(label):
             without += 1
         elif height:
             problems += read_label_file(Path(label), photo, names)
@@ -255,12 +285,12 @@ def _read_photos(file: Path, split: str, images: list[str], names: dict[int, str
 def _size(image: str) -> tuple[int, int]:
     """-> height, width; 0, 0 where the file is gone or no image."""
     try:
-        with open(image, "rb") as file:
+        with os.fdopen(open_plain(image), "rb") as file:
             data = file.read(HEADER_BYTES)
             try:
                 header = read_header(data, image)
             except DataError:
-                header = read_header(data + file.read(), image)
+                header = read_header(data + file.read(MOST_BYTES), image)
     except (OSError, DataError):
         return 0, 0
     return header.height, header.width

@@ -190,7 +190,7 @@ def test_a_malformed_line_is_named_with_file_and_line(tmp_path: Path, line: str,
         ("names: [cat, dog\n", r"data\.yaml:\d+: not YAML"),
         ("- cat\n", "holds no keys"),
         ("names: !!python/object/apply:os.system [echo]\n", "train: must be a folder"),
-        ("names: " + "[" * 20_000, "not YAML"),
+        ("names: " + "[" * 20_000, "nested too deeply"),
     ],
 )
 def test_a_wrong_data_yaml_is_named_with_the_key(tmp_path: Path, yaml: str, reason: str) -> None:
