@@ -45,6 +45,7 @@ class Suspicion:
     kind: Kind
     counts: dict[str, int]
     tiles: list[Tile]
+    exact: bool  # False: there are at least so many
 
 
 def write_check_page(manifest: Manifest) -> Path:
@@ -251,14 +252,19 @@ def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Sus
     found = {split: find_suspicious(index) for split, index in splits.items()}
     suspicions = []
     for kind in KINDS:
-        worst: list[tuple[str, Suspect]] = [(split, suspect) for split in found for suspect in found[split][kind.key]]
+        worst: list[tuple[str, Suspect]] = [
+            (split, suspect) for split in found for suspect in found[split][kind.key].worst
+        ]
         worst = _varied(sorted(worst, key=lambda pair: -pair[1].degree))
         if worst:
             tiles = [
                 make_tile(splits[split], s.image, classes, side=EXAMPLE_SIDE, focus=s.objects, caption=s.note)
                 for split, s in worst
             ]
-            suspicions.append(Suspicion(kind, {split: len(found[split][kind.key]) for split in found}, tiles))
+            counts = {split: found[split][kind.key].count for split in found}
+            suspicions.append(
+                Suspicion(kind, counts, tiles, exact=all(found[split][kind.key].all_met for split in found))
+            )
     return suspicions
 
 
@@ -304,4 +310,4 @@ def _mosaic(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Tile]:
 
 def _objects(index: Index, image: int) -> str:
     number = int(index.extra["object_starts"][image + 1] - index.extra["object_starts"][image])
-    return "no objects" if number == 0 else "1 object" if number == 1 else f"{number} objects"
+    return "no objects" if number == 0 else "1 object" if number == 1 else f"{number:,} objects"

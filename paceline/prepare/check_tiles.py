@@ -67,10 +67,15 @@ def make_tile(
     width, height = int(index.widths[image]), int(index.heights[image])
     boxes = np.asarray(index.extra["boxes"])
     region = _region(boxes[list(focus)], width, height)
-    rows = range(int(index.extra["object_starts"][image]), int(index.extra["object_starts"][image + 1]))
+    start, stop = int(index.extra["object_starts"][image]), int(index.extra["object_starts"][image + 1])
     # The largest first, so that small ones lie above them and can be pointed at.
-    shown = sorted(rows, key=lambda i: (i in focus, -abs(float(boxes[i, 2] * boxes[i, 3]))))[-MOST_BOXES:]
-    drawn = [_tile_box(index, i, region, names, focus) for i in shown]
+    with np.errstate(over="ignore"):
+        areas = np.abs(boxes[start:stop, 2] * boxes[start:stop, 3])
+    focused = np.isin(np.arange(start, stop), np.array(focus, np.int64))
+    shown = start + np.lexsort((-areas, focused))[-MOST_BOXES:]
+    drawn = [_tile_box(index, i, region, names, focus) for i in shown.tolist()]
+    if stop - start > MOST_BOXES:
+        caption = f"{caption}; {MOST_BOXES} of {stop - start:,} objects drawn"
     return Tile(
         photo=_photo(index, image, region, side),
         aspect=(region[2] - region[0]) / (region[3] - region[1]),

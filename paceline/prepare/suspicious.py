@@ -18,6 +18,10 @@ NEARLY_ALL = 0.95  # share of the image's area; often a label of the whole photo
 EXTREME_ASPECT = 10.0  # longer side over shorter one
 OVER_BORDER = 2.0  # pixels beyond the image that rounding in tools does not explain
 SAME_BOX = 0.95  # IoU of two boxes that were meant to be one
+# Of each kind so many are described; all are counted. The page shows a few.
+MOST_WORST = 1_000
+# A box meets so many of those that begin right of it. Of real data none has more that are near enough to be the same.
+MOST_MET = 32
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,19 @@ class Suspect:
     degree: float
 
 
-def find_suspicious(index: Index) -> dict[str, list[Suspect]]:
-    """The suspects of one split by kind, KINDS' keys, the worst of each kind first. Crowd regions are never suspects of size.
+@dataclass(frozen=True)
+class Suspects:
+    """How many there are of a kind (at least, where not `all_met`: an image has too many boxes in one place to compare
+    each with each), and the MOST_WORST worst, the worst first.
+    """
+
+    count: int
+    worst: list[Suspect]
+    all_met: bool = True
+
+
+def find_suspicious(index: Index) -> dict[str, Suspects]:
+    """The suspects of one split by kind, KINDS' keys. Crowd regions are never suspects of size.
 
     index  a split of a box data set (extra: object_starts, boxes, classes, crowd)
     """
@@ -71,10 +86,10 @@ def find_suspicious(index: Index) -> dict[str, list[Suspect]]:
         aspect = np.maximum(w / h, h / w)
     inside = solid & ~outside & ~crowd
 
-    def suspects(mask: np.ndarray, degree: np.ndarray, note: Callable[[int], str]) -> list[Suspect]:
+    def suspects(mask: np.ndarray, degree: np.ndarray, note: Callable[[int], str]) -> Suspects:
         rows = np.flatnonzero(mask)
-        rows = rows[np.argsort(-degree[rows], kind="stable")]
-        return [Suspect(int(image_of[i]), (int(i),), note(i), float(degree[i])) for i in rows]
+        worst = rows[np.argsort(-degree[rows], kind="stable")[:MOST_WORST]]
+        return Suspects(len(rows), [Suspect(int(image_of[i]), (int(i),), note(i), float(degree[i])) for i in worst])
 
     def size(i: int) -> str:
         return f"{w[i]:.4g} x {h[i]:.4g} px"
@@ -92,29 +107,36 @@ def find_suspicious(index: Index) -> dict[str, list[Suspect]]:
     return {**found, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, image_of)}
 
 
-def _same_boxes(
-    boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, image_of: np.ndarray
-) -> dict[str, list[Suspect]]:
+def _same_boxes(boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, image_of: np.ndarray) -> dict[str, Suspects]:
     """Pairs of boxes of one image with an IoU above SAME_BOX, by whether their classes are the same."""
     found: dict[str, list[Suspect]] = {"twice": [], "two_classes": []}
+    counts = dict.fromkeys(found, 0)
     rows = np.flatnonzero(keep)
     order = rows[np.lexsort((boxes[rows, 0], image_of[rows]))]
     # By image and left edge; a box meets those behind it until the left edges are too far apart for such an IoU.
-    meeting, lag = np.arange(len(order)), 1
-    while True:
+    meeting = np.arange(len(order))
+    for lag in range(1, MOST_MET + 1):
         meeting = meeting[meeting + lag < len(order)]
-        if not len(meeting):
-            break
         a, b = order[meeting], order[meeting + lag]
         near = (image_of[a] == image_of[b]) & (boxes[b, 0] - boxes[a, 0] <= (1 - SAME_BOX) * boxes[a, 2])
         meeting, a, b = meeting[near], a[near], b[near]
         iou = _iou(boxes[a], boxes[b])
-        for i in np.flatnonzero(iou > SAME_BOX).tolist():
-            pair = (int(min(a[i], b[i])), int(max(a[i], b[i])))
-            key = "twice" if classes[a[i]] == classes[b[i]] else "two_classes"
-            found[key].append(Suspect(int(image_of[a[i]]), pair, f"IoU {iou[i]:.3f}", float(iou[i])))
-        lag += 1
-    return {key: sorted(pairs, key=lambda pair: (-pair.degree, pair.objects)) for key, pairs in found.items()}
+        alike = classes[a] == classes[b]
+        for key, mask in (("twice", alike), ("two_classes", ~alike)):
+            hits = np.flatnonzero((iou > SAME_BOX) & mask)
+            counts[key] += len(hits)
+            first, second = np.minimum(a[hits], b[hits]), np.maximum(a[hits], b[hits])
+            for i in np.lexsort((second, first, -iou[hits]))[:MOST_WORST].tolist():
+                pair, degree = (int(first[i]), int(second[i])), float(iou[hits[i]])
+                found[key].append(Suspect(int(image_of[pair[0]]), pair, f"IoU {degree:.3f}", degree))
+    return {
+        key: Suspects(
+            counts[key],
+            sorted(pairs, key=lambda pair: (-pair.degree, pair.objects))[:MOST_WORST],
+            all_met=not len(meeting),
+        )
+        for key, pairs in found.items()
+    }
 
 
 def _iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:

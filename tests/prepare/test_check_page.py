@@ -54,6 +54,10 @@ def make_index(root: Path, split: str, images: list[list[Row]], *, seed: int = 0
     return Index(root, split, **{k: v for k, v in arrays.items() if k not in extra}, extra=extra, remedy="")
 
 
+def suspected(index) -> set[str]:
+    return {key for key, suspects in find_suspicious(index).items() if suspects.count}
+
+
 GOOD: Row = ([50, 60, 40, 30], 1, 0)
 BAD: dict[str, list[Row]] = {
     "degenerate": [([10, 10, 0, 5], 1, 0), ([10, 10, 5, -5], 1, 0)],
@@ -68,9 +72,9 @@ BAD: dict[str, list[Row]] = {
 @pytest.mark.parametrize("key", BAD)
 def test_each_kind_is_found_and_nothing_else_is(tmp_path: Path, key: str) -> None:
     found = find_suspicious(make_index(tmp_path, "train", [[GOOD], *([row] for row in BAD[key]), []]))
-    assert {kind: len(suspects) for kind, suspects in found.items() if suspects} == {key: len(BAD[key])}
-    assert sorted(suspect.image for suspect in found[key]) == list(range(1, len(BAD[key]) + 1))
-    assert [suspect.degree for suspect in found[key]] == sorted((s.degree for s in found[key]), reverse=True)
+    assert {kind: suspects.count for kind, suspects in found.items() if suspects.count} == {key: len(BAD[key])}
+    assert sorted(suspect.image for suspect in found[key].worst) == list(range(1, len(BAD[key]) + 1))
+    assert [s.degree for s in found[key].worst] == sorted((s.degree for s in found[key].worst), reverse=True)
     assert {kind.key for kind in KINDS} == set(found)
 
 
@@ -79,7 +83,7 @@ def test_what_lies_just_within_the_limits_is_not_suspicious(tmp_path: Path) -> N
         ([-2, -2, 50, 50], 1, 0), ([250, 150, 52, 52], 1, 0), ([10, 10, 2.01, 20], 1, 0), ([0, 0, 300, 189], 2, 0),
         ([10, 100, 100, 10], 1, 0),
     ]  # fmt: skip
-    assert not any(find_suspicious(make_index(tmp_path, "train", [[row] for row in rows])).values())
+    assert not suspected(make_index(tmp_path, "train", [[row] for row in rows]))
 
 
 def test_pairs_are_found_within_one_image_by_their_overlap_and_class(tmp_path: Path) -> None:
@@ -92,9 +96,9 @@ def test_pairs_are_found_within_one_image_by_their_overlap_and_class(tmp_path: P
         [(box, 1, 0)],
     ]
     found = find_suspicious(make_index(tmp_path, "train", images))
-    assert [(s.image, s.objects) for s in found["twice"]] == [(0, (0, 2))]
-    assert [(s.image, s.objects) for s in found["two_classes"]] == [(1, (3, 4))]
-    assert found["twice"][0].degree == pytest.approx(99 / 101)
+    assert [(s.image, s.objects) for s in found["twice"].worst] == [(0, (0, 2))]
+    assert [(s.image, s.objects) for s in found["two_classes"].worst] == [(1, (3, 4))]
+    assert found["twice"].worst[0].degree == pytest.approx(99 / 101)
 
 
 def test_pairs_are_those_of_a_slow_loop_over_all_boxes(tmp_path: Path) -> None:
@@ -113,12 +117,23 @@ def test_pairs_are_those_of_a_slow_loop_over_all_boxes(tmp_path: Path) -> None:
                     wanted["twice" if k == other else "two_classes"].add((12 * image + j, 12 * image + i))
     found = find_suspicious(make_index(tmp_path, "train", images))
     for key, pairs in wanted.items():
-        assert {s.objects for s in found[key]} == pairs and len(found[key]) == len(pairs) > 3
+        assert (
+            {s.objects for s in found[key].worst} == pairs and found[key].count == len(pairs) > 3 and found[key].all_met
+        )
 
 
 def test_a_crowd_region_is_no_suspect_of_size(tmp_path: Path) -> None:
     rows: list[Row] = [([0, 0, 300, 200], 1, 1), ([0, 0, 300, 4], 1, 1)]
-    assert not any(find_suspicious(make_index(tmp_path, "train", [rows])).values())
+    assert not suspected(make_index(tmp_path, "train", [rows]))
+
+
+def test_a_hundred_thousand_alike_boxes_on_one_image_are_counted_and_a_few_drawn(tmp_path: Path) -> None:
+    index = make_index(tmp_path, "train", [[([50, 50, 4, 4], 1, 0)] * 100_000])
+    found = find_suspicious(index)["twice"]
+    assert found.count > 3_000_000 and not found.all_met and len(found.worst) == 1_000
+    tile = make_tile(index, 0, CLASSES, side=100, caption="many")
+    assert len(tile.boxes) == 150 and tile.caption == "many; 150 of 100,000 objects drawn"
+    assert "at least 3," in check_page(tmp_path, CLASSES, {"train": index})
 
 
 @pytest.mark.parametrize(
