@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.config.errors import UserError
-
-GIB = 2**30
+from paceline.log.prose import byte_size
 
 
 def doomed_steps(
@@ -52,6 +51,6 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         ) from None
     if free < bytes_needed:
         raise UserError(
-            f"{folder}: checkpoints will need {bytes_needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free. "
+            f"{folder}: checkpoints will need {byte_size(bytes_needed)}, and {byte_size(free)} are free. "
             "Make room, choose another --out, or keep fewer (--keep)."
         )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from paceline.cli.flags import parse
+from paceline.cli.voice import say
 from paceline.config.errors import CheckpointError, UserError
 
 Form = Literal["ours", "reference"]
@@ -57,5 +58,5 @@ def run(arguments: Sequence[str]) -> int:
             save_file(tensors, flags.out)
     except OSError as problem:
         raise UserError(f"--out {flags.out}: cannot be written ({problem.strerror}). Name another file.") from None
-    print(f"{len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers: {flags.out}")
+    say(f"{len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers: {flags.out}")
     return 0

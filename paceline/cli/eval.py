@@ -15,6 +15,7 @@ import tyro
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.cli.saved import Named, saved_count, saved_recipe
+from paceline.cli.voice import say
 from paceline.config.errors import DataError, UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.run import Controls, check_controls, fill, saved_system
@@ -73,10 +74,10 @@ def run(arguments: Sequence[str]) -> int:
     if launch.world > 1:
         alike = request_facts("eval", recipe, system, controls, checkpoint=flags.checkpoint, batch=flags.batch)
     with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world:
-        say = print if world.is_main else _silent
-        threads = set_threads(system, world, say)
+        tell = say if world.is_main else _silent
+        threads = set_threads(system, world, tell)
         try:
-            task = open_task(recipe, controls, world, say=say)
+            task = open_task(recipe, controls, world, say=tell)
         except UserError as problem:
             if flags.data or not saved.data:
                 raise
@@ -107,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
             if flags.json:
                 print(json.dumps(found))
             else:
-                print(f"{trained.checkpoint}  {_numbers(result.metrics)}  ({result.images:,} images)")
+                say(f"{trained.checkpoint}  {_numbers(result.metrics)}  ({result.images:,} images)")
             if flags.out:
                 _write(flags.out, {"step": trained.step, **result.predictions})
     return 0

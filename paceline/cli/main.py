@@ -17,6 +17,7 @@ from types import ModuleType
 
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
+from paceline.config.printable import printable
 
 # Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`.
 VERBS = {
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:
-        traceback.print_exc()
+        print(printable(traceback.format_exc()), end="", file=sys.stderr)
         return FAILED
 
 

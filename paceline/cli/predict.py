@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 
 from paceline.cli.flags import parse
+from paceline.cli.voice import say
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     answers = predictor.predict(photos)
     folder = _writable(flags.out)
     for photo, name, answer in zip(photos, _picture_names(photos), answers):
-        print(f"{photo}: {shown.line(answer, flags.score_above)}")
+        say(f"{photo}: {shown.line(answer, flags.score_above)}")
         if flags.pictures:
             with Image.open(photo) as image:
                 shown.picture(image.convert("RGB"), answer, flags.score_above).save(folder / name, quality=90)
@@ -62,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         "images": [shown.record(answer, predictor) for answer in answers],
     }
     (folder / "predictions.json").write_text(json.dumps(facts, indent=2))
-    print(f"{len(photos)} photo{'' if len(photos) == 1 else 's'}: {folder}")
+    say(f"{len(photos)} photo{'' if len(photos) == 1 else 's'}: {folder}")
     return 0
 
 

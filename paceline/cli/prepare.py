@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from paceline.cli.flags import parse
+from paceline.cli.voice import say
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             progress=progress,
         )
     for name, split in manifest.splits.items():
-        print(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}")
+        say(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}")
         _print_left_out(split)
-    print(f"manifest: {manifest.folder / 'manifest.json'}")
+    say(f"manifest: {manifest.folder / 'manifest.json'}")
     return 0
 
 
@@ -147,7 +148,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
     print_boxes(manifest)
     from paceline.prepare.check_page import write_check_page
 
-    print(f"check:    {write_check_page(manifest)}")
+    say(f"check:    {write_check_page(manifest)}")
     return 0
 
 
@@ -157,7 +158,7 @@ def print_boxes(manifest: Manifest) -> None:
         counts = split.boxes
         if counts is None:
             continue
-        print(
+        say(
             f"{name}: {split.images:,} images{_odd_photos(split)}, {counts.objects:,} objects of "
             f"{sum(map(bool, split.per_class)):,} classes"
         )
@@ -175,14 +176,14 @@ def print_boxes(manifest: Manifest) -> None:
         }
         for what, count in odd.items():
             if count:
-                print(f"  {what}: {count:,}")
+                say(f"  {what}: {count:,}")
         _print_left_out(split)
     for note in manifest.notes:
-        print(f"note: {note}")
-    print(f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}")
-    print(f"manifest: {manifest.folder / 'manifest.json'}")
+        say(f"note: {note}")
+    say(f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}")
+    say(f"manifest: {manifest.folder / 'manifest.json'}")
     if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
-        print(f"train with:  --data {shlex.quote(str(manifest.folder))}")
+        say(f"train with:  --data {shlex.quote(str(manifest.folder))}")
 
 
 def _odd_photos(split: Split) -> str:
@@ -201,9 +202,9 @@ def _odd_photos(split: Split) -> str:
 
 def _print_left_out(split: Split) -> None:
     for broken in split.unreadable[:NAMED_IN_REPORT]:
-        print(f"  left out: {broken.path}: {broken.reason}")
+        say(f"  left out: {broken.path}: {broken.reason}")
     if len(split.unreadable) > NAMED_IN_REPORT:
-        print(f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest")
+        say(f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest")
 
 
 @contextmanager
@@ -222,5 +223,5 @@ def _shapes(arguments: Sequence[str]) -> int:
     flags = parse(arguments, ShapesFlags(), prog="prepare shapes", description="Render the built-in data set.")
     from paceline.prepare.shapes import shapes_folder
 
-    print(shapes_folder(flags.kind))
+    say(shapes_folder(flags.kind))
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.flags import parse_recipe
+from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
 
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks import open_task
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, Controls(data=flags.data), world, say=print)
+        task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)
     if not hasattr(task, "sample"):  # a task in a Python file of one's own
         raise RecipeError(f"preview: --task {asked.recipe.task} has no method `sample`; see paceline/tasks/task.py.")
     photos, captions = [], []
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         picture.save(flags.out)
     except (OSError, ValueError) as problem:  # ValueError: a suffix that Pillow knows no format for
         raise UserError(f"--out {flags.out}: cannot be written ({problem}). Name a .png or .jpg file.") from None
-    print(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
+    say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
 
 

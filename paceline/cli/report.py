@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from paceline.cli.flags import parse
-from paceline.cli.voice import complain
+from paceline.cli.voice import complain, say
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
 
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         read_run(folder, changed=complain)  # names what is wrong before anything is written
     for folder in flags.runs:
         try:
-            print(write_report(folder))
+            say(write_report(folder))
         except OSError as problem:
             raise UserError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
     return 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.cli.flags import parse_recipe
 from paceline.cli.saved import saved_count, saved_request
+from paceline.cli.voice import say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -63,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(facts, indent=2))
         return 0
     for line in describe(asked.name, recipe, asked.system_name, system, plan, memory):
-        print(line)
+        say(line)
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Who speaks: of the processes that a launcher starts on one node, the first, so that no message comes eight times."""
+"""How the command line speaks: what it says passes here or through the log's console, where names are made harmless.
+
+Of the processes that a launcher starts on one node the first complains, so that no message comes eight times.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import sys
 
 from paceline.config.errors import RankError, UserError
+from paceline.config.printable import one_line, printable
 
 
 def speaks() -> bool:
@@ -18,7 +22,12 @@ def speaks() -> bool:
         return True
 
 
+def say(text: object) -> None:
+    """One line on stdout. Names in it are other people's: none is obeyed by the terminal or makes a second line."""
+    print(one_line(str(text)))
+
+
 def complain(text: str, problem: BaseException | None = None) -> None:
     """One error message a node: ranks that fail alike for the same reason would repeat it. A RankError is always said."""
     if isinstance(problem, RankError) or speaks():
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)

@@ -12,6 +12,7 @@ the last to finish makes its batches (and starts their copy to the device) -> th
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,15 @@ import torch
 from torch import Tensor
 
 from paceline.batch.batch import Batch
+from paceline.config.errors import DataError
+from paceline.config.printable import printable
+
+# A read that takes longer is named, again after as long; a mount that fails over is back within some minutes.
+SAY_SECONDS = 60.0
+# Below the ten minutes after which the other ranks' collectives end, so that the cause is named and not its echo.
+FAIL_SECONDS = 480.0
+JOIN_SECONDS = 10.0  # a thread finishes the sample it is at within a second, or hangs
+NAMED = 3
 
 # (epoch, index, out) -> label: writes the sample's pixels into out, (H, W, 3) uint8, and returns what it is labelled
 # with. Called by several threads at once; must depend on epoch and index alone.
@@ -92,6 +102,7 @@ class Loader:
                             at any step.
     threads      loader threads; they never set a thread count and call nothing that would start more
     prefetch     steps made ready ahead of the one in use
+    name         index -> the image's file, for messages
     image_shape  (H, W, 3): of every image, or the largest where the schedule names the shapes of its forwards
     device       where the batches shall be. On a CUDA device they are copied from pinned memory on a stream of the
                  loader's own, and the consumer's current stream waits for that copy.
@@ -103,6 +114,9 @@ class Loader:
     An exception in a thread is raised at once where the consumer asks for the next step, even when earlier steps are
     ready. `close` (or leaving the with block) stops and joins all threads; it may be called again.
     `wait_seconds` is the time the consumer has waited for data so far.
+
+    A sample that does not come within a minute, while the consumer waits, is named on stderr once a minute, and after
+    FAIL_SECONDS it is a DataError. The thread that waits for it is then left alone: nothing can end a read that hangs.
     """
 
     def __init__(
@@ -117,6 +131,7 @@ class Loader:
         image_shape: tuple[int, int, int],
         device: torch.device,
         make_batch: MakeBatch = labelled_batch,
+        name: Callable[[int], str] = "image number {}".format,
     ) -> None:
         assert threads > 0 and prefetch > 0, "the plan gives at least one thread and one prefetched step"
         self.wait_seconds = 0.0
@@ -129,6 +144,9 @@ class Loader:
         self._cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._cuda else None
         self._num_threads = threads
+        self._name = name
+        # Of each thread: the sample it is at, and since when (time.monotonic); replaced whole, so read without a lock.
+        self._at: list[tuple[int, float] | None] = [None] * threads
 
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -144,7 +162,9 @@ class Loader:
         self._position = 0
 
         # Daemons, so that an interpreter that dies of something else is not kept alive by a forgotten loader.
-        self._threads = [threading.Thread(target=self._work, name=f"loader-{i}", daemon=True) for i in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(i,), name=f"loader-{i}", daemon=True) for i in range(threads)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -168,9 +188,12 @@ class Loader:
             step = self._next_step
             if self._error is None and step == self._last_step:
                 raise StopIteration
-            began = time.perf_counter()
+            began = told = time.perf_counter()
             while not (self._error or self._stopping or self._ring[step % len(self._ring)].ready):
-                self._changed.wait()
+                self._changed.wait(SAY_SECONDS / 4)
+                if time.perf_counter() - told >= SAY_SECONDS:
+                    told = time.perf_counter()
+                    self._tell_overdue(step)
             self.wait_seconds += time.perf_counter() - began
             if self._error is not None:
                 raise self._error
@@ -190,11 +213,28 @@ class Loader:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._ring = []
 
-    def _work(self) -> None:
+    def _tell_overdue(self, step: int) -> None:
+        """Say which samples do not come; raises DataError where one is given up."""
+        now = time.monotonic()
+        late = sorted(
+            (since, index) for since, index in ((at[1], at[0]) for at in self._at if at) if now - since >= SAY_SECONDS
+        )
+        if not late:
+            return  # slow, but going on
+        seconds = now - late[0][0]
+        names = ", ".join(self._name(index) for _, index in late[:NAMED])
+        more = f" and {len(late) - NAMED} more" if len(late) > NAMED else ""
+        text = f"step {step:,} waits for {names}{more}: not read within {seconds:.0f} s"
+        if seconds >= FAIL_SECONDS:
+            raise DataError(f"{text}. Its disk or mount does not answer: mend it, then give the same command again.")
+        print(printable(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)
+
+    def _work(self, number: int) -> None:
         try:
             if self._cuda:
                 torch.cuda.set_device(self._device)  # else a new thread would pin its memory through device 0
@@ -203,7 +243,9 @@ class Loader:
                 for at in range(start, stop):
                     if self._stopping:
                         return
+                    self._at[number] = (slot.indices[at], time.monotonic())
                     slot.labels[at] = slot.reads[at](slot.epochs[at], slot.indices[at], slot.pixels[at])
+                self._at[number] = None
                 self._finish(slot, stop - start)
         except BaseException as error:  # the consumer raises it
             with self._changed:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from paceline.config.printable import printable
 from paceline.log.prose import duration, leading_metrics, metric_label, metric_text, quantity
 
 # A share of time spent waiting for input above this is worth a line of advice.
@@ -43,6 +44,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """A permanent line (or several)."""
+        text = printable(text)  # names of files and classes are other people's
         if self._live:
             self._live.print(text)
         else:

@@ -75,6 +75,13 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {hours % 24} h"
 
 
+def byte_size(number: int) -> str:
+    """Bytes as people say them: 12.3 GiB, 45.6 MiB, 789 KiB."""
+    if number >= 2**30 / 10:
+        return f"{number / 2**30:,.1f} GiB"
+    return f"{number / 2**20:,.1f} MiB" if number >= 2**20 / 10 else f"{number / 2**10:,.0f} KiB"
+
+
 def quantity(value: float) -> str:
     """A rate or count, thousands grouped: 0.42, 7.3, 85, 1,234."""
     if not math.isfinite(value):

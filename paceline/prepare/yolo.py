@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain, read_plain_text
@@ -149,7 +150,7 @@ class _PlainLoader(yaml.BaseLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, "an alias (*name) repeats another part; write it out", mark)
+            raise ComposerError(None, None, "an alias (*name) repeats another part; write it out", mark)
         return super().compose_node(parent, index)
 
 

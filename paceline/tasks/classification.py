@@ -110,6 +110,7 @@ class Classification:
             plan=plan,
             system=system,
             place=place,
+            name=self.train.name,
             first=first,
             one_batch=one_batch,
         )
@@ -124,6 +125,7 @@ class Classification:
             batch=batch,
             system=system,
             place=place,
+            name=self.val.name,
         )
 
     def read_train(self, epoch: int, index: int, out: np.ndarray) -> int:

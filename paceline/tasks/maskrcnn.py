@@ -148,6 +148,7 @@ class InstanceSegmentation:
             plan=plan,
             system=system,
             place=place,
+            name=self.train.index.name,
             first=first,
             one_batch=one_batch,
             order=partial(self.order, plan),
@@ -229,6 +230,7 @@ class InstanceSegmentation:
             batch=batch,
             system=system,
             place=place,
+            name=self.val.index.name,
             cut=cut,
         )
 

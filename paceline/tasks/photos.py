@@ -35,6 +35,7 @@ def train_loader(
     plan: Plan,
     system: System,
     place: Place,
+    name: Callable[[int], str],
     first: int,
     one_batch: bool,
     order: Order | None = None,
@@ -45,6 +46,7 @@ def train_loader(
     numbers  of the training images in the index
     read     (epoch, index, out) -> label
     side     S, or (H, W) of the largest images
+    name     number in the index -> its file
     order    of the samples; None: the plain stream's
     forward  shapes a forward and says how it is read; None: images of `side`, read by `read`
     """
@@ -67,6 +69,7 @@ def train_loader(
         image_shape=_image_shape(side),
         device=place.device,
         make_batch=make_batch,
+        name=name,
     )
     return Repeated(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
@@ -80,11 +83,13 @@ def val_loader(
     batch: int,
     system: System,
     place: Place,
+    name: Callable[[int], str],
     cut: Cut | None = None,
 ) -> Loader:
     """This rank's share of the validation photos, once.
 
     side  S, or (H, W) of the largest images
+    name  number in the index -> its file
     cut   the share into batches with their shapes; None: in order, all of `side`
     """
     mine = numbers[list(shard(len(numbers), place.rank, place.world))]
@@ -105,6 +110,7 @@ def val_loader(
         image_shape=_image_shape(side),
         device=place.device,
         make_batch=make_batch,
+        name=name,
     )
 
 

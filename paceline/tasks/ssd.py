@@ -144,6 +144,7 @@ class Detection:
             plan=plan,
             system=system,
             place=place,
+            name=self.train.index.name,
             first=first,
             one_batch=one_batch,
         )
@@ -158,6 +159,7 @@ class Detection:
             batch=batch,
             system=system,
             place=place,
+            name=self.val.index.name,
         )
 
     def read_train(self, epoch: int, index: int, out: np.ndarray) -> Objects:

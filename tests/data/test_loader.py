@@ -12,6 +12,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paceline.data.loader as loader_module
 from paceline.batch.batch import Batch
 from paceline.config.errors import DataError
 from paceline.data.loader import Forward, Loader, Repeated
@@ -338,3 +339,35 @@ def test_a_shape_larger_than_the_loaders_is_refused():
     ):
         for _ in range(3):
             next(loader)
+
+
+@pytest.mark.xdist_group("clock")
+def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys):
+    for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3), ("JOIN_SECONDS", 0.05)):
+        monkeypatch.setattr(loader_module, name, seconds)
+    go_on = threading.Event()
+
+    def hang(epoch, index, out):
+        if index == 3:
+            go_on.wait()
+        return index
+
+    stream = lambda step: [(np.zeros(4, np.int64), np.arange(4) + 4 * step)]  # noqa: E731
+    with pytest.raises(DataError, match=r"step 0 waits for three\x1b\.jpg: .*does not answer"):
+        _collect(threads=2, read_decode=hang, schedule=stream, name=["0", "1", "2", "three\x1b.jpg"].__getitem__)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) > 1 and "waits for three\\x1b.jpg: not read within" in said[0] and "still waiting" in said[0]
+    go_on.set()
+
+
+@pytest.mark.xdist_group("clock")
+def test_slow_photos_that_do_come_are_not_complained_of(monkeypatch, capsys):
+    monkeypatch.setattr(loader_module, "SAY_SECONDS", 0.5)
+    monkeypatch.setattr(loader_module, "FAIL_SECONDS", 0.5)
+
+    def slow(epoch, index, out):
+        time.sleep(0.025)
+        return index
+
+    _collect(threads=1, read_decode=slow, last_step=1, schedule=_stream(30, 24))
+    assert capsys.readouterr().err == ""
