@@ -20,6 +20,7 @@ from paceline.checkpoint.layout import INDEX
 from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
 from paceline.config.plan import MOST_FIRST_WEIGHTS, evaluation_batch, first_weights_share, make_plan, shorten
+from paceline.config.printable import printable
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
@@ -81,7 +82,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
     check_controls(request.controls)
     with open_run_folder(request.name, request.controls.out, world) as run_folder:
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
-        say = print if world.is_main else _silent
+        say = _say if world.is_main else _silent
         named = "system.intra_op_threads" in request.given
         threads = set_threads(run_folder.with_threads(system, given=named, world=world.world), world, say)
         run_folder.say_threads(threads["intra_op"], say)
@@ -291,6 +292,11 @@ def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:
         mllog=mllog_facts(run),
         weights=[name for name, _ in state.model.named_parameters()],
     )
+
+
+def _say(text: str) -> None:
+    """A line or several before the run's console is there; names in them are other people's."""
+    print(printable(text))
 
 
 def _silent(_: str) -> None:
