@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.cli.flags import parse_recipe
 from paceline.cli.saved import saved_request
-from paceline.cli.voice import speaks
+from paceline.cli.voice import say, speaks
 from paceline.config.errors import RecipeError
 from paceline.config.run import Controls, check_controls
 
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         asked = parse_recipe(words, controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
         for name in ("data", "weights"):
             if (path := getattr(asked.controls, name)) and name not in asked.given and speaks():
-                print(f"--{name} {path!r}: as {arguments[0]} names it")
+                say(f"--{name} {path!r}: as {arguments[0]} names it")
     else:
         if Path(arguments[0]).is_dir():
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
