@@ -38,9 +38,7 @@ def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None)
         raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text.rstrip('.')}.") from None
     except MemoryError:
         raise  # says nothing of the checkpoint
-    except (
-        Exception
-    ) as error:  # whatever else a stranger's bytes bring about: it is this checkpoint that cannot be read
+    except Exception as error:  # whatever a stranger's bytes bring about: it is this checkpoint that cannot be read
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
     return snapshot
 

@@ -108,7 +108,8 @@ def run(arguments: Sequence[str]) -> int:
             if flags.json:
                 print(json.dumps(found))
             else:
-                say(f"{trained.checkpoint}  {_numbers(result.metrics)}  ({result.images:,} images)")
+                for line in f"{trained.checkpoint}  {_numbers(result.metrics)}  ({result.images:,} images)".split("\n"):
+                    say(line)
             if flags.out:
                 _write(flags.out, {"step": trained.step, **result.predictions})
     return 0

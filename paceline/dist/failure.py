@@ -24,7 +24,8 @@ from typing import Any
 import torch.distributed as dist
 
 from paceline.config.errors import UserError
-from paceline.dist.messages import Messages, printable
+from paceline.config.printable import one_line
+from paceline.dist.messages import Messages
 from paceline.dist.roll_call import name_ranks
 
 FAILED_EXIT, USER_EXIT = 3, 2
@@ -138,7 +139,7 @@ class Watch:
             except RuntimeError as error:  # torch's DistError
                 if self._stop.is_set():
                     return
-                text = f"its store at {self._address} is gone ({printable(str(error).splitlines()[0])})"
+                text = f"its store at {self._address} is gone ({one_line(str(error).splitlines()[0])})"
                 self._leave(0, text, FAILED_EXIT, store_lost=True)
             self._looks_without_answer = 0
 
@@ -215,7 +216,7 @@ def _readable(failed: str) -> dict[str, Any]:
     """What the key `failed` says, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
     facts = json.loads(failed)
     code = USER_EXIT if facts["code"] == USER_EXIT else FAILED_EXIT
-    return {"rank": int(facts["rank"]), "text": printable(facts["text"].partition("\n")[0]), "code": code}
+    return {"rank": int(facts["rank"]), "text": one_line(facts["text"].partition("\n")[0]), "code": code}
 
 
 def is_echo(error: BaseException) -> bool:

@@ -123,10 +123,3 @@ def unsealed(key: bytes, name: str, raw: bytes) -> str | None:
 
 def _mac(key: bytes, name: str, text: bytes) -> str:
     return hmac.digest(key, name.encode() + b"\0" + text, "sha256").hex()
-
-
-def printable(text: str) -> str:
-    """`text` in one line without control characters, which a terminal would obey: they are written as escapes."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-

@@ -22,9 +22,10 @@ from pathlib import Path
 import torch.distributed as dist
 
 from paceline.config.errors import RankError
+from paceline.config.printable import one_line
 from paceline.dist.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.dist.launcher import THIS_HOST, Launch
-from paceline.dist.messages import NOTHING, Messages, printable
+from paceline.dist.messages import NOTHING, Messages
 from paceline.dist.roll_call import answer_the_roll, call_the_roll
 from paceline.dist.secret import GREETING, NotOurs, believed, offered, own_secret
 
@@ -101,7 +102,7 @@ def _host_of_store(launch: Launch) -> str:
 
 
 def _first_line(problem: BaseException) -> str:
-    return printable((str(problem) or type(problem).__name__).splitlines()[0])
+    return one_line((str(problem) or type(problem).__name__).splitlines()[0])
 
 
 def _ports(launch: Launch) -> range:

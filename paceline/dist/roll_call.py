@@ -9,9 +9,10 @@ import time
 from collections.abc import Sequence
 
 from paceline.config.errors import RankError
+from paceline.config.printable import one_line
 from paceline.dist.interfaces import describe_interfaces
 from paceline.dist.launcher import Launch
-from paceline.dist.messages import Messages, printable
+from paceline.dist.messages import Messages
 from paceline.dist.secret import GREETING, Greeting
 
 POLL_SECONDS = 0.1
@@ -92,7 +93,7 @@ def answer_the_roll(messages: Messages, launch: Launch, port: int, deadline: flo
 def _missing(signed: Sequence[str | None], launch: Launch, port: int, timeout_seconds: float) -> str:
     missing = [rank for rank, text in enumerate(signed) if text is None]
     present = [rank for rank, text in enumerate(signed) if text is not None]
-    hosts = sorted({printable(json.loads(text)[0]) for text in signed if text is not None})
+    hosts = sorted({one_line(json.loads(text)[0]) for text in signed if text is not None})
     return (
         f"{name_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
         f"address {launch.address}:{port}; here: {name_ranks(present)} on {', '.join(hosts)}.\n"

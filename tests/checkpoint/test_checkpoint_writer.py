@@ -220,9 +220,9 @@ writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))
 writer.judge(1, {}, best=True)
 writer.wait()
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}))
-writer.judge(2, {}, best=True)
 try:
+    writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}))
+    writer.judge(2, {}, best=True)
     writer.close()
 except UserError as error:
     print(error)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from paceline.config.errors import RankError
 from paceline.dist.launcher import Launch
-from paceline.dist.messages import Messages, printable
+from paceline.dist.messages import Messages
 from paceline.dist.secret import GREETING, VARIABLE, Greeting, NotOurs, believed, offered
 
 ONE_HOST = Launch("torchrun", 0, 2, 0, 2, 0, 1, "127.0.0.1", 29500, "job")
@@ -111,8 +111,3 @@ def test_a_changed_greeting_is_not_believed() -> None:
     changed = json.loads(text) | {"number": "2"}
     with pytest.raises(NotOurs):
         believed(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
-
-
-def test_control_characters_are_written_as_escapes() -> None:
-    assert printable("a\x1b[2J\nb\u202e\x9b") == "a\\x1b[2J\\nb\\u202e\\x9b"
-    assert printable("photo 1.jpg") == "photo 1.jpg"
