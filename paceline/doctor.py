@@ -96,10 +96,14 @@ def _processor() -> list[Finding]:
 
 
 def _decoders() -> list[Finding]:
-    findings = [Finding("ok", "decoder", "simplejpeg (the default of every recipe)")]
-    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec"):
-        from paceline.data.decode import require_decoder
+    from paceline.data.decode import require_decoder
 
+    try:
+        require_decoder("simplejpeg")
+        findings = [Finding("ok", "decoder", "simplejpeg (the default of every recipe)")]
+    except RecipeError as problem:
+        findings = [Finding("problem", "decoder", str(problem))]
+    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec"):
         try:
             require_decoder("nvimgcodec")
             findings.append(Finding("ok", "decoder", "nvimgcodec is there too: --input.decoder nvimgcodec"))

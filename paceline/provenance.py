@@ -10,12 +10,14 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import paceline
-from paceline.tasks.task import Task
+
+if TYPE_CHECKING:
+    from paceline.tasks.task import Task
 
 PACKAGES = (
     "torch",

@@ -91,6 +91,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         world.agree(data_facts(task), "data")
         recipe = settle_target(request, task, say)
         check_metrics(recipe, task)
+        system = settle_system(task, system, controls.exact, say)
         memory = task.memory(system)
         plan = make_plan(
             recipe,
@@ -179,6 +180,22 @@ def settle_target(request: Request, task: Task, say) -> Recipe:
         "(set one with --quality.targets)"
     )
     return replace(recipe, quality=replace(recipe.quality, targets=()))
+
+
+def settle_system(task: Task, system: System, exact: bool, say) -> System:
+    """The system as this task can use it: compilation is left out where it has no form of it, and that is said.
+
+    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form.
+    """
+    if exact and system.accelerator != "cpu" and not getattr(task, "exact_on_cuda", True):
+        raise RecipeError(
+            f"--exact: {task.benchmark} has no deterministic form on an accelerator: torchvision's RoIAlign falls back to plain "
+            "operations there, at many times its memory and time. Leave --exact away, or train with --system cpu."
+        )
+    if not system.compile or getattr(task, "compiles", True):
+        return system
+    say(f"compile off: {task.benchmark} is not compiled as a whole; each of its input shapes would take minutes")
+    return replace(system, compile=False)
 
 
 def weights_file(name: str) -> Path:

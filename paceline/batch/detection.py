@@ -49,13 +49,14 @@ def slots_for(objects: int) -> int:
     return -(-objects // SLOTS[-1]) * SLOTS[-1]
 
 
-def detection_batch(images: Tensor, objects: Sequence[Objects], indices: Tensor) -> DetectionBatch:
+def detection_batch(images: Tensor, objects: Sequence[Objects], indices: Tensor, *, least: int = 0) -> DetectionBatch:
     """Pad the objects of B images to the slots that their largest number needs.
 
     images   (B, 3, H, W) uint8
     indices  (B,) int64
+    least    slots for so many objects, whether they are there or not
     """
-    slots = slots_for(max((len(entry.classes) for entry in objects), default=0))
+    slots = slots_for(max(least, *(len(entry.classes) for entry in objects), 0))
     labels = torch.zeros(len(objects), slots, dtype=torch.int64)
     boxes = torch.zeros(len(objects), slots, 4)
     for place, entry in enumerate(objects):

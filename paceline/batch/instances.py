@@ -71,13 +71,16 @@ class FoundInstances(NamedTuple):
     masks: Tensor
 
 
-def instance_batch(images: Tensor, objects: Sequence[InstanceObjects], indices: Tensor) -> InstanceBatch:
+def instance_batch(
+    images: Tensor, objects: Sequence[InstanceObjects], indices: Tensor, *, least: int = 0
+) -> InstanceBatch:
     """Pad the objects of B photos to the slots that their largest number needs.
 
     images   (B, 3, H, W) uint8
     indices  (B,) int64
+    least    slots for so many objects, whether they are there or not
     """
-    slots = slots_for(max((len(entry.classes) for entry in objects), default=0))
+    slots = slots_for(max(least, *(len(entry.classes) for entry in objects), 0))
     side = max((entry.canvases.shape[-1] for entry in objects), default=2)
     labels = torch.zeros(len(objects), slots, dtype=torch.int64)
     boxes = torch.zeros(len(objects), slots, 4)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import simplejpeg
 import torch
 from PIL import Image
 
@@ -149,6 +148,8 @@ def bare_decode(paths: list[Path], threads: int) -> Iterator[Take]:
 
 
 def _decode_all(jpegs: list[bytes]) -> None:
+    import simplejpeg
+
     for jpeg in jpegs:
         simplejpeg.decode_jpeg(jpeg)
 

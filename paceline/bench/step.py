@@ -12,9 +12,9 @@ import importlib
 import importlib.util
 import platform
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +22,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
+from paceline.bench.step_ssd_profile import where_time_goes
+from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, as_graph, ready, seconds_of
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Optim, Recipe
-from paceline.config.system import System
-from paceline.machine import autocast_for
+from paceline.config.system import Precision, System
+from paceline.machine import autocast_for, make_exact
+from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
+from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.provenance import cpu_name, versions
@@ -37,8 +41,7 @@ from paceline.tasks.classification import build_classifier
 
 LR, MOMENTUM, DECAY, SMOOTHING = 0.1, 0.9, 1e-4, 0.1
 CLASSES = 1000
-WARM_UP_STEPS = 3
-Step = Callable[[], Any]
+OURS = "paceline"
 
 
 @dataclass(frozen=True)
@@ -50,29 +53,20 @@ class StepBench:
     size: int  # S
     rounds: int
     seconds: float  # a contender's share of a round, at least one step
-    compile: bool  # torch.compile for every contender
+    compile: bool  # torch.compile every contender, as further contenders
+    precisions: tuple[Precision, ...]
     system: System
+    peers: tuple[str, ...] = ("torchvision", "timm")  # those that are installed take part
 
 
-def run_step_bench(bench: StepBench, device: torch.device) -> dict[str, Any]:
-    """-> JSON facts: images/s of every round, medians, and the ratio of ours to each peer (median over rounds)."""
-    images = torch.randint(0, 256, (bench.batch, 3, bench.size, bench.size), dtype=torch.uint8, device=device)
-    if bench.system.channels_last:
-        images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(0, CLASSES, (bench.batch,), device=device)
-    steps: dict[str, Step] = {"paceline": our_step(bench, images, labels, device)}
-    for name, model in peers(bench.depth).items():
-        steps[name] = plain_step(bench, model, images, labels, device)
-    for step in steps.values():
-        for _ in range(WARM_UP_STEPS):
-            step()
-    rates: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(bench.rounds):
-        for name, step in steps.items():
-            rates[name].append(_images_per_second(step, bench, device))
-    ours = rates["paceline"]
-    ratios = {name: statistics.median(a / b for a, b in zip(ours, rates[name])) for name in rates if name != "paceline"}
-    return {
+def run_step_bench(bench: StepBench, device: torch.device, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """-> JSON facts: images/s of every round, medians, and the ratio of ours to each peer (median over rounds).
+
+    tell  gets them whenever more is known
+    """
+    make_exact(False)  # convolutions are chosen by trying, as in training
+    facts: dict[str, Any] = {
+        "task": "classification",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
         "threads": torch.get_num_threads(),
         "versions": versions(),
@@ -80,19 +74,110 @@ def run_step_bench(bench: StepBench, device: torch.device) -> dict[str, Any]:
         "depth": bench.depth,
         "batch": bench.batch,
         "size": bench.size,
-        "precision": bench.system.precision,
         "channels_last": bench.system.channels_last,
-        "compile": bench.compile,
-        "images_per_second": {name: [round(rate, 2) for rate in values] for name, values in rates.items()},
-        "median": {name: round(statistics.median(values), 2) for name, values in rates.items()},
-        "ratio_to": {name: round(ratio, 4) for name, ratio in ratios.items()},
+        "step": {},
     }
+    images, labels = synthetic_photos(bench, device)
+    for precision in bench.precisions:
+        for known in run_steps(bench, precision, images, labels, device):
+            facts["step"][precision] = known
+            tell(facts)
+    return facts
 
 
-def our_step(bench: StepBench, images: Tensor, labels: Tensor, device: torch.device) -> Step:
+def synthetic_photos(bench: StepBench, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Noise (B, 3, S, S) uint8 and classes (B,), the same on every call."""
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (bench.batch, 3, bench.size, bench.size), dtype=torch.uint8, generator=draw)
+    if bench.system.channels_last:
+        images = images.contiguous(memory_format=torch.channels_last)
+    return images.to(device), torch.randint(0, CLASSES, (bench.batch,), generator=draw).to(device)
+
+
+def run_steps(
+    bench: StepBench, precision: Precision, images: Tensor, labels: Tensor, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """Every contender of one number format: the facts known so far, after each contender's first block and each round."""
+    rates: dict[str, list[float]] = {}
+    steps: dict[str, Step] = {}
+    facts: dict[str, Any] = {"absent": {}, "first_losses": {}, "before_the_rounds": {}}
+    makers = contenders(bench, precision, images, labels, device)
+    for name, step, loss in ready(makers, OURS, facts["absent"]):
+        facts["first_losses"][name] = loss
+        for _ in range(WARM_UP_STEPS - 1):
+            step()
+        steps[name], rates[name] = step, []
+        # Told at once: a contender that takes the device down later leaves what others have shown.
+        facts["before_the_rounds"][name] = round(bench.batch / seconds_of(step, 0.0, device, STEPS)[0], 2)
+        yield facts
+    for _ in range(bench.rounds):
+        for name, step in steps.items():
+            rates[name].append(bench.batch / seconds_of(step, bench.seconds, device, STEPS)[0])
+        ours = rates[OURS]
+        facts["images_per_second"] = {name: [round(rate, 2) for rate in values] for name, values in rates.items()}
+        facts["median"] = {name: round(statistics.median(values), 2) for name, values in rates.items()}
+        facts["ratio_to"] = {
+            name: round(statistics.median(a / b for a, b in zip(ours, values)), 4)
+            for name, values in rates.items()
+            if name != OURS
+        }
+        yield facts
+    facts["where_milliseconds"] = where_time_goes(steps[OURS], device)
+    yield facts
+
+
+def contenders(
+    bench: StepBench, precision: Precision, images: Tensor, labels: Tensor, device: torch.device
+) -> dict[str, Callable[[], Step]]:
+    """name -> what makes its step. Graphs come last: a capture that fails may take the device's queue with it."""
+    ours = partial(our_step, bench, precision, images, labels, device)
+    found: dict[str, Callable[[], Step]] = {OURS: ours}
+    theirs = {name: partial(plain_step, bench, precision, name, images, labels, device) for name in installed(bench)}
+    found.update(theirs)
+    if bench.compile:
+        found[f"{OURS} compiled"] = partial(ours, compile=True)
+        found.update({f"{name} compiled": partial(make, compile=True) for name, make in theirs.items()})
+    if device.type == "cuda":
+        found[f"{OURS} CUDA graph"] = lambda: as_graph(ours(), device)
+        found.update(
+            {f"{name} CUDA graph": lambda make=make: as_graph(make(), device) for name, make in theirs.items()}
+        )
+        if bench.compile:
+            found[f"{OURS} compiled CUDA graph"] = lambda: as_graph(ours(compile=True), device)
+    return found
+
+
+def our_model(bench: StepBench, device: torch.device) -> Classifier:
+    """The classifier with the same weights on every call."""
+    model = build_classifier(_recipe(bench), CLASSES)
+    initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
+    model = model.to(device)
+    return model.to(memory_format=torch.channels_last) if bench.system.channels_last else model  # type: ignore[call-overload]
+
+
+def our_step(
+    bench: StepBench,
+    precision: Precision,
+    images: Tensor,
+    labels: Tensor,
+    device: torch.device,
+    *,
+    compile: bool = False,
+) -> Step:
     """One optimiser step of paceline on the given batch."""
-    system = replace(bench.system, images_per_forward=bench.batch, compile=bench.compile)
-    recipe = Recipe(
+    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=compile)
+    recipe = _recipe(bench)
+    plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=1_281_167, val_images=50_000)
+    model = our_model(bench, device)
+    optimiser = SGD(named_parameters(model, "all"), momentum=MOMENTUM, weight_decay=DECAY)
+    scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
+    step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
+    batch = Batch(images, labels, labels)
+    return lambda: step([batch], lr=LR, previous_lr=LR)["loss"]
+
+
+def _recipe(bench: StepBench) -> Recipe[ResNetModel, PhotoInput]:
+    return Recipe(
         task="classification",
         model=ResNetModel(depth=bench.depth, label_smoothing=SMOOTHING),  # type: ignore[arg-type]
         input=PhotoInput(size=bench.size),
@@ -101,66 +186,51 @@ def our_step(bench: StepBench, images: Tensor, labels: Tensor, device: torch.dev
         bn_span=bench.batch,
         optim=Optim(lr=LR, momentum=MOMENTUM, weight_decay=DECAY),
     )
-    plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=1_281_167, val_images=50_000)
-    model = build_classifier(recipe, CLASSES)
-    initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
-    model = model.to(device)
-    if system.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = SGD(named_parameters(model, "all"), momentum=MOMENTUM, weight_decay=DECAY)
-    step = TrainStep(State(model, optimiser, None, None, Meters(device)), plan, system, device)
-    batch = Batch(images, labels, labels)
-    return lambda: step([batch], lr=LR, previous_lr=LR)
 
 
-def peers(depth: int) -> dict[str, nn.Module]:
-    """The models to stand beside ours: torchvision's, and timm's where it is installed."""
-    import torchvision
-
-    found: dict[str, nn.Module] = {"torchvision": torchvision.models.get_model(f"resnet{depth}", weights=None)}
-    if importlib.util.find_spec("timm"):
-        timm = importlib.import_module("timm")  # by name: a type checker without timm must not mind
-        found["timm"] = timm.create_model(f"resnet{depth}", pretrained=False)
-    return found
+def installed(bench: StepBench) -> list[str]:
+    """The peers that are there."""
+    return [name for name in bench.peers if importlib.util.find_spec(name)]
 
 
-def plain_step(bench: StepBench, model: nn.Module, images: Tensor, labels: Tensor, device: torch.device) -> Step:
-    """The loop that a careful user writes: channels_last, autocast, the fastest torch.optim.SGD of the device."""
-    model = model.to(device).train()
+def peer_model(name: str, depth: int) -> nn.Module:
+    """torchvision's or timm's ResNet; by name, because a type checker without timm must not mind."""
+    library = importlib.import_module(name)
+    if name == "timm":
+        return library.create_model(f"resnet{depth}", pretrained=False)
+    return library.models.get_model(f"resnet{depth}", weights=None)
+
+
+def plain_step(
+    bench: StepBench,
+    precision: Precision,
+    name: str,
+    images: Tensor,
+    labels: Tensor,
+    device: torch.device,
+    *,
+    compile: bool = False,
+) -> Step:
+    """The loop that a careful user writes: channels_last, autocast, the fastest torch.optim.SGD of the device.
+
+    fp16 without a loss scale, which would only cost time here
+    """
+    model = peer_model(name, bench.depth).to(device).train()
     if bench.system.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
     mean = 255 * torch.tensor((0.485, 0.456, 0.406), device=device).view(1, 3, 1, 1)
     std = 255 * torch.tensor((0.229, 0.224, 0.225), device=device).view(1, 3, 1, 1)
-    autocast = autocast_for(bench.system, device)
-    network = torch.compile(model) if bench.compile else model
+    autocast = autocast_for(replace(bench.system, precision=precision), device)
+    network = torch.compile(model) if compile else model
 
-    def step() -> None:
+    def step() -> Tensor:
         with autocast():
             logits = network((images.float() - mean) / std)
-        F.cross_entropy(logits.float(), labels, label_smoothing=SMOOTHING).backward()
+        loss = F.cross_entropy(logits.float(), labels, label_smoothing=SMOOTHING)
+        loss.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
+        return loss.detach()
 
     return step
-
-
-def _images_per_second(step: Step, bench: StepBench, device: torch.device) -> float:
-    """Steps for the asked time, between two synchronisations of the device."""
-    settle(device)
-    began, count = time.perf_counter(), 0
-    while True:
-        step()
-        count += 1
-        if count % 5 == 0 or device.type == "cpu":
-            settle(device)
-            if time.perf_counter() - began >= bench.seconds:
-                break
-    settle(device)
-    return count * bench.batch / (time.perf_counter() - began)
-
-
-def settle(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

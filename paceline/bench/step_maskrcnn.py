@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -35,14 +35,14 @@ from paceline.bench.step_maskrcnn_profile import (
     where_time_goes,
 )
 from paceline.bench.step_maskrcnn_scene import Scene, synthetic_scene
-from paceline.bench.step_ssd import NUMBERS, as_graph, first_wait
-from paceline.bench.step_ssd_ops import seconds_of
+from paceline.bench.step_ssd import NUMBERS
+from paceline.bench.timing import as_graph, first_wait, ready, seconds_of
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision, System
 from paceline.loss_groups import configure_loss_groups
-from paceline.machine import autocast_for
+from paceline.machine import autocast_for, make_exact
 from paceline.models import segmenter
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
@@ -60,7 +60,7 @@ LR, DECAY = 1e-5, 1e-4
 WARM_UP_STEPS = 2  # on a GPU, beside the first
 # Frozen statistics of 0 and 1 let a residual net that is not trained grow at every block; so each block adds this share.
 LAST_NORM = 0.2
-OURS, COMPILED = "paceline", "paceline compiled"
+OURS, GRAPH = "paceline", "paceline, CUDA graph"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class MaskRCNNBench:
     positives: tuple[int, ...]  # positive regions of each image; a run for each
     rounds: int
     seconds: float  # a contender's share of a round, at least one step
-    compile: bool  # torch.compile ours, as a further contender
     precisions: tuple[Precision, ...]
     matrix: int  # side of the matrix product that gives the machine's ceiling
     threads: int  # of a CPU; 0 = as torch has it
@@ -97,6 +96,7 @@ def run_maskrcnn_bench(
 
 
 def _run(bench: MaskRCNNBench, device: torch.device, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    make_exact(False)  # convolutions are chosen by trying, as in training
     facts: dict[str, Any] = {
         "task": "maskrcnn",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
@@ -118,8 +118,9 @@ def _run(bench: MaskRCNNBench, device: torch.device, tell: Callable[[dict[str, A
             facts["step"][precision] = {}
             for positives in bench.positives:
                 scene = scene_of(bench, positives).to(device)
-                facts["step"][precision][str(positives)] = run_steps(bench, precision, scene, device)
-                tell(facts)
+                for known in run_steps(bench, precision, scene, device):
+                    facts["step"][precision][str(positives)] = known
+                    tell(facts)
     if bench.part in ("all", "predict"):
         scene = scene_of(bench, max(bench.positives)).to(device)
         facts["predict"] = {}
@@ -146,64 +147,64 @@ def scene_of(bench: MaskRCNNBench, positives: int) -> Scene:
     )
 
 
-def run_steps(bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device) -> dict[str, Any]:
-    """Every contender of one number format and one count of positives."""
+def run_steps(
+    bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """Every contender of one number format and one count of positives: the facts known so far, after each contender's
+    first step and each round.
+    """
     found: dict[str, Contender] = {}
-    losses: dict[str, float] = {}
     positives: dict[str, float] = {}
     gflop: dict[str, float] = {}
-    absent: dict[str, str] = {}
+    facts: dict[str, Any] = {
+        "absent": {}, "first_losses": {}, "positives_an_image": positives, "gflop": gflop, "waits_for_the_device": None,
+    }  # fmt: skip
     made = makers(bench, precision, scene, device)
     for name, make in made.items():
         try:
             contender = make()
-            if name == COMPILED:
-                losses[name] = float(contender.step())
-            else:
-                losses[name], count, gflop[name] = watched_step(contender)
-                positives[name] = count / bench.batch
-            found[name] = contender
-        except (Absent, NotImplementedError) as problem:
+            facts["first_losses"][name], count, work = watched_step(contender)
+        except (Absent, RuntimeError) as problem:
             # A peer that is not installed, or whose operators lack this number format here, is listed with the reason.
             # Ours has no such excuse: it must run wherever this command does.
-            if name in (OURS, COMPILED):
+            if name == OURS:
                 raise
-            absent[name] = str(problem)
-    waits = None
+            facts["absent"][name] = str(problem).split("\n")[0]
+            continue
+        found[name] = contender
+        positives[name], gflop[name] = count / bench.batch, round(work, 1)
+        yield facts
     if device.type == "cuda":
         for contender in found.values():
             for _ in range(WARM_UP_STEPS):
                 contender.step()
-        waits = first_wait(found[OURS].step, device)
-        torch.cuda.empty_cache()
-        for name in (OURS, COMPILED):
-            if waits:
-                absent[f"{name}, CUDA graph"] = f"a step waits for the device: {waits}"
-            elif name in found:
-                contender = made[name]()
-                found[f"{name}, CUDA graph"] = contender._replace(step=as_graph(contender.step, device))
+        facts["waits_for_the_device"] = waits = first_wait(found[OURS].step, device)
+        if waits:
+            facts["absent"][GRAPH] = f"a step waits for the device: {waits}"
+        else:
+            contender = made[OURS]()
+            makes = {GRAPH: lambda: as_graph(contender.step, device)}
+            for name, step, _ in ready(makes, OURS, facts["absent"]):
+                found[name] = contender._replace(step=step)
     taken: dict[str, list[Seconds]] = {name: [] for name in found}
-    ceiling = []
+    ceiling: list[tuple[float, float]] = []
     for _ in range(bench.rounds):
         for name, contender in found.items():
             taken[name].append(seconds_of_steps(contender, bench.seconds, device))
         ceiling.append(matrix_rates(bench.matrix, NUMBERS[precision], bench.seconds / 5, device))
-    return {
-        "absent": absent,
-        "first_losses": losses,
-        "last_losses": {name: rounds[-1].loss for name, rounds in taken.items()},
-        "positives_an_image": positives,
-        "gflop": {name: round(work, 1) for name, work in gflop.items()},
-        "matrix_gflops": [round(wall, 1) for wall, _ in ceiling],
-        "matrix_gflops_a_cpu_second": [round(cpu, 1) for _, cpu in ceiling],
-        "waits_for_the_device": waits,
-        **summary(taken, bench.batch, gflop, ceiling),
-        "where_milliseconds": {
-            name: where_time_goes(contender, device)
-            for name, contender in found.items()
-            if contender.parts and name in (OURS, "torchvision")
-        },
+        facts |= {
+            "last_losses": {name: rounds[-1].loss for name, rounds in taken.items()},
+            "matrix_gflops": [round(wall, 1) for wall, _ in ceiling],
+            "matrix_gflops_a_cpu_second": [round(cpu, 1) for _, cpu in ceiling],
+            **summary(taken, bench.batch, gflop, ceiling),
+        }
+        yield facts
+    facts["where_milliseconds"] = {
+        name: where_time_goes(contender, device)
+        for name, contender in found.items()
+        if contender.parts and name in (OURS, "torchvision")
     }
+    yield facts
 
 
 def matrix_rates(side: int, number: torch.dtype, seconds: float, device: torch.device) -> tuple[float, float]:
@@ -278,8 +279,6 @@ def makers(
         "torchvision channels_last": partial(theirs, torch.channels_last),
         "detectron2": facebooks,
     }
-    if bench.compile:
-        found[COMPILED] = partial(our_contender, bench, precision, scene, device, compile=True)
     return found
 
 
@@ -315,11 +314,9 @@ def calm(trunk: nn.Module, names: tuple[str, str], depth: int) -> None:
             cast(Tensor, module.weight).detach().fill_(LAST_NORM)
 
 
-def our_contender(
-    bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device, *, compile: bool = False
-) -> Contender:
+def our_contender(bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device) -> Contender:
     """The training step of a run, on the scene's batch."""
-    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=compile)
+    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=False)
     recipe = recipe_of(bench)
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=117_266, val_images=5000)
     model = our_model(bench, device).train()

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from paceline.bench.step_maskrcnn_predict import compressed
 from paceline.bench.step_maskrcnn_scene import Scene
-from paceline.bench.step_ssd_ops import seconds_of, times_faster
+from paceline.bench.step_ssd_ops import times_faster
+from paceline.bench.timing import seconds_of
 from paceline.boxes.assignment import match_anchors
 from paceline.boxes.mask_targets import mask_targets
 from paceline.boxes.paste import paste_to_rle

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from paceline.bench.step_maskrcnn_scene import Scene
-from paceline.bench.step_ssd_ops import seconds_of, times_faster
+from paceline.bench.step_ssd_ops import times_faster
+from paceline.bench.timing import seconds_of
 from paceline.boxes.paste import paste_to_rle
 from paceline.models.segmenter import Segmenter
 

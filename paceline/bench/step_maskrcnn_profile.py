@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.bench.step import settle
+from paceline.bench.timing import STEPS, seconds_of, settle
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 MARK = "part: "
@@ -71,38 +71,31 @@ def seconds_of_steps(contender: Contender, seconds: float, device: torch.device)
 
     On a GPU the update is not timed: the host would have to wait for it.
     """
-    spent = {"wall": 0.0, "cpu": 0.0}
+    updates: list[tuple[float, float]] = []
+    losses: list[Tensor] = []
 
     def timed(update: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             began, cpu = time.perf_counter(), time.process_time()
             result = update(*args, **kwargs)
-            spent["wall"] += time.perf_counter() - began
-            spent["cpu"] += time.process_time() - cpu
+            updates.append((time.perf_counter() - began, time.process_time() - cpu))
             return result
 
         return call
 
+    def step() -> None:
+        losses[:] = [contender.step()]
+
     with ExitStack() as stack:
         if device.type == "cpu":
             stack.enter_context(replaced(contender.optimiser, "step", timed))
-        settle(device)
-        began, cpu, count = time.perf_counter(), time.process_time(), 0
-        loss = None
-        while count == 0 or time.perf_counter() - began < seconds:
-            loss = contender.step()
-            count += 1
-            settle(device)
-        wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-    assert loss is not None
-    return Seconds(wall / count, cpu / count, spent["wall"] / count, spent["cpu"] / count, float(loss))
+        wall, cpu = seconds_of(step, seconds, device, STEPS)
+    of_update = [sum(part) / len(updates) for part in zip(*updates)] or [0.0, 0.0]
+    return Seconds(wall, cpu, of_update[0], of_update[1], float(losses[0]))
 
 
 def watched_step(contender: Contender) -> tuple[float, int, float]:
-    """Take a step; -> its loss, the positive regions that it sampled, and its GFLOP by torch's count, backward included.
-
-    Not for a compiled network, which would be compiled with what watches it.
-    """
+    """Take a step; -> its loss, the positive regions that it sampled, and its GFLOP by torch's count, backward included."""
     counts: list[Tensor] = []
     owner, name, count = contender.sampled
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
-from paceline.bench.step import settle
-from paceline.bench.step_ssd_ops import Scene, run_ops, seconds_of, synthetic_scene, times_faster
+from paceline.bench.step_ssd_ops import Scene, run_ops, synthetic_scene, times_faster
 from paceline.bench.step_ssd_peers import PlainSSD, plain_step, torchvision_parts
 from paceline.bench.step_ssd_profile import gflop_of, loss_is_marked, matrix_gflops, where_time_goes
+from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, as_graph, first_wait, ready, seconds_of
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.plan import make_plan
 from paceline.config.system import Precision, System
-from paceline.machine import TYPES, autocast_for
+from paceline.machine import TYPES, autocast_for, make_exact
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
 from paceline.models.weights_ssd import to_reference
@@ -41,8 +41,7 @@ from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 
 Part = Literal["all", "ops", "step", "eval"]
-Step = Callable[[], Tensor]
-WARM_UP_STEPS = 3
+OURS = "paceline"
 OPS_IMAGES = 8  # images of the operations' batch at most: the reference's suppression takes seconds an image
 NUMBERS = {"fp32": torch.float32, **TYPES}
 
@@ -62,10 +61,12 @@ class SSDBench:
     matrix: int  # side of the matrix product that gives the machine's ceiling
     part: Part
     system: System
+    heads: Literal["separate", "fused"] = "separate"  # of ours
 
 
 def run_ssd_bench(bench: SSDBench, device: torch.device, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """-> JSON facts. `tell` gets them after each part, as far as they are known."""
+    """-> JSON facts. `tell` gets them whenever more is known."""
+    make_exact(False)  # convolutions are chosen by trying, as in training
     scene = synthetic_scene(bench.batch, bench.classes, bench.size, device)
     facts: dict[str, Any] = {
         "task": "ssd",
@@ -93,8 +94,9 @@ def run_ssd_bench(bench: SSDBench, device: torch.device, tell: Callable[[dict[st
         facts["gflop_per_image"] = round(gflop_of(network, bench.size), 3)
         facts["step"] = {}
         for precision in bench.precisions:
-            facts["step"][precision] = run_steps(bench, precision, scene, facts["gflop_per_image"], device)
-            tell(facts)
+            for known in run_steps(bench, precision, scene, facts["gflop_per_image"], device):
+                facts["step"][precision] = known
+                tell(facts)
     if bench.part in ("all", "eval"):
         facts["evaluation"] = {p: run_evaluation(bench, p, scene, device) for p in bench.precisions}
         tell(facts)
@@ -103,55 +105,83 @@ def run_ssd_bench(bench: SSDBench, device: torch.device, tell: Callable[[dict[st
 
 def run_steps(
     bench: SSDBench, precision: Precision, scene: Scene, gflop_per_image: float, device: torch.device
-) -> dict[str, Any]:
-    """Every contender of one number format."""
-    steps, first = contenders(bench, precision, scene, device)
-    for step in steps.values():
+) -> Iterator[dict[str, Any]]:
+    """Every contender of one number format: the facts known so far, after each contender's first block and each round."""
+    steps: dict[str, Step] = {}
+    taken: dict[str, list[tuple[float, float]]] = {}
+    facts: dict[str, Any] = {"absent": {}, "first_losses": {}, "before_the_rounds": {}}
+    for name, step, loss in ready(contenders(bench, precision, scene, device), OURS, facts["absent"]):
+        facts["first_losses"][name] = loss
         for _ in range(WARM_UP_STEPS - 1):
             step()
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    ceiling = []
+        steps[name], taken[name] = step, []
+        # Told at once: a contender that takes the device down later leaves what others have shown.
+        facts["before_the_rounds"][name] = round(bench.batch / seconds_of(step, 0.0, device, STEPS)[0], 3)
+        yield facts
+    waits = first_wait(steps[OURS], device)
+    facts["waits_for_the_device"] = waits if device.type == "cuda" else None
+    ceiling: list[float] = []
     for _ in range(bench.rounds):
         for name, step in steps.items():
-            taken[name].append(seconds_of(step, bench.seconds, device))
+            taken[name].append(seconds_of(step, bench.seconds, device, STEPS))
         ceiling.append(matrix_gflops(bench.matrix, NUMBERS[precision], bench.seconds / 5, device))
-    median = {name: bench.batch / statistics.median(wall for wall, _ in values) for name, values in taken.items()}
-    ours, peak = taken["paceline"], max(ceiling)
-    waits = first_wait(steps["paceline"], device)
+        yield facts | summary(taken, bench.batch, gflop_per_image, ceiling)
+    yield (
+        facts
+        | summary(taken, bench.batch, gflop_per_image, ceiling)
+        | {"where_milliseconds": profiles(bench, precision, scene, device)}
+    )
+
+
+def summary(
+    taken: Mapping[str, Sequence[tuple[float, float]]], batch: int, gflop_per_image: float, ceiling: Sequence[float]
+) -> dict[str, Any]:
+    """Rates and ratios of the rounds so far; `taken` as `seconds_of` gives it, `ceiling` the machine's GFLOP/s."""
+    median = {name: batch / statistics.median(wall for wall, _ in values) for name, values in taken.items()}
+    ours, peak = taken[OURS], max(ceiling)
     return {
-        "first_losses": first,
         "seconds_per_step": {name: [wall for wall, _ in values] for name, values in taken.items()},
         "cpu_seconds_per_step": {name: [cpu for _, cpu in values] for name, values in taken.items()},
         "images_per_second": {name: round(rate, 3) for name, rate in median.items()},
-        "times_faster": {name: times_faster(ours, taken[name], 0) for name in taken if name != "paceline"},
-        "times_faster_cpu": {name: times_faster(ours, taken[name], 1) for name in taken if name != "paceline"},
+        "times_faster": {name: times_faster(ours, taken[name], 0) for name in taken if name != OURS},
+        "times_faster_cpu": {name: times_faster(ours, taken[name], 1) for name in taken if name != OURS},
         "matrix_gflops": [round(value, 1) for value in ceiling],
         "share_of_matrix_ceiling": {name: round(rate * gflop_per_image / peak, 4) for name, rate in median.items()},
-        "waits_for_the_device": waits if device.type == "cuda" else None,
-        "where_milliseconds": profiles(bench, precision, scene, device),
     }
 
 
 def contenders(
     bench: SSDBench, precision: Precision, scene: Scene, device: torch.device
-) -> tuple[dict[str, Step], dict[str, float]]:
-    """Steps that begin from the same weights, and the loss of each one's first step, which is taken here."""
-    makers: dict[str, Callable[[], Step]] = {
-        "paceline": lambda: our_step(bench, precision, scene, device)[1],
+) -> dict[str, Callable[[], Step]]:
+    """name -> what makes its step; they begin from the same weights, but for the fused heads, which are drawn for
+    themselves. Graphs come last: a capture that fails may take the device's queue with it.
+    """
+    fused = fused_heads(bench)
+    found: dict[str, Callable[[], Step]] = {
+        OURS: lambda: our_step(bench, precision, scene, device)[1],
+        f"{OURS}, fused heads": lambda: our_step(fused, precision, scene, device)[1],
         "plain eager": lambda: peer_step(bench, precision, scene, device),
         "plain eager channels_last": lambda: peer_step(bench, precision, scene, device, torch.channels_last),
     }
     if bench.compile:
-        makers["paceline compiled"] = lambda: our_step(bench, precision, scene, device, compile=True)[1]
-        makers["plain compiled"] = lambda: peer_step(bench, precision, scene, device, torch.channels_last, compile=True)
+        found[f"{OURS} compiled"] = lambda: our_step(bench, precision, scene, device, compile=True)[1]
+        found[f"{OURS} compiled, fused heads"] = lambda: our_step(fused, precision, scene, device, compile=True)[1]
+        found["plain compiled"] = lambda: peer_step(bench, precision, scene, device, torch.channels_last, compile=True)
     if device.type == "cuda":
-        makers["paceline CUDA graph"] = lambda: as_graph(our_step(bench, precision, scene, device)[1], device)
-    if device.type == "cuda" and bench.compile:
-        makers["paceline compiled CUDA graph"] = lambda: as_graph(
-            our_step(bench, precision, scene, device, compile=True)[1], device
+        found[f"{OURS} CUDA graph"] = lambda: as_graph(our_step(bench, precision, scene, device)[1], device)
+        found[f"{OURS} CUDA graph, fused heads"] = lambda: as_graph(
+            our_step(fused, precision, scene, device)[1], device
         )
-    steps = {name: make() for name, make in makers.items()}
-    return steps, {name: float(step()) for name, step in steps.items()}
+        if bench.compile:
+            found[f"{OURS} compiled CUDA graph, fused heads"] = lambda: as_graph(
+                our_step(fused, precision, scene, device, compile=True)[1], device
+            )
+    return found
+
+
+def fused_heads(bench: SSDBench) -> SSDBench:
+    """The same with one head convolution a level, its channels padded to a multiple of 8 as tensor cores want them."""
+    return replace(bench, heads="fused")
 
 
 def recipe_of(bench: SSDBench) -> SSDRecipe:
@@ -159,7 +189,7 @@ def recipe_of(bench: SSDBench) -> SSDRecipe:
     base = mlperf()
     return replace(
         base,
-        model=replace(base.model, depth=bench.depth),
+        model=replace(base.model, depth=bench.depth, heads=bench.heads, head_multiple=8),
         input=replace(base.input, size=bench.size),
         global_batch=bench.batch,
         bn_span=bench.batch,
@@ -233,41 +263,6 @@ def peer_boxes(bench: SSDBench, device: torch.device) -> Tensor:
     """Default boxes in the order of the reference's network."""
     cells = grids(bench.size)
     return default_boxes(bench.size, cells, recipe_of(bench).model.scales[: len(cells) + 1], order="anchor").to(device)
-
-
-def as_graph(step: Step, device: torch.device) -> Step:
-    """The whole step as one CUDA graph, replayed on the same inputs. Its learning rate is a constant of the graph."""
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP_STEPS):
-            step()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return loss
-
-    return replay
-
-
-def first_wait(step: Step, device: torch.device) -> str:
-    """Where a step makes the host wait for a GPU, "" where it never does. A CPU has nothing to wait for."""
-    if device.type != "cuda":
-        step()
-        return ""
-    settle(device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step()
-    except RuntimeError as problem:
-        return str(problem).splitlines()[0]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return ""
 
 
 def profiles(bench: SSDBench, precision: Precision, scene: Scene, device: torch.device) -> dict[str, dict[str, float]]:

@@ -8,7 +8,6 @@ losses and their gradient with respect to the network's outputs, because our los
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor
 
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
-from paceline.bench.step import settle
 from paceline.bench.step_ssd_peers import (
     SHIFT,
     reference_detections,
@@ -26,6 +24,7 @@ from paceline.bench.step_ssd_peers import (
     reference_matching,
     torchvision_parts,
 )
+from paceline.bench.timing import seconds_of
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.coding import encode
 from paceline.boxes.detections import detections
@@ -198,20 +197,6 @@ def difference(operation: str, peer: str, results: Mapping[str, Any], scene: Sce
     pairs = [(_rows(results["paceline"], image), _rows(results[peer], image)) for image in images]
     missing = sum(_missing(mine, other) + _missing(other, mine) for mine, other in pairs)
     return missing / max(1, sum(len(mine) + len(other) for mine, other in pairs))
-
-
-def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device) -> tuple[float, float]:
-    """Seconds of one call, and CPU-seconds of all threads, which a busy machine changes less.
-
-    seconds  at least one call, and as many as fill this time, between two synchronisations of the device
-    """
-    settle(device)
-    began, cpu, count = time.perf_counter(), time.process_time(), 0
-    while count == 0 or time.perf_counter() - began < seconds:
-        work()
-        count += 1
-        settle(device)
-    return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
 
 
 def times_faster(ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]], which: int) -> float:

@@ -16,9 +16,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.bench.step import settle
-from paceline.bench.step_ssd_ops import seconds_of
 from paceline.bench.step_ssd_peers import LOSS
+from paceline.bench.timing import seconds_of, settle
 
 NODE = "autograd::engine::evaluate_function: "
 # First match counts. Nodes that none of these names are the loss's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ from paceline.config.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from paceline.config.system import System
+    from paceline.config.system import Precision, System
 
 
 Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
@@ -42,8 +42,10 @@ class Flags:
     part: Part = "all"  # ssd, maskrcnn: operations, whole step, evaluation or prediction; or --data's shapes
     rounds: int = 5  # rounds; every contender is timed once in each
     seconds: float = 4.0  # a contender's share of a round, at least one step
-    compile: bool = False  # torch.compile every contender; ssd, maskrcnn: further contenders, compiled
-    precision: str = ""  # fp32, bf16 or fp16; empty = the system's; ssd, maskrcnn: fp32 and the system's
+    compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
+    precision: str = (
+        ""  # fp32, bf16, fp16, or several: bf16,fp16; empty = the system's; ssd, maskrcnn: fp32 and the system's
+    )
     matrix: int = 2048  # ssd, maskrcnn: side of the matrix product that gives the machine's ceiling
     threads: int = 0  # maskrcnn: threads that compute on a CPU; 0 = as torch has it
     data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted
@@ -62,8 +64,11 @@ def run_step(arguments: Sequence[str]) -> int:
     ):  # fmt: skip
         if getattr(flags, name) < least:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
-    if flags.precision not in ("", "fp32", "bf16", "fp16"):
-        raise UserError(f"--precision {flags.precision}: it must be fp32, bf16 or fp16.")
+    precisions = flags.precision.split(",") if flags.precision else []
+    if not set(precisions) <= {"fp32", "bf16", "fp16"}:
+        raise UserError(f"--precision {flags.precision}: it must be fp32, bf16 or fp16, or several: bf16,fp16.")
+    if flags.compile and flags.task == "maskrcnn":
+        raise UserError("--compile: Mask R-CNN is not compiled as a whole, in training neither (docs/architecture.md).")
     if flags.part not in PARTS[flags.task]:
         raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(PARTS[flags.task])}.")
     if flags.part == "shapes":
@@ -71,14 +76,15 @@ def run_step(arguments: Sequence[str]) -> int:
 
         return run_shapes(flags.data, flags.batch or 2, flags.positives, lambda facts: _write(flags, facts))
     system = choose_system(flags.system)
-    if flags.precision:
-        system = replace(system, precision=flags.precision)  # type: ignore[arg-type]
-    if flags.task == "maskrcnn":
-        return _maskrcnn(flags, system)
-    return (_ssd if flags.task == "ssd" else _classification)(flags, system)
+    if not precisions:
+        precisions = [system.precision]
+        if flags.task != "classification" and system.precision != "fp32":
+            precisions = ["fp32", system.precision]
+    measure = {"classification": _classification, "ssd": _ssd, "maskrcnn": _maskrcnn}[flags.task]
+    return measure(flags, system, tuple(precisions))  # type: ignore[arg-type]
 
 
-def _maskrcnn(flags: Flags, system: System) -> int:
+def _maskrcnn(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int:
     from paceline.bench.step_maskrcnn import MaskRCNNBench
     from paceline.cli.bench_maskrcnn import run_bench
     from paceline.config.instances import MaskRCNNModel
@@ -107,8 +113,7 @@ def _maskrcnn(flags: Flags, system: System) -> int:
         positives=flags.positives,
         rounds=flags.rounds,
         seconds=flags.seconds,
-        compile=flags.compile,
-        precisions=(system.precision,) if flags.precision or system.precision == "fp32" else ("fp32", system.precision),
+        precisions=precisions,
         matrix=flags.matrix,
         threads=flags.threads,
         part=flags.part,  # type: ignore[arg-type]
@@ -118,7 +123,7 @@ def _maskrcnn(flags: Flags, system: System) -> int:
     return run_bench(bench, lambda facts: _write(flags, facts))
 
 
-def _classification(flags: Flags, system: System) -> int:
+def _classification(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int:
     from rich.console import Console
     from rich.table import Table
 
@@ -126,19 +131,25 @@ def _classification(flags: Flags, system: System) -> int:
     from paceline.machine import choose_device
 
     depth, batch, size = flags.depth or 50, flags.batch or 32, flags.size or 224
-    bench = StepBench(depth, batch, size, flags.rounds, flags.seconds, flags.compile, system)
-    facts = run_step_bench(bench, choose_device(system, 0))
-    table = Table("contender", "images/s (median)", "ours is faster by")
-    for name, rate in facts["median"].items():
-        ratio = facts["ratio_to"].get(name)
-        table.add_row(name, f"{rate:,.1f}", f"{ratio:.3f} x" if ratio else "")
-    Console().print(f"ResNet-{depth}, {batch} x {size} px, {system.precision}, on {facts['device']}")
-    Console().print(table)
-    _write(flags, facts)
+    bench = StepBench(depth, batch, size, flags.rounds, flags.seconds, flags.compile, precisions, system)
+    facts = run_step_bench(bench, choose_device(system, 0), lambda known: _write(flags, known))
+    for precision, step in facts["step"].items():
+        table = Table("contender", "images/s (median)", "ours is faster by")
+        for name, rate in step["median"].items():
+            ratio = step["ratio_to"].get(name)
+            table.add_row(name, f"{rate:,.1f}", f"{ratio:.3f} x" if ratio else "")
+        Console().print(f"ResNet-{depth}, {batch} x {size} px, {precision}, on {facts['device']}")
+        Console().print(table)
+        _print_absent(step, Console())
     return 0
 
 
-def _ssd(flags: Flags, system: System) -> int:
+def _print_absent(step: Mapping[str, Any], console: Console) -> None:
+    for name, reason in step["absent"].items():
+        console.print(f"absent: {name}: {reason}")
+
+
+def _ssd(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int:
     from rich.console import Console
 
     from paceline.bench.step_ssd import SSDBench, run_ssd_bench
@@ -157,7 +168,7 @@ def _ssd(flags: Flags, system: System) -> int:
         rounds=flags.rounds,
         seconds=flags.seconds,
         compile=flags.compile,
-        precisions=(system.precision,) if flags.precision or system.precision == "fp32" else ("fp32", system.precision),
+        precisions=precisions,
         matrix=flags.matrix,
         part=flags.part,  # type: ignore[arg-type]
         system=system,
@@ -217,6 +228,7 @@ def _print_step(precision: str, step: Mapping[str, Any], gflop: float, console: 
             f"{step['share_of_matrix_ceiling'][name]:.1%}",
         )
     console.print(table)
+    _print_absent(step, console)
     console.print(f"{gflop:.1f} GFLOP an image; matrix products reach {max(step['matrix_gflops']):,.0f} GFLOP/s")
     if step["waits_for_the_device"] is not None:
         console.print(f"host waits for the device: {step['waits_for_the_device'] or 'never'}")

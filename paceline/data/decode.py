@@ -26,7 +26,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
-import simplejpeg
 from PIL import Image
 
 from paceline.config.errors import RecipeError
@@ -96,6 +95,8 @@ def require_decoder(decoder: Decoder) -> None:
     """Raise RecipeError, with the command that mends it, where this decoder cannot run."""
     if decoder == "nvimgcodec":
         _nvimgcodec()
+    if decoder != "pillow":
+        _simplejpeg()
 
 
 def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) -> np.ndarray | None:
@@ -116,12 +117,24 @@ def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) ->
     pixels = scratch("pixels", height, width)
     least = (0, 0) if scale == 1 else (height, width)
     try:
-        simplejpeg.decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
+        _simplejpeg().decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
     except ValueError as complaint:
         # It complains after decoding, and names the first warning only: rows left over mean that all before was sound.
         if not _ROWS_LEFT_OVER.match(str(complaint)):
             return None
     return pixels
+
+
+def _simplejpeg() -> Any:
+    """Imported where it decodes: what measures or trains on other input must run where it is not installed."""
+    try:
+        import simplejpeg
+    except ImportError as reason:
+        raise RecipeError(
+            f"JPEGs are decoded by simplejpeg, which cannot be imported here: {reason}.\n"
+            "Install it:  pip install simplejpeg   or train with  --input.decoder pillow"
+        ) from None
+    return simplejpeg
 
 
 def _region_nvimgcodec(data: bytes, window: Window) -> np.ndarray | None:

@@ -61,6 +61,8 @@ class InstanceSegmentation:
     metrics: Sequence[str] = METRICS
     benchmark = "maskrcnn"
     shapes_vary = True
+    compiles = False
+    exact_on_cuda = False
 
     def __init__(self, recipe: InstanceRecipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> None:
         """Raises DataError where the annotations have no masks, or, handed back as detections, do not score 1."""
@@ -90,10 +92,7 @@ class InstanceSegmentation:
         self.is_target_data = photos.is_target_data(recipe, manifest, (len(numbers), len(self.val)))
         kept = self.train_numbers
         self.groups = aspect_groups(self.train.heights[kept], self.train.widths[kept], recipe.input)
-        counts = (
-            np.add.reduceat(np.append(self.wanted, False), self.train.object_starts[:-1]) if len(self.train) else [0]
-        )
-        self.most_objects = int(np.max(counts))
+        self.most_objects = photos.most_objects(self.wanted, self.train.object_starts)
         self.worst_shape: Shape | None = None  # known with the plan
         self.facts: Mapping[str, Any] = {
             "root": str(manifest.root_path),
@@ -142,7 +141,7 @@ class InstanceSegmentation:
         return photos.train_loader(
             self.train_numbers,
             partial(self.read_train, self.recipe.input.short[0]),
-            instance_batch,
+            partial(instance_batch, least=photos.fixed_objects(self.most_objects, place.device)),
             side=self.worst_shape,
             seed=self.recipe.seed,
             plan=plan,
@@ -293,7 +292,9 @@ class InstanceSegmentation:
         model = self.recipe.model
         height, width = self.worst_shape
         count, side = len(batch), model.mask.canvas + 2
-        slots = slots_for(max(self.most_objects, int(model.roi.samples * model.roi.positive_share)))
+        slots = batch.labels.shape[1]  # of every batch of the run on an accelerator
+        if batch.labels.device.type == "cpu":
+            slots = slots_for(max(self.most_objects, int(model.roi.samples * model.roi.positive_share)))
         images = torch.full((count, 3, height, width), 128, dtype=torch.uint8, device=batch.images.device)
         step = torch.arange(slots, device=images.device)
         # Boxes of a quarter of the photo's sides in a raster: distinct, inside, and each matched by its own region.

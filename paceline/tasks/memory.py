@@ -1,16 +1,21 @@
 """Memory of a training step, estimated without an accelerator: how many images fit in one forward.
 
 The model runs once on torch's meta device, which computes shapes only; what autograd would keep for the backward is counted
-through its saved-tensor hooks, each storage once.
+through its saved-tensor hooks, each storage once. For an accelerator the largest tensor is looked for as well: kernels there
+count a tensor's elements in 32 bits, so a forward is kept small enough that none has 2^31 of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from paceline.batch.batch import Batch
 from paceline.config.errors import RecipeError
@@ -22,6 +27,8 @@ GIB = 2**30
 WORKING_SHARE = 0.35
 # Images that no forward needs more of: larger ones were not faster on any machine measured here or published.
 MOST_IMAGES = 512
+# What an accelerator's kernels can count: the elements of one tensor are fewer.
+COUNTABLE = 2**31
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class MemoryEstimate:
     fixed: int  # weights, gradients, optimiser state, weight average
     per_image: int  # kept activations and working space of one image
     parameters: int  # trainable numbers
+    largest: int = 0  # elements of one image's largest tensor, in training or prediction; 0 = not looked for, on a CPU
 
     def total(self, images: int) -> int:
         """Bytes of a step whose forwards hold `images` images."""
@@ -64,24 +72,47 @@ def estimate(
         return tensor
 
     alive: list[object] = []
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    seen, counted = _Largest(), system.accelerator != "cpu"
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), seen if counted else nullcontext():
         found = model(batch)
     del found  # held until here, so that its graph was
+    if counted:
+        with torch.no_grad(), seen:
+            model.eval().predict(batch)  # type: ignore[operator]
     activations = sum(kept.values()) / 2
     if system.precision != "fp32":
         activations /= 2
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
     per_parameter = 12 + (4 if recipe.ema else 0) + (2 if system.precision != "fp32" else 0)
-    return MemoryEstimate(parameters * per_parameter, int(activations * (1 + WORKING_SHARE)), parameters)
+    per_image = int(activations * (1 + WORKING_SHARE))
+    return MemoryEstimate(parameters * per_parameter, per_image, parameters, -(-seen.elements // 2))
+
+
+class _Largest(TorchDispatchMode):
+    """Inside, `elements` grows to those of the largest tensor that an operation gives."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        found = (leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        self.elements = max(self.elements, *found, 0)
+        return result
 
 
 def images_that_fit(memory: MemoryEstimate, system: System) -> int:
     """Most images of one forward: --system.images-per-forward where given, else what the memory estimate allows.
 
-    Raises RecipeError when not even one image fits.
+    Raises RecipeError when not even one image fits, or when more are asked for than an accelerator can count.
     """
+    countable = (COUNTABLE - 1) // memory.largest if memory.largest else MOST_IMAGES
     if system.images_per_forward:
+        if memory.largest and system.images_per_forward > countable:
+            raise RecipeError(
+                f"--system.images-per-forward {system.images_per_forward}: a tensor of such a forward would have 2^31 elements "
+                f"or more, which an accelerator's kernels cannot count. {countable} images at most."
+            )
         return system.images_per_forward
     most = int((system.memory_gib * GIB - memory.fixed) / memory.per_image)
     if most < 1:
@@ -89,4 +120,4 @@ def images_that_fit(memory: MemoryEstimate, system: System) -> int:
             f"one image of this recipe needs about {memory.total(1) / GIB:.2g} GiB, --system.memory-gib is "
             f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.size, or another --model."
         )
-    return min(most, MOST_IMAGES)
+    return min(most, MOST_IMAGES, max(1, countable))

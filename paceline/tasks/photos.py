@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -145,6 +146,22 @@ def images_of_step(
     take = order or (lambda rank, step: samples_of_step(len(numbers), seed, plan, rank, step))
     parts = [take(rank, step)[1] for rank in range(plan.world)]
     return [name(int(number)) for number in numbers[np.concatenate(parts)]]
+
+
+def most_objects(wanted: np.ndarray, starts: np.ndarray) -> int:
+    """The most objects of one image.
+
+    wanted  (N,) bool, of every object; starts: (images + 1,), where each image's objects begin
+    """
+    before = np.concatenate(([0], np.cumsum(wanted)))
+    return int(np.max(before[starts[1:]] - before[starts[:-1]], initial=0))
+
+
+def fixed_objects(most: int, device: torch.device) -> int:
+    """Objects that every batch of a run has slots for: `most` on an accelerator, where each new shape would be compiled,
+    captured or searched for anew; 0, as many as each batch needs, on a CPU, where empty slots only cost time.
+    """
+    return 0 if device.type == "cpu" else most
 
 
 def spread(images: int, limit: int) -> np.ndarray:

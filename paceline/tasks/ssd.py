@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ class Detection:
                 f"{manifest.root_path}: none of its {len(self.train):,} training images has an object to learn.\n"
                 "Annotate some of them, or train on images without objects as well: --input.no-drop-empty"
             )
+        # Of any image, also of one that this run leaves out: the same data always has the same shapes.
+        self.most_objects = photos.most_objects(wanted, self.train.object_starts)
         self.train_numbers = numbers[photos.spread(len(numbers), limit_train)]
         self.val_numbers = photos.spread(len(self.val), limit_val)
         self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)
@@ -138,7 +141,7 @@ class Detection:
         return photos.train_loader(
             self.train_numbers,
             self.read_train,
-            detection_batch,
+            partial(detection_batch, least=photos.fixed_objects(self.most_objects, place.device)),
             side=self.recipe.input.size,
             seed=self.recipe.seed,
             plan=plan,

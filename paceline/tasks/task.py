@@ -76,7 +76,8 @@ class Task(Protocol):
     """One workload bound to one recipe and one data set.
 
     It may also have `check_plan(plan)`, which raises RecipeError for a plan that would train something else than the recipe says,
-    and `samples_of_step(step)`, -> epochs and image numbers of a whole step, where its order is not the plain stream's.
+    and `samples_of_step(step)`, -> epochs and image numbers of a whole step, where its order is not the plain stream's. An
+    attribute `compiles` that is false keeps torch.compile from its model, one `exact_on_cuda` that is false refuses --exact there.
     """
 
     benchmark: str  # MLPerf's name of the workload

@@ -33,7 +33,7 @@ RULES = replace(
     detect=replace(RULES.detect, keep=10),
 )
 TINY = step_maskrcnn.MaskRCNNBench(
-    batch=1, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, compile=False,
+    batch=1, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0,
     precisions=("fp32",), matrix=64, threads=1, part="step", system=System("cpu"), model=RULES,
 )  # fmt: skip
 PARTS = {
@@ -168,6 +168,7 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
         ("--positives 200", "--positives 200"),
         ("--part eval", "--part eval"),
         ("--threads -1", "--threads"),
+        ("--compile", "not compiled as a whole"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(flags, message):

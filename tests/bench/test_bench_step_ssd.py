@@ -10,6 +10,7 @@ import torch
 from paceline.bench import step_ssd, step_ssd_ops
 from paceline.bench.step_ssd_ops import synthetic_scene
 from paceline.bench.step_ssd_profile import gflop_of
+from paceline.bench.timing import first_wait
 from paceline.cli.bench import run as bench
 from paceline.config.errors import UserError
 from paceline.config.system import System
@@ -88,12 +89,12 @@ def test_an_accelerators_forward_compiles_as_one_graph_with_its_backward():
 
 def test_a_step_on_a_cpu_waits_for_nothing_and_is_taken(scene):
     taken = []
-    assert step_ssd.first_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
+    assert first_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
 
 
 def test_the_report_has_every_part(facts):
     step = facts["step"]["fp32"]
-    names = {"paceline", "plain eager", "plain eager channels_last"}
+    names = {"paceline", "paceline, fused heads", "plain eager", "plain eager channels_last"}
     assert (
         set(step["images_per_second"]) == set(step["seconds_per_step"]) == set(step["share_of_matrix_ceiling"]) == names
     )
@@ -122,7 +123,7 @@ def test_the_published_network_takes_its_published_work():
 def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
     told = []
     monkeypatch.setattr(step_ssd, "run_ops", lambda *_: [])
-    monkeypatch.setattr(step_ssd, "run_steps", lambda *_: {"median": {}})
+    monkeypatch.setattr(step_ssd, "run_steps", lambda *_: [{"median": {}}])
     monkeypatch.setattr(step_ssd, "run_evaluation", lambda *_: {})
     step_ssd.run_ssd_bench(TINY, CPU, lambda known: told.append(set(known)))
     assert [("operations" in known, "step" in known, "evaluation" in known) for known in told] == [

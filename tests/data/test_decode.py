@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paceline.config.errors import DataError, RecipeError
-from paceline.data import decode
 from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import dct_scale, decode_crop, require_decoder
 from paceline.data.header import exif_orientation, read_header
@@ -385,13 +384,13 @@ def test_threads_do_not_disturb_each_others_pixels():
 
 def test_rows_below_the_region_are_not_decoded(monkeypatch):
     seen: list[tuple[int, ...]] = []
-    real = decode.simplejpeg.decode_jpeg
+    real = simplejpeg.decode_jpeg
 
     def watch(data, **options):
         seen.append(options["buffer"].shape)
         return real(data, **options)
 
-    monkeypatch.setattr(decode.simplejpeg, "decode_jpeg", watch)
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", watch)
     jpeg = _encode(_picture(400, 300))
     _ours(jpeg, Window(20, 0, 80, 300, 60, 60), (60, 60), "simplejpeg")
     _ours(jpeg, Window(0, 0, 400, 300, 60, 60), (60, 60), "simplejpeg")

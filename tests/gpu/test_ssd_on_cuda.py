@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.bench.step_ssd import SSDBench, as_graph, first_wait, our_step, peer_step
+from paceline.bench.step_ssd import SSDBench, our_step, peer_step
 from paceline.bench.step_ssd_ops import RULES, Scene, loss_of, synthetic_scene
+from paceline.bench.timing import as_graph, first_wait
 from paceline.boxes.detections import CandidatesOf, detections
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import Tie, match

@@ -1,0 +1,121 @@
+"""What only accelerators need: one number of object slots a run, tensors that a kernel can count, no compile and no exact form
+where a task has none. No accelerator is needed to look: the meta device stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from instance_sets import make_instances
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import make_plan
+from paceline.config.recipe import DATA_IMAGES, override
+from paceline.config.system import System
+from paceline.data.manifest import Manifest
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.recipes import RECIPES
+from paceline.setup import settle_system
+from paceline.systems import h200x8
+from paceline.tasks import MEMORY, network_memory
+from paceline.tasks.maskrcnn import InstanceSegmentation
+from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit
+from paceline.tasks.ssd import Detection
+from paceline.tasks.task import Place
+
+H200 = replace(h200x8(), memory_gib=139.7)
+# Of the photos below, an image has three objects at most; as if one that is not drawn had twenty.
+MOST, SLOTS = 20, 32
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> Iterator[list[Detection | InstanceSegmentation]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
+        manifest = Manifest.load(ensure_boxes_prepared(root, say=print))
+        small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
+        found = [
+            Detection(override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
+            InstanceSegmentation(override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest),
+        ]
+        assert [task.most_objects for task in found] == [3, 3]
+        for task in found:
+            task.most_objects = MOST
+        yield found
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("meta", {SLOTS}), ("cpu", {8})])
+def test_an_accelerator_has_slots_for_the_most_objects_of_the_data_in_every_batch(tasks, device, wanted):
+    for task in tasks:
+        plan = make_plan(
+            task.recipe, System(), world=1, most=2, train_images=task.train_images, val_images=task.val_images
+        )
+        place, slots = Place(0, 1, torch.device(device), 1), set()
+        with task.train_loader(replace(plan, stop_after=3), System(), place, first=0, one_batch=False) as loader:
+            for _, batches in loader:
+                slots |= {batch.labels.shape[1] for batch in batches}
+        assert slots == wanted
+        assert batches[0].boxes.shape[:2] == batches[0].labels.shape
+
+
+def test_the_step_tried_first_on_an_accelerator_has_the_shapes_of_a_run_s_steps(tasks):
+    task = tasks[1]
+    plan = make_plan(task.recipe, System(), world=1, most=2, train_images=8, val_images=2)
+    place = Place(0, 1, torch.device("meta"), 1)
+    with task.train_loader(plan, System(), place, first=0, one_batch=False) as loader:
+        _, (batch, *_) = next(loader)
+    tried = task.spoil(batch)
+    for name in ("labels", "boxes", "canvases", "frames", "sizes", "keys"):
+        assert getattr(tried, name).shape == getattr(batch, name).shape, name
+
+
+@pytest.mark.parametrize("name", ["resnet50", "ssd", "maskrcnn", "maskrcnn-nvidia-256", "maskrcnn-gluoncv-192"])
+def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_kernels_count(name):
+    recipe = RECIPES[name]()
+    memory = network_memory(recipe, H200)
+    most = images_that_fit(memory, H200)
+    assert most * memory.largest < COUNTABLE
+    if recipe.task == "maskrcnn":
+        assert 8 <= most <= 96  # its memory alone would hold over 200
+        with pytest.raises(
+            RecipeError, match=rf"--system.images-per-forward 128.*{COUNTABLE // memory.largest} images"
+        ):
+            images_that_fit(memory, replace(H200, images_per_forward=128))
+    else:
+        assert most == 512
+    plan = make_plan(recipe, H200, world=1, most=most, train_images=DATA_IMAGES["coco"][0], val_images=5000)
+    assert plan.images_per_forward * memory.largest < COUNTABLE
+
+
+@pytest.mark.parametrize("task", list(MEMORY))
+def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
+    name = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}[task]
+    memory = network_memory(RECIPES[name](), System("cpu"))
+    assert memory.largest == 0
+    assert images_that_fit(memory, System("cpu", images_per_forward=4000)) == 4000
+    # What the accelerator's estimate looks at besides changes nothing of it.
+    assert replace(network_memory(RECIPES[name](), System("cuda")), largest=0) == memory
+    assert images_that_fit(MemoryEstimate(0, 1, 0), System("cpu")) == 512
+
+
+def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
+    detection, instances = tasks
+    compiled, said = replace(h200x8(), compile=True), []
+    assert settle_system(instances, compiled, False, said.append) == replace(compiled, compile=False)
+    assert len(said) == 1 and said[0].startswith("compile off: maskrcnn")
+    assert settle_system(detection, compiled, False, said.append) is compiled and len(said) == 1
+    plain = replace(compiled, compile=False)
+    assert settle_system(instances, plain, False, said.append) is plain and len(said) == 1
+
+
+def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
+    detection, instances = tasks
+    with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system cpu"):
+        settle_system(instances, h200x8(), True, print)
+    settle_system(instances, System("cpu"), True, print)
+    settle_system(detection, h200x8(), True, print)
