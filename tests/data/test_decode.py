@@ -15,6 +15,7 @@ import threading
 
 import numpy as np
 import pytest
+import simplejpeg
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st

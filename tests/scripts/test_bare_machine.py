@@ -1,0 +1,48 @@
+"""Nothing that measures on a GPU needs a package that such a machine may lack: decoders, the flag parser, the scorer, extras."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Not installed on a machine that has torch, torchvision, triton, numpy, Pillow, rich, safetensors, tensorboard, jinja2,
+# matplotlib, yaml and pytest.
+ABSENT = (
+    "tyro,docstring_parser,typeguard,simplejpeg,hotcoco,pycocotools,faster_coco_eval,mlperf_logging,detectron2,"
+    "nvidia.nvimgcodec,timm"
+)
+IMPORTS = f"""
+import importlib, importlib.util, pathlib, sys
+root = pathlib.Path({str(ROOT)!r})
+for path in sorted((root / "paceline" / "bench").glob("*.py")):
+    importlib.import_module(f"paceline.bench.{{path.stem}}")
+for name in ("paceline.setup", "paceline.train", "paceline.doctor", "paceline.cli.bench_step", "paceline.cli.train"):
+    importlib.import_module(name)
+files = [*sorted((root / "tests" / "gpu").glob("*.py")), *sorted((root / "scripts" / "gpu").glob("*.py"))]
+sys.path.insert(0, str(root / "scripts" / "gpu"))
+for path in files:
+    spec = importlib.util.spec_from_file_location(f"tried_{{path.stem}}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+there = [name for name in {ABSENT!r}.split(",") if name in sys.modules]
+assert not there, there
+for name in {ABSENT!r}.split(","):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        continue
+    raise AssertionError(name)
+print(len(files))
+"""
+
+
+def test_benches_gpu_tests_and_setup_import_without_the_packages_that_a_bare_machine_lacks():
+    environment = os.environ | {"ABSENT": ABSENT, "PYTHONPATH": f"{ROOT}/scripts/gpu/bare:{ROOT}"}
+    environment.pop("PRESENT", None)
+    done = subprocess.run([sys.executable, "-c", IMPORTS], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 4
