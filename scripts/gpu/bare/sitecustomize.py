@@ -7,30 +7,26 @@ Python imports a module of this name when it starts, in every process that inher
 
 from __future__ import annotations
 
-import importlib.machinery
 import os
 import sys
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
+NAMES = frozenset(filter(None, os.environ.get("ABSENT", "").split(",")))
+FOLDERS = [os.environ["PRESENT"]] if os.environ.get("PRESENT") else []
 
-class Absent:
-    """A finder that comes first, and ends the search for the names that are not there."""
 
-    def __init__(self, names: Sequence[str], folder: str) -> None:
-        self.names, self.folder = frozenset(names), folder
+class Bare(PathFinder):
+    """Looks where Python looks, but for the absent names, which it finds among the unpacked wheels or not at all."""
 
+    @classmethod
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The wheels' module, or ModuleNotFoundError; None, which asks the next finder, for other names."""
-        if name not in self.names:
-            return None
-        found = importlib.machinery.PathFinder.find_spec(name, [self.folder]) if self.folder else None
-        if found is None:
-            raise ModuleNotFoundError(f"No module named {name!r} (absent, as on a bare machine)", name=name)
-        return found
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As PathFinder."""
+        return super().find_spec(fullname, FOLDERS if fullname in NAMES else path, target)
 
 
-if absent := os.environ.get("ABSENT", ""):
-    sys.meta_path.insert(0, Absent(absent.split(","), os.environ.get("PRESENT", "")))
+if NAMES:
+    sys.meta_path[:] = [Bare if finder is PathFinder else finder for finder in sys.meta_path]

@@ -1,0 +1,153 @@
+"""Losses and gradients of one step of each full network on the GPU, beside the same weights and batch on a CPU in fp32.
+
+A gate: nothing that is measured afterwards means anything where these differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from item import Item, run
+from torch import Tensor, nn
+
+from paceline.batch.batch import Batch
+from paceline.bench import step, step_maskrcnn, step_ssd
+from paceline.bench.step_ssd_ops import synthetic_scene
+from paceline.config.system import Precision, System
+from paceline.machine import autocast_for
+
+CPU = torch.device("cpu")
+# Most that loss and gradient may be off, relative to their size. Rounding to bf16 has 8 bits; a gradient through fifty layers of
+# BatchNorms over 8 images adds that up.
+LIMITS = {"fp32": (1e-3, 2e-2), "tf32": (5e-3, 0.1), "bf16": (5e-2, 0.5), "fp16": (2e-2, 0.3)}
+Ready = tuple[nn.Module, Callable[[], Tensor]]  # a model in training, and its loss on a fixed batch
+
+
+def resnet(tiny: bool, device: torch.device) -> Ready:
+    """ResNet-50, 8 images of 224 pixels."""
+    depth, batch, size = (18, 2, 64) if tiny else (50, 8, 224)
+    bench = step.StepBench(depth, batch, size, 1, 0.0, False, ("fp32",), System(device.type))  # type: ignore[arg-type]
+    model = step.our_model(bench, device).train()
+    images, labels = step.synthetic_photos(bench, device)
+    return model, lambda: model(Batch(images, labels, labels))["loss"]
+
+
+def ssd(tiny: bool, device: torch.device) -> Ready:
+    """SSD, ResNet-34, 4 images of 300 pixels."""
+    depth, batch, size, classes = (18, 2, 64, 3) if tiny else (34, 4, 300, 80)
+    system = System(device.type)  # type: ignore[arg-type]
+    bench = step_ssd.SSDBench(depth, batch, size, classes, 1, 0.0, False, ("fp32",), 64, "step", system)  # type: ignore[arg-type]
+    model = step_ssd.our_model(bench, system, device).train()
+    scene = synthetic_scene(batch, classes, size, device)
+    return model, lambda: model(scene.batch)["loss"]
+
+
+def maskrcnn(tiny: bool, device: torch.device) -> Ready:
+    """Mask R-CNN, ResNet-50, one image of 800 x 1344 pixels, with given proposals: both devices sample the same regions."""
+    bench = mask_bench(tiny, 1, device)
+    model = step_maskrcnn.our_model(bench, device).train()
+    scene = step_maskrcnn.scene_of(bench, max(bench.positives)).to(device)
+    step_maskrcnn.give_proposals(model, scene.proposals)
+
+    def loss() -> Tensor:
+        found = model(scene.batch)
+        return (found["sums"] / found["counts"].clamp(min=1)).sum()
+
+    return model, loss
+
+
+def mask_bench(tiny: bool, batch: int, device: torch.device) -> step_maskrcnn.MaskRCNNBench:
+    """The benchmark's settings at the published size, with 30 positive regions an image, or at a tiny one."""
+    bench = step_maskrcnn.MaskRCNNBench(
+        batch=batch, height=800, width=1344, classes=80, objects=7, positives=(30,), rounds=2, seconds=1.0,
+        precisions=("bf16",), matrix=8192, threads=0, part="step", system=System(device.type),  # type: ignore[arg-type]
+    )  # fmt: skip
+    if not tiny:
+        return bench
+    rules = bench.model
+    small = replace(
+        rules,
+        depth=18,
+        rpn=replace(rules.rpn, pre_train=100, post_train=64, pre_test=60, post_test=30, samples=32),
+        roi=replace(rules.roi, samples=32),
+        mask=replace(rules.mask, canvas=24),
+    )
+    return replace(
+        bench, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, matrix=64, model=small,
+        precisions=("fp32",),
+    )  # fmt: skip
+
+
+def found_on(
+    make: Callable[[bool, torch.device], Ready], tiny: bool, device: torch.device, number: str
+) -> tuple[float, dict[str, Tensor]]:
+    """-> the loss, and the gradients by name, brought to the CPU in float32."""
+    model, loss_of = make(tiny, device)
+    precision: Precision = "fp32" if number == "tf32" else number  # type: ignore[assignment]
+    # fp16 gradients would underflow without a scale.
+    scale = 1024.0 if number == "fp16" else 1.0
+    system = System(device.type, precision=precision)  # type: ignore[arg-type]
+    with products_in_tf32(number == "tf32"), autocast_for(system, device)():
+        loss = loss_of()
+    with products_in_tf32(number == "tf32"):
+        (scale * loss).backward()
+    gradients = {
+        name: weight.grad.float().cpu() / scale for name, weight in model.named_parameters() if weight.grad is not None
+    }
+    return float(loss), gradients
+
+
+@contextmanager
+def products_in_tf32(allowed: bool) -> Iterator[None]:
+    """Inside, fp32 products are rounded to TF32 or stay whole."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def compared(
+    make: Callable[[bool, torch.device], Ready], item: Item, number: str, wanted_loss: float, wanted: dict[str, Tensor]
+) -> dict[str, Any]:
+    """How far this device in this number format is from the loss and the gradients wanted."""
+    loss, gradients = found_on(make, item.tiny, item.device, number)
+    off = {name: float((gradients[name] - value).norm()) for name, value in wanted.items()}
+    size = {name: max(float(value.norm()), 1e-12) for name, value in wanted.items()}
+    loss_off = abs(loss - wanted_loss) / abs(wanted_loss)
+    gradient_off = math.hypot(*off.values()) / math.hypot(*size.values())
+    most_loss, most_gradient = LIMITS[number]
+    return {
+        "loss": loss,
+        "loss_on_cpu": wanted_loss,
+        "loss_off": loss_off,
+        "gradient_off": gradient_off,
+        "worst": {name: off[name] / size[name] for name in sorted(off, key=lambda name: -off[name] / size[name])[:3]},
+        "agrees": loss_off <= most_loss and gradient_off <= most_gradient and gradients.keys() == wanted.keys(),
+    }
+
+
+def compare(item: Item) -> None:
+    """Each workload in each number format."""
+    failed = []
+    for make in (resnet, ssd, maskrcnn):
+        wanted = found_on(make, item.tiny, CPU, "fp32")
+        for number in ("fp32", "bf16") if item.tiny else LIMITS:  # CPUs emulate fp16
+            what = f"{make.__name__} {number}"
+            facts = item.attempt(what, partial(compared, make, item, number, *wanted))
+            print(f"{what}: {facts}")
+            if not facts.get("agrees"):
+                failed.append(what)
+    if failed:
+        raise SystemExit(f"not as on a CPU: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    run({"against-cpu": compare})
