@@ -83,6 +83,8 @@ def take(
     assert item.photos is not None
     out = item.scratch / "runs" / f"{name}-{what.replace(' ', '-')}"
     shutil.rmtree(out, ignore_errors=True)
+    # A few photos are an epoch of few steps: without a word every one of them would save and evaluate.
+    controls = {"save_every": max(1, steps // 2), "eval_every": steps, **controls}
     if item.tiny:
         controls = {"limit_train": 8, "limit_val": 2, **controls}
     request = Request(
@@ -205,7 +207,7 @@ def resume(item: Item) -> None:
 
         def work(recipe: str = recipe, data: list[str] = data) -> dict[str, Any]:
             steps, stop = (40, 2) if item.tiny else (200, 60)
-            words = [*data, "--steps", str(steps), "--log-every", "1", "--exact"]
+            words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
             if item.tiny:
                 small = {
                     "resnet50-tiny": "--model.width 8 --input.size 32",

@@ -115,9 +115,9 @@ def kernels_of(call: Callable[[], Any], device: torch.device) -> list[str]:
 
 
 def photos_of(item: Item) -> list[Path]:
-    """The photos given."""
+    """COCO's photos, of those given."""
     assert item.photos is not None, "this measurement needs --photos"
-    return sorted(item.photos.rglob("*.jpg"))
+    return sorted((item.photos / "coco_mini").rglob("*.jpg"))
 
 
 def decode(item: Item) -> None:

@@ -1,6 +1,6 @@
 """Mask R-CNN on a GPU: forward and backward that never wait, the same step as one CUDA graph, the CPU's numbers.
 
-Run by scripts/gpu_check.sh; CI has no GPU, so these skip there too.
+Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What only a GPU can show: the same numbers as on the CPU, no wait inside a step, the loader's background copies.
 
-Run by scripts/gpu_check.sh; CI has no GPU, so these skip there too.
+Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there too.
 """
 
 from __future__ import annotations

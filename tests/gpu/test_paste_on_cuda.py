@@ -1,6 +1,6 @@
 """Pasting on a GPU: the CPU's masks, but for pixels on the very threshold.
 
-Run by scripts/gpu_check.sh; CI has no GPU, so these skip there too.
+Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_pasted_masks_are_the_cpus(chunk: int, monkeypatch: pytest.MonkeyPatch) 
     corners = torch.rand(60, 2, 2, generator=draw) * 1.2 - 0.1
     boxes = torch.cat((corners.amin(1), corners.amax(1)), 1) * torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
     boxes[0] = torch.tensor([0, 0, WIDTH, HEIGHT])
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)  # as training sets it: it must not matter
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)  # it must not matter
     wanted, found = paste_to_rle(masks, boxes, HEIGHT, WIDTH), paste_to_rle(masks.cuda(), boxes.cuda(), HEIGHT, WIDTH)
     different = sum(int((bitmap(a, HEIGHT, WIDTH) != bitmap(b, HEIGHT, WIDTH)).sum()) for a, b in zip(wanted, found))
     assert len(found) == 60 and different < 1e-5 * 60 * HEIGHT * WIDTH

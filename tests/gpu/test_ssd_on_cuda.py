@@ -1,6 +1,6 @@
 """SSD on a GPU: a step that never waits, the same step as one CUDA graph, the CPU's matching, mining and detections.
 
-Run by scripts/gpu_check.sh; CI has no GPU, so these skip there too.
+Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there too.
 """
 
 from __future__ import annotations

@@ -1,0 +1,155 @@
+"""The GPU campaign, dry: its cheapest item as a command, its limits, its photos; every item of every part by night."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from paceline.config.plan import make_plan
+from paceline.config.recipe import override
+from paceline.recipes import RECIPES
+from paceline.systems import h200x8
+from paceline.tasks import network_memory
+from paceline.tasks.memory import images_that_fit
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts" / "gpu"
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """Imports one of the scripts, which see each other as they do when they are run."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module
+
+
+def dry_run(part: int, tmp_path: Path, *more: object) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A part as a command; -> how it ended, and the folder of its results."""
+    out = tmp_path / "out"
+    words = [
+        sys.executable,
+        SCRIPTS / "campaign.py",
+        part,
+        "--out",
+        out,
+        "--scratch",
+        tmp_path / "scratch",
+        "--dry-run",
+    ]
+    return subprocess.run([*map(str, words), *map(str, more)], capture_output=True, text=True), out
+
+
+def lines_of(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+def test_an_item_runs_dry_and_leaves_few_files_of_results(tmp_path):
+    done, out = dry_run(1, tmp_path, "--only", "ceilings")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in out.iterdir()} == {"log.txt", "results.jsonl"}
+    *found, ended = lines_of(out)
+    assert {facts["what"] for facts in found} >= {"copy on the device", "matrix product bf16"}
+    assert (ended["item"], ended["exit"]) == ("ceilings", [0])
+    wrong, _ = dry_run(1, tmp_path, "--only", "ceiling")
+    assert wrong.returncode == 2 and "part 1 has ceilings, gpu-tests" in wrong.stderr
+
+
+def campaign_in(scripts, tmp_path: Path, seconds: float) -> tuple[ModuleType, object]:
+    module = scripts("campaign")
+    for name in ("out", "scratch"):
+        (tmp_path / name).mkdir()
+    deadline = time.monotonic() + seconds
+    return module, module.Campaign(1, tmp_path / "out", tmp_path / "scratch", None, None, deadline, False)
+
+
+@pytest.mark.xdist_group("clock")
+def test_an_item_that_hangs_or_fails_costs_itself_alone(scripts, tmp_path):
+    module, campaign = campaign_in(scripts, tmp_path, 60)
+    texts = {
+        "hangs": "import sys, time; print('begun', flush=True); time.sleep(60)",
+        "fails": "raise SystemExit(3)",
+        "works": "from pathlib import Path; Path(__file__).with_name('scratch').joinpath('keep/kept').write_text('it')",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "scratch" / "keep").mkdir()
+    ended = [
+        module.carry_out(campaign, module.Item(name, 1, ((str(tmp_path / f"{name}.py"), name),))) for name in texts
+    ]
+    assert ended == [False, False, True]
+    assert [(facts["item"], facts["exit"]) for facts in lines_of(tmp_path / "out")] == [
+        ("hangs", [124]), ("fails", [3]), ("works", [0]),
+    ]  # fmt: skip
+    assert "begun" in (tmp_path / "out" / "log.txt").read_text()
+    with tarfile.open(tmp_path / "out" / "part-1.tar.gz") as packed:
+        assert packed.getnames() == ["kept"]
+
+
+def test_an_item_without_time_or_photos_is_left_out_with_a_line(scripts, tmp_path):
+    module, campaign = campaign_in(scripts, tmp_path, 60)
+    late = replace(campaign, deadline=time.monotonic() + 12)
+    assert not module.carry_out(late, module.Item("late", 100, (("nothing.py", ""),)))
+    assert module.carry_out(campaign, module.Item("decode", 100, (("nothing.py", ""),), photos=True))
+    assert [facts["skipped"] for facts in lines_of(tmp_path / "out")] == ["no time left", "no photos"]
+
+
+def test_every_measurement_of_every_part_has_a_script(scripts):
+    campaign = scripts("campaign")
+    for part in (1, 2, 3):
+        _, items, _ = campaign.part_of(part, 4)
+        assert len({item.name for item in items}) == len(items)
+        for item in items:
+            assert item.seconds <= 200
+            for file, *_ in item.commands:
+                assert file == "-m" or (SCRIPTS / file).is_file(), item
+
+
+def test_the_loop_s_recipes_have_a_plan_on_one_gpu_long_enough_to_measure(scripts):
+    for name, workload in scripts("loop").WORKLOADS.items():
+        system = replace(h200x8(), per_node=1, compile=False)
+        recipe = override(RECIPES[workload.recipe](), workload.changes)
+        most = images_that_fit(network_memory(recipe, system), system)
+        plan = make_plan(recipe, system, world=1, most=most, train_images=60, val_images=20)
+        assert plan.total_steps >= 300 and plan.forwards == 1, name
+        tiny = override(RECIPES[workload.tiny_recipe](), workload.tiny)
+        assert make_plan(tiny, system, world=1, most=8, train_images=8, val_images=2).total_steps >= 3
+
+
+def test_photos_for_a_gpu_machine_are_few_and_whole(scripts, shared_data, tmp_path, monkeypatch, capsys):
+    photos, out = scripts("photos"), tmp_path / "photos"
+    monkeypatch.setattr(sys, "argv", ["photos.py", str(shared_data), str(out), "--mb", "3"])
+    photos.main()
+    assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) < 3.5e6
+    for split in ("train", "val"):
+        document = json.loads((out / "coco_mini" / "annotations" / f"instances_{split}2017.json").read_text())
+        files = {path.name for path in (out / "coco_mini" / f"{split}2017").iterdir()}
+        assert files == {image["file_name"] for image in document["images"]} and len(files) > 2
+        assert {entry["image_id"] for entry in document["annotations"]} <= {image["id"] for image in document["images"]}
+        assert len(list((out / "imagenette224" / split).iterdir())) > 1
+    with pytest.raises(SystemExit):
+        photos.main()
+    assert "not empty" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", [1, 2, 3])
+def test_every_item_of_a_part_runs_dry(part, shared_data, tmp_path):
+    photos = tmp_path / "photos"
+    words = [sys.executable, str(SCRIPTS / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
+    subprocess.run(words, check=True, capture_output=True)
+    done, out = dry_run(part, tmp_path, "--photos", photos, "--limit", 3000)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert len(list(out.iterdir())) <= 4
+    # On a CPU nothing but cuDNN's own operations is refused, and everything agrees with itself.
+    for facts in lines_of(out):
+        assert "refused" not in facts or "cudnn_convolution" in facts["refused"], facts
+        assert facts.get("agrees", True), facts
