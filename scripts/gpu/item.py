@@ -63,6 +63,13 @@ class Item:
         return facts
 
 
+def insist(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """End with a failure that names what was refused or does not agree; for what may not fail."""
+    bad = [what for what, facts in found.items() if "refused" in facts or not facts.get("agrees", True)]
+    if bad:
+        raise SystemExit(f"refused, or not as it must be: {', '.join(bad)}")
+
+
 def run(measurements: Mapping[str, Callable[[Item], None]]) -> None:
     """Carry out the measurement that the command line names."""
     parser = argparse.ArgumentParser()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from item import Item, run
+from item import Item, insist, run
 
 from paceline.config.recipe import override
 from paceline.config.run import Controls
@@ -115,6 +115,7 @@ def gate(item: Item, name: str) -> None:
     if not item.tiny and name != "maskrcnn":
         forms["compiled bf16"] = {"compile": True}
     print(f"{name}: a step as one CUDA graph in the loop does not exist yet; skipped")
+    found = {}
     for what, form in forms.items():
 
         def work(what: str = what, form: dict[str, Any] = form) -> dict[str, Any]:
@@ -131,12 +132,13 @@ def gate(item: Item, name: str) -> None:
                 "agrees": first < 0.05 and last < 0.15,
             }
 
-        item.attempt(f"{name} {what}", work)
+        found[what] = item.attempt(f"{name} {what}", work)
+    insist(found)
 
 
 def throughput(item: Item, name: str) -> None:
     """300 steps from photos and from one batch read once: img/s, the wait for input, memory beside its estimate."""
-    steps = 3 if item.tiny else 300
+    steps, found = 3 if item.tiny else 300, {}
     for what, controls in (("photos", {}), ("synthetic", {"overfit_one_batch": True})):
 
         def work(what: str = what, controls: dict[str, Any] = controls) -> dict[str, Any]:
@@ -160,11 +162,13 @@ def throughput(item: Item, name: str) -> None:
                 "status": ending.status,
             }
 
-        item.attempt(f"{name} {what}", work)
+        found[what] = item.attempt(f"{name} {what}", work)
+    insist(found)
 
 
 def syncs(item: Item) -> None:
     """Waits for the device in the real loop, by place: in a long and a short run, so that a step's own ones show."""
+    found = {}
     for name in WORKLOADS:
 
         def work(name: str = name) -> dict[str, Any]:
@@ -189,7 +193,8 @@ def syncs(item: Item) -> None:
             grown = {place: count - short.get(place, 0) for place, count in long.items() if count > short.get(place, 0)}
             return {"short": short, "long": long, "a_step": {p: n / (many - few) for p, n in grown.items()}}
 
-        item.attempt(name, work)
+        found[name] = item.attempt(name, work)
+    insist(found)
 
 
 def command(item: Item, recipe: str, *words: str) -> list[str]:
@@ -203,6 +208,7 @@ def resume(item: Item) -> None:
         "resnet50-tiny": ["--data", str(item.photos / "imagenette224")] if item.photos else [],
         "ssd-tiny": ["--data", str(item.photos / "coco_mini")] if item.photos else [],
     }
+    found = {}
     for recipe, data in net.items():
 
         def work(recipe: str = recipe, data: list[str] = data) -> dict[str, Any]:
@@ -238,10 +244,11 @@ def resume(item: Item) -> None:
                 "exit_at_sigterm": stopped,
                 "stopped_at_step": at,
                 "of": steps,
-                "same_bytes": weights[0] == weights[1],
+                "agrees": weights[0] == weights[1],  # byte by byte
             }
 
-        item.attempt(recipe, work)
+        found[recipe] = item.attempt(recipe, work)
+    insist(found)
 
 
 def target(item: Item, recipe: str) -> None:
@@ -263,9 +270,14 @@ def target(item: Item, recipe: str) -> None:
         numbers = [
             {key: event[key] for key in ("step", "seconds", "top1", "box_ap") if key in event} for event in scored
         ]
-        return {"exit": done.returncode, "seconds_from_enter": round(seconds, 1), "evaluations": numbers}
+        return {
+            "exit": done.returncode,
+            "agrees": done.returncode == 0,
+            "seconds_from_enter": round(seconds, 1),
+            "evaluations": numbers,
+        }
 
-    item.attempt(recipe, work)
+    insist({recipe: item.attempt(recipe, work)})
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def test_photos_for_a_gpu_machine_are_few_and_whole(scripts, shared_data, tmp_pa
     for split in ("train", "val"):
         document = json.loads((out / "coco_mini" / "annotations" / f"instances_{split}2017.json").read_text())
         files = {path.name for path in (out / "coco_mini" / f"{split}2017").iterdir()}
-        assert files == {image["file_name"] for image in document["images"]} and len(files) > 2
+        assert files == {image["file_name"] for image in document["images"]} and files
         assert {entry["image_id"] for entry in document["annotations"]} <= {image["id"] for image in document["images"]}
         assert len(list((out / "imagenette224" / split).iterdir())) > 1
     with pytest.raises(SystemExit):
