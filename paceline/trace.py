@@ -32,7 +32,8 @@ class Tracer:
     def _begin(self) -> None:
         from torch.profiler import profile
 
-        self._profiler = profile(record_shapes=True)
+        # One cycle, all of it kept: torch 2.11 warns of anything else.
+        self._profiler = profile(record_shapes=True, acc_events=True)
         self._profiler.__enter__()
 
     def _end(self) -> None:

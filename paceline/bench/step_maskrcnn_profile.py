@@ -119,7 +119,7 @@ def where_time_goes(contender: Contender, device: torch.device) -> dict[str, flo
     with ExitStack() as stack:
         for owner, name, part in (*contender.parts, (contender.optimiser, "step", UPDATE)):
             stack.enter_context(replaced(owner, name, _marked(part)))
-        profile = stack.enter_context(torch.profiler.profile(activities=activities))
+        profile = stack.enter_context(torch.profiler.profile(activities=activities, acc_events=True))
         contender.step()
         settle(device)
     events = [

@@ -43,7 +43,7 @@ def where_time_goes(step: Callable[[], Any], device: torch.device) -> dict[str, 
     """One profiled step: -> milliseconds of each kind of work, largest first; of the device where it is a GPU."""
     on_gpu = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         step()
         settle(device)
     spent: Counter[str] = Counter()

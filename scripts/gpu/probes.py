@@ -107,7 +107,7 @@ def kernels_of(call: Callable[[], Any], device: torch.device) -> list[str]:
     """Names of what ran on the GPU, the longest first."""
     if device.type != "cuda":
         return []
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
         call()
         torch.cuda.synchronize(device)
     rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)

@@ -82,7 +82,7 @@ def profile(item: Item) -> None:
             for _ in range(1 if item.tiny else 5):
                 take()
             settle(item.device)
-            with torch.profiler.profile(activities=activities) as seen:
+            with torch.profiler.profile(activities=activities, acc_events=True) as seen:
                 take()
                 settle(item.device)
             on_gpu = item.device.type == "cuda"
