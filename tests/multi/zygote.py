@@ -32,13 +32,14 @@ class Ended:
 
 
 class Zygote:
-    """Starts ranks of tests/multi/MODULE.py; use as a context manager. One job at a time."""
+    """Starts ranks of FOLDER/MODULE.py; use as a context manager. One job at a time."""
 
-    def __init__(self, module: str = "world_rank") -> None:
-        self._module = module
+    def __init__(self, module: str = "world_rank", folder: Path = HERE) -> None:
+        self._module, self._folder = module, folder
 
     def __enter__(self) -> Zygote:
-        environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join((str(HERE.parents[1]), str(self._folder)))
+        environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         # Newer Pythons warn of forking beside threads; here those are torch's, and idle.
         warnings = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
         command = [sys.executable, *warnings, str(HERE / "zygote.py"), self._module]

@@ -1,0 +1,252 @@
+"""Plays faults on real trainings and says how each ended; as a program it plays the whole table and writes it down.
+
+    python tests/faults/harness.py --out results/faults          # all; --only REGEX plays a part, --jobs 2 two at a time
+
+Ranks are forked from one process that has imported torch, so a run of a tiny recipe takes about a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workloads import TESTS, WORKLOADS, make_data  # first: it makes the modules of tests/multi known
+
+import damage  # isort: skip
+from comparing import differences, tree  # isort: skip
+from fault import CODES, Fault, Round, Strike  # isort: skip
+from fault_flags import outweigh  # isort: skip
+from small_run import free_port  # isort: skip
+from zygote import Ended, Zygote, by_hand  # isort: skip
+
+# Before torch is loaded: see paceline/cli/main.py.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# A command that runs for longer hangs: the slowest takes a few seconds, and a lost rank is noticed in as many.
+MOST_SECONDS = 45
+# A message is for people: none of these is in it.
+NEVER_SAID = ("Traceback", "\x1b", "Exception ignored")
+
+
+class CannotMount(Exception):
+    """This fault needs a file system of its own, and mounting is not allowed here."""
+
+
+@dataclass
+class Played:
+    """How a fault ended. `problems` is empty where everything was as expected."""
+
+    seen: str  # the outcome, or "not recognised"
+    codes: list[list[int]] = field(default_factory=list)  # of each command, by rank
+    same: bool = False  # whether weights, events and logs are those of the undisturbed run in the end
+    problems: list[str] = field(default_factory=list)
+    said: str = ""  # all that the commands printed
+    seconds: float = 0.0
+
+
+class Harness:
+    """Plays faults in a folder of its own; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open = ExitStack()
+        self._commands = 0
+
+    def __enter__(self) -> Harness:
+        self._zygote = self._open.enter_context(Zygote("faulty_rank", TESTS / "faults"))
+        self._data = make_data(self.folder / "data")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def play(self, fault: Fault) -> Played:
+        """Let it strike, go on with the same command until the run is finished, and compare.
+
+        Raises CannotMount.
+        """
+        began = time.monotonic()
+        with ExitStack() as place:
+            scene = self._scene(fault, place)
+            played = Played("not recognised")
+            rounds = [*fault.rounds]
+            while rounds:
+                self._round(fault, scene, rounds.pop(0), played)
+                if played.problems:
+                    break
+                if not rounds and played.codes[-1] != [0] * len(played.codes[-1]):
+                    rounds.append(Round(damage=("mend",), ranks=fault.resumed_on))
+            else:
+                wanted = self.unbroken(fault)
+                played.problems += differences(
+                    scene.run, wanted, photos=(scene.data, self._data[fault.workload]), saves=fault.saves
+                )
+                played.same = not played.problems
+                played.seen = _outcome(fault, played)
+                if played.seen != fault.expected:
+                    played.problems.append(f"{played.seen}, where {fault.expected} was expected")
+        shutil.rmtree(scene.folder)
+        played.seconds = time.monotonic() - began
+        return played
+
+    def unbroken(self, fault: Fault) -> Path:
+        """The run that nothing happened to, but for a change of the number of ranks half-way where the fault has one."""
+        special = hashlib.sha256(f"{fault.flags}{fault.always}".encode()).hexdigest()[:8]
+        name = f"{fault.workload}-{fault.ranks}-{fault.resumed_on}-{fault.report}-{special}"
+        run = self.folder / "unbroken" / name
+        if not (run / "run.json").exists():
+            if fault.resumed_on:
+                shutil.copytree(self.begun(fault), run, symlinks=True)
+            scene = damage.Scene(run.parent, run, self._data[fault.workload], self.folder / "cache")
+            ended = self._command(fault, scene, Round(ranks=fault.resumed_on), count=run.with_name(f"{name}.counts"))
+            assert all(rank.code == 0 for rank in ended), "\n".join(rank.text for rank in ended)
+        return run
+
+    def begun(self, fault: Fault) -> Path:
+        """A run that was killed half-way: after a step that has no checkpoint."""
+        run = self.folder / "begun" / f"{fault.workload}-{fault.ranks}"
+        if not run.exists():
+            scene = damage.Scene(run.parent, run, self._data[fault.workload], self.folder / "cache")
+            strike = Strike(f"step {WORKLOADS[fault.workload].half}", "kill all")
+            ended = self._command(fault, scene, Round(strikes=(strike,)))
+            assert {rank.code for rank in ended} == {-9}, "\n".join(rank.text for rank in ended)
+        return run
+
+    def _scene(self, fault: Fault, place: ExitStack) -> damage.Scene:
+        """The folders of one fault, as they are before anything strikes."""
+        folder = self.folder / "fault"
+        folder.mkdir()
+        disk = folder / "disk"
+        disk.mkdir()
+        if fault.disk:
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={fault.disk}", "tmpfs", str(disk)]
+            if subprocess.run(mount, capture_output=True).returncode:
+                shutil.rmtree(folder)
+                raise CannotMount
+            place.callback(lambda: subprocess.run(["umount", "-l", str(disk)], check=True))
+        data, cache = self._data[fault.workload], self.folder / "cache"
+        own = shutil.copytree(data, folder / "data") if fault.data == "own" else data
+        scene = damage.Scene(
+            folder=folder,
+            run=disk / "run",
+            data=own,
+            cache=folder / "cache" if fault.cache == "own" else cache,
+            untouched_data=data,
+            begun=self.begun(fault) if fault.begun else None,
+        )
+        if scene.begun is not None:
+            shutil.copytree(scene.begun, scene.run, symlinks=True)
+        return scene
+
+    def _round(self, fault: Fault, scene: damage.Scene, step: Round, played: Played) -> None:
+        """One command: done, and judged."""
+        with ExitStack() as held:
+            for word in step.damage:
+                if word == "lock":
+                    lock = held.enter_context((scene.run / ".lock").open("w"))
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                else:
+                    damage.carry_out(word, scene)
+            before = tree(scene.run) if step.ends == "refused" and not step.strikes else None
+            ended = self._command(fault, scene, step)
+        said = "".join(f"--- rank {rank}: {one.code}\n{one.text}" for rank, one in enumerate(ended))
+        played.codes.append([one.code for one in ended])
+        played.said += said
+        played.problems += _problems(step, ended)
+        if before is not None and tree(scene.run) != before:
+            played.problems.append("a refused command changed the folder")
+
+    def _command(self, fault: Fault, scene: damage.Scene, step: Round, count: Path | None = None) -> list[Ended]:
+        """Train, on all ranks, until all have ended."""
+        self._commands += 1
+        outs = self.folder / "output" / str(self._commands)
+        outs.mkdir(parents=True)
+        ranks = step.ranks or fault.ranks
+        workload = WORKLOADS[fault.workload]
+        flags = outweigh(f"--data {scene.data} --out {scene.run} {workload.flags} {fault.flags} {step.flags}")
+        port = free_port()
+        environs = []
+        for rank in range(ranks):
+            mine = [strike for strike in (*fault.always, *step.strikes) if strike.rank in (None, rank)]
+            orders = {
+                "strikes": [[self._counted(fault, strike.at), strike.do] for strike in mine],
+                "roots": {"run": str(scene.run), "cache": str(scene.cache), "data": str(scene.data)},
+                "report": fault.report,
+                "count": str(count) if count is not None and rank == 0 else "",
+            }
+            environ = {"FAULT": json.dumps(orders), "PACELINE_CACHE": str(scene.cache)}
+            environs.append(environ if ranks == 1 else by_hand(rank, ranks, port, **environ))
+        return self._zygote.run(outs, environs, "train", workload.recipe, *flags, deadline=MOST_SECONDS)
+
+    def _counted(self, fault: Fault, at: str) -> str:
+        """A moment given as a share of all its kind ("operation 37%") as a number."""
+        kind, _, share = at.partition(" ")
+        if not share.endswith("%"):
+            return at
+        counts = json.loads(self.unbroken(fault).with_suffix(".counts").read_text())
+        return f"{kind} {1 + int(float(share[:-1]) / 100 * counts[kind])}"
+
+
+def _problems(step: Round, ended: list[Ended]) -> list[str]:
+    """What is not as it has to be in how one command ended."""
+    codes, said = [one.code for one in ended], "\n".join(one.text for one in ended)
+    problems = []
+    planned = any(strike.do.startswith(("kill", "tear")) for strike in step.strikes)
+    if not set(codes) <= set(CODES[step.ends]) or (step.ends == "killed" and -9 not in codes):
+        hung = " (it hung)" if -9 in codes and not planned else ""
+        problems.append(f"exit codes {codes}{hung}, where the run had to be {step.ends}")
+    never = NEVER_SAID[1:] if step.traceback else NEVER_SAID
+    problems += [f"{word!r} was printed" for word in never if word in said]
+    problems += [f"nothing says {pattern!r}" for pattern in step.says if not re.search(pattern, said)]
+    silent = [rank for rank, one in enumerate(ended) if one.code in (2, 3) and not one.text.strip()]
+    problems += [f"rank {rank} ended without a word" for rank in silent]
+    return problems
+
+
+def _outcome(fault: Fault, played: Played) -> str:
+    """The outcome of a fault whose commands all ended as they had to."""
+    first = fault.rounds[0]
+    if first.ends == "refused" and not first.strikes:
+        return "refused"
+    named = fault.begun and any(step.says for step in fault.rounds)
+    return "resumed" if named or len(played.codes) > 1 else "unaffected"
+
+
+def main() -> int:
+    """Play the table, print a line for each fault, and write it down."""
+    from table import TABLE
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="write table.md and said.txt into this folder")
+    parser.add_argument("--only", default="", help="play only the rows whose name this regular expression finds")
+    parser.add_argument("--jobs", type=int, default=1, help="how many faults at a time")
+    parser.add_argument("--short", action="store_true", help="the rows of the ordinary suite")
+    asked = parser.parse_args()
+    rows = [fault for fault in TABLE if re.search(asked.only, fault.row) and (fault.short or not asked.short)]
+    print(f"{len(rows)} faults")
+    with tempfile.TemporaryDirectory() as folder, Harness(Path(folder)) as harness:
+        for fault in rows:
+            try:
+                played = harness.play(fault)
+            except CannotMount:
+                print("not played", fault.row)
+                continue
+            print(f"{'ok ' if not played.problems else 'BAD'} {played.seconds:5.1f} s  {fault.row}  {played.codes}", flush=True)
+            if played.problems:
+                print("\n".join(played.problems)); print(played.said[-3000:])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
