@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import random
 import resource
@@ -76,6 +75,11 @@ def freeze(told: str, path: str) -> None:
     waker = f"sleep {seconds}; kill -s CONT -- {whom}"
     _helpers.append(subprocess.Popen(["sh", "-c", waker], start_new_session=True))
     os.kill(whom, signal.SIGSTOP)
+
+
+def wait(told: str, path: str) -> None:
+    """This step takes so many seconds longer."""
+    time.sleep(float(told))
 
 
 def patience(told: str, path: str) -> None:
@@ -208,6 +212,7 @@ ACTIONS = {
         ask,
         stop_file,
         freeze,
+        wait,
         patience,
         fail,
         fill,

@@ -12,10 +12,10 @@ from small_run import events, mllog
 BESIDE = {".lock", "run-first.json"}
 
 
-def differences(run: Path, unbroken: Path, *, photos: tuple[Path, Path], saves: bool) -> list[str]:
+def differences(run: Path, unbroken: Path, *, photos: set[Path], saves: bool) -> list[str]:
     """In words, how `run` differs from the undisturbed one; [] if it is the same.
 
-    photos  the folders of both runs' photos, whose paths are in the predictions
+    photos  the folders of both runs' photos, as they are named in the predictions
     saves   whether a stop may have left checkpoints, with their events, that the other run has not
     """
     found = []
@@ -37,7 +37,7 @@ def differences(run: Path, unbroken: Path, *, photos: tuple[Path, Path], saves: 
         found.append(f"{keys.count('run_start')} run_start and {keys.count('run_stop')} run_stop in mllog.txt")
     if mllog(run) != mllog(unbroken):
         found.append("mllog.txt differs")
-    if predictions(run, photos[0]) != predictions(unbroken, photos[1]):
+    if predictions(run, photos) != predictions(unbroken, photos):
         found.append("predictions differ")
     for link in ("last", "best"):
         if leads_to(run / "checkpoints" / link) != leads_to(unbroken / "checkpoints" / link):
@@ -55,10 +55,12 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.safetensors"))}
 
 
-def predictions(run: Path, photos: Path) -> dict[str, str]:
-    """Name -> text of each evaluation's predictions, without the photos' folder."""
-    found = sorted((run / "predictions").glob("*.json"))
-    return {path.name: path.read_text().replace(str(photos), "") for path in found}
+def predictions(run: Path, photos: set[Path]) -> dict[str, str]:
+    """Name -> text of each evaluation's predictions, without the photos' folders."""
+    texts = {path.name: path.read_text() for path in sorted((run / "predictions").glob("*.json"))}
+    for folder in photos:
+        texts = {name: text.replace(str(folder), "") for name, text in texts.items()}
+    return texts
 
 
 def leads_to(link: Path) -> str:

@@ -56,7 +56,7 @@ def _file(scene: Scene, name: str) -> Path:
     """A file of the run; "newest/" and "older/" are its checkpoints."""
     saved = sorted((scene.run / "checkpoints").glob("step-*"))
     for word, folder in (("newest", saved[-1]), ("older", saved[-2])):
-        if name.split("/")[0] == word:
+        if name.partition("/")[0] == word:
             return folder / name.removeprefix(word).lstrip("/")
     return scene.run / name
 

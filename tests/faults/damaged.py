@@ -115,12 +115,21 @@ def logs() -> Iterator[Fault]:
             rounds = (Round("refused", damage=(damage,), says=(file,)), Round(damage=("restore",)))
         else:
             rounds = (Round(damage=(damage,)),)
-        yield Fault(f"{name}, {damage.split()[-1]}" if "bit" in name else name, family, "resnet50", 1, expected, rounds, begun=True)
+        yield Fault(
+            f"{name}, {damage.split()[-1]}" if "bit" in name else name,
+            family,
+            "resnet50",
+            1,
+            expected,
+            rounds,
+            begun=True,
+        )
     family = "left behind by a killed process"
     for name, damage in (
         ("half a checkpoint", ("text checkpoints/.step-000012.999.part/model.safetensors x",)),
         ("a deleted checkpoint, half", ("text checkpoints/.step-000003.999.trash/model.safetensors x",)),
-        ("half a link, events and run.json", ("text checkpoints/.last.999.part x", "text .events.jsonl.999.part x", "text .run.json.part x")),
+        ("half a link", ("text checkpoints/.last.999.part x",)),
+        ("half of events and run.json", ("text .events.jsonl.999.part x", "text .run.json.part x")),
         ("half a page and predictions", ("text predictions/.step-000006.json.part x", "text .report.html.part x")),
     ):  # fmt: skip
         for workload in ("resnet50", "maskrcnn") if name == "half a checkpoint" else ("resnet50",):
@@ -180,7 +189,7 @@ def strangers() -> Iterator[Fault]:
         ("a vote to stop", "world/stop", "3"),
         ("suspicion", "suspicious", "1"),
     ):
-        strikes = (Strike("step 4", f"forge {key} {value}", 1), Strike("step 8", "freeze 2 all", 0))
+        strikes = (Strike("step 4", f"forge {key} {value}", 1), Strike("step 8", "wait 2", 0))
         says = () if key == "suspicious" else ("(?i)ignor",)
         for workload in ("resnet50", "ssd") if key == "failed" else ("resnet50",):
             rounds = (Round(strikes=strikes, says=says),)

@@ -1,6 +1,6 @@
 """Plays faults on real trainings and says how each ended; as a program it plays the whole table and writes it down.
 
-    python tests/faults/harness.py --out results/faults          # all; --only REGEX plays a part, --jobs 2 two at a time
+    python tests/faults/harness.py --jobs 2 --out results/faults
 
 Ranks are forked from one process that has imported torch, so a run of a tiny recipe takes about a second.
 """
@@ -16,7 +16,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,23 +38,26 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # A command that runs for longer hangs: the slowest takes a few seconds, and a lost rank is noticed in as many.
 MOST_SECONDS = 45
 # A message is for people: none of these is in it.
+NOT_PLAYED = "not played (cannot mount)"
 NEVER_SAID = ("Traceback", "\x1b", "Exception ignored")
-
-
-class CannotMount(Exception):
-    """This fault needs a file system of its own, and mounting is not allowed here."""
 
 
 @dataclass
 class Played:
     """How a fault ended. `problems` is empty where everything was as expected."""
 
-    seen: str  # the outcome, or "not recognised"
+    seen: str = "not recognised"  # or the outcome, or NOT_PLAYED
     codes: list[list[int]] = field(default_factory=list)  # of each command, by rank
     same: bool = False  # whether weights, events and logs are those of the undisturbed run in the end
     problems: list[str] = field(default_factory=list)
     said: str = ""  # all that the commands printed
+    named: str = ""  # the line that names the cause
     seconds: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """Whether it ended as expected, or could not be played here."""
+        return not self.problems
 
 
 class Harness:
@@ -72,14 +77,13 @@ class Harness:
         self._open.close()
 
     def play(self, fault: Fault) -> Played:
-        """Let it strike, go on with the same command until the run is finished, and compare.
-
-        Raises CannotMount.
-        """
+        """Let it strike, go on with the same command until the run is finished, and compare."""
         began = time.monotonic()
+        played = Played()
         with ExitStack() as place:
             scene = self._scene(fault, place)
-            played = Played("not recognised")
+            if scene is None:
+                return Played(NOT_PLAYED)
             rounds = [*fault.rounds]
             while rounds:
                 self._round(fault, scene, rounds.pop(0), played)
@@ -90,13 +94,12 @@ class Harness:
             else:
                 wanted = self.unbroken(fault)
                 played.problems += differences(
-                    scene.run, wanted, photos=(scene.data, self._data[fault.workload]), saves=fault.saves
+                    scene.run, wanted, photos={scene.data, self._data[fault.workload]}, saves=fault.saves
                 )
                 played.same = not played.problems
                 played.seen = _outcome(fault, played)
                 if played.seen != fault.expected:
                     played.problems.append(f"{played.seen}, where {fault.expected} was expected")
-        shutil.rmtree(scene.folder)
         played.seconds = time.monotonic() - began
         return played
 
@@ -123,17 +126,16 @@ class Harness:
             assert {rank.code for rank in ended} == {-9}, "\n".join(rank.text for rank in ended)
         return run
 
-    def _scene(self, fault: Fault, place: ExitStack) -> damage.Scene:
-        """The folders of one fault, as they are before anything strikes."""
+    def _scene(self, fault: Fault, place: ExitStack) -> damage.Scene | None:
+        """The folders of one fault, as they are before anything strikes; None where mounting is not allowed."""
         folder = self.folder / "fault"
-        folder.mkdir()
         disk = folder / "disk"
-        disk.mkdir()
+        disk.mkdir(parents=True)
+        place.callback(lambda: shutil.rmtree(folder))
         if fault.disk:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={fault.disk}", "tmpfs", str(disk)]
             if subprocess.run(mount, capture_output=True).returncode:
-                shutil.rmtree(folder)
-                raise CannotMount
+                return None
             place.callback(lambda: subprocess.run(["umount", "-l", str(disk)], check=True))
         data, cache = self._data[fault.workload], self.folder / "cache"
         own = shutil.copytree(data, folder / "data") if fault.data == "own" else data
@@ -163,6 +165,9 @@ class Harness:
         said = "".join(f"--- rank {rank}: {one.code}\n{one.text}" for rank, one in enumerate(ended))
         played.codes.append([one.code for one in ended])
         played.said += said
+        for pattern in step.says:
+            lines = [line for line in said.splitlines() if re.search(pattern, line)]
+            played.named = played.named or "".join(lines[:1])
         played.problems += _problems(step, ended)
         if before is not None and tree(scene.run) != before:
             played.problems.append("a refused command changed the folder")
@@ -224,28 +229,43 @@ def _outcome(fault: Fault, played: Played) -> str:
 
 
 def main() -> int:
-    """Play the table, print a line for each fault, and write it down."""
+    """Play the table, print a line for each fault, and write it down. -> 1 where one did not end as expected."""
     from table import TABLE
+    from written import write_table
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="write table.md and said.txt into this folder")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write table.md into this folder")
     parser.add_argument("--only", default="", help="play only the rows whose name this regular expression finds")
+    parser.add_argument("--short", action="store_true", help="only the rows of the ordinary suite")
     parser.add_argument("--jobs", type=int, default=1, help="how many faults at a time")
-    parser.add_argument("--short", action="store_true", help="the rows of the ordinary suite")
     asked = parser.parse_args()
     rows = [fault for fault in TABLE if re.search(asked.only, fault.row) and (fault.short or not asked.short)]
-    print(f"{len(rows)} faults")
-    with tempfile.TemporaryDirectory() as folder, Harness(Path(folder)) as harness:
-        for fault in rows:
-            try:
-                played = harness.play(fault)
-            except CannotMount:
-                print("not played", fault.row)
-                continue
-            print(f"{'ok ' if not played.problems else 'BAD'} {played.seconds:5.1f} s  {fault.row}  {played.codes}", flush=True)
-            if played.problems:
-                print("\n".join(played.problems)); print(played.said[-3000:])
-    return 0
+    played: dict[Fault, Played] = {}
+    waiting, began = iter(rows), time.monotonic()
+    taking = threading.Lock()
+
+    def work(folder: Path) -> None:
+        with Harness(folder) as harness:
+            while True:
+                with taking:
+                    fault = next(waiting, None)
+                if fault is None:
+                    return
+                found = played[fault] = harness.play(fault)
+                print(f"{len(played):3} {'  ' if found.good else 'NO'} {found.seconds:5.1f} s  {fault.row}", flush=True)
+                if not found.good:
+                    print("\n".join([*found.problems, found.said]), flush=True)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
+        folders = [Path(folder) / str(job) for job in range(asked.jobs)]
+        for done in [pool.submit(work, own) for own in folders]:
+            done.result()
+    seconds = time.monotonic() - began
+    if asked.out is not None:
+        write_table(asked.out / "table.md", rows, played, seconds)
+    bad = [fault.row for fault in rows if not played[fault].good]
+    print("\n".join([f"{len(rows) - len(bad)} of {len(rows)} faults ended as expected, in {seconds:.0f} s", *bad]))
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -115,7 +115,9 @@ def rows_of_kills() -> Iterator[Fault]:
     mixed = (*killed("operation 30%"), Round("interrupted", (Strike("step 8", "ask SIGTERM"),)), *killed("step 10 +20"))
     yield Fault("a kill, a stop, a kill", family, "maskrcnn", 1, "resumed", mixed, saves=True)
     rounds = killed("file 1 open run/.*report")
-    yield Fault("while the report is written", "killed at a file operation", "resnet50", 1, "resumed", rounds, report=True)
+    yield Fault(
+        "while the report is written", "killed at a file operation", "resnet50", 1, "resumed", rounds, report=True
+    )
     family = "another number of ranks"
     for workload, ranks, then in (("resnet50", 1, 2), ("resnet50", 2, 1), ("ssd", 1, 2), ("maskrcnn", 2, 1)):
         late = WORKLOADS[workload].steps - 2

@@ -35,7 +35,9 @@ def stops() -> Iterator[Fault]:
         step = Random(f"stop {workload} {ranks} {do}").randint(1, WORKLOADS[workload].steps - 3)
         name = f"{do.removeprefix('ask ')} after step {step}, to {'all ranks' if rank is None else f'rank {rank}'}"
         short = (ranks, do) == (2, "ask SIGTERM") and workload == "resnet50"
-        yield Fault(name, family, workload, ranks, "resumed", _stopped(f"step {step}", do, rank), saves=True, short=short)
+        yield Fault(
+            name, family, workload, ranks, "resumed", _stopped(f"step {step}", do, rank), saves=True, short=short
+        )
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1), ("maskrcnn", 1)):
         rounds = _stopped("batch 1", "ask SIGTERM", ranks - 1)
         yield Fault("SIGTERM in an evaluation", family, workload, ranks, "resumed", rounds, saves=True)

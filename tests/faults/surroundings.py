@@ -37,7 +37,9 @@ def disks() -> Iterator[Fault]:
         first = Random(f"disk {workload} {ranks} {error}").randint(8, 40)
         at = rf"file {first}+ (open|sync|rename|link|mkdir|symlink) run/"
         rounds = (Round("refused", (Strike(at, f"fail {error}", 0),), says=(words,)),)
-        yield Fault(f"{error} from operation {first} on", family, workload, ranks, "resumed", rounds, short=error == "EROFS")
+        yield Fault(
+            f"{error} from operation {first} on", family, workload, ranks, "resumed", rounds, short=error == "EROFS"
+        )
     for workload, at in (("resnet50", "step 4"), ("maskrcnn", "start")):
         rounds = (Round("refused", (Strike(at, "limit-file 20000", 0),), says=("File too large",)),)
         yield Fault(f"ulimit -f, {at}", family, workload, 1, "resumed", rounds)

@@ -12,8 +12,22 @@ from surroundings import disks, machines, photos
 
 TABLE: tuple[Fault, ...] = tuple(
     fault
-    for rows in (kills, rows_of_kills, stops, freezes, outputs, disks, photos, machines,
-        checkpoints, run_files, logs, misuse, disagreements, strangers)
+    for rows in (
+        kills,
+        rows_of_kills,
+        stops,
+        freezes,
+        outputs,
+        disks,
+        photos,
+        machines,
+        checkpoints,
+        run_files,
+        logs,
+        misuse,
+        disagreements,
+        strangers,
+    )
     for fault in rows()
 )
 NAMES = Counter(fault.row for fault in TABLE)

@@ -1,0 +1,5 @@
+"""Makes the modules of tests/multi known to the tests of faults."""
+
+from __future__ import annotations
+
+import workloads  # noqa: F401
