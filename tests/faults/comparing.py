@@ -12,10 +12,11 @@ from small_run import events, mllog
 BESIDE = {".lock", "run-first.json"}
 
 
-def differences(run: Path, unbroken: Path, *, photos: set[Path], saves: bool) -> list[str]:
+def differences(run: Path, unbroken: Path, *, photos: set[Path], lost: int, saves: bool) -> list[str]:
     """In words, how `run` differs from the undisturbed one; [] if it is the same.
 
     photos  the folders of both runs' photos, as they are named in the predictions
+    lost    so many events were damaged and left out
     saves   whether a stop may have left checkpoints, with their events, that the other run has not
     """
     found = []
@@ -26,12 +27,11 @@ def differences(run: Path, unbroken: Path, *, photos: set[Path], saves: bool) ->
         names = sorted(name for name in mine.keys() | wanted.keys() if mine.get(name) != wanted.get(name))
         found.append(f"weights differ: {', '.join(names)}")
     left_out = ("resume", "checkpoint") if saves else ("resume",)
-    for number, (got, want) in enumerate(zip(events(run, without=left_out), events(unbroken, without=left_out))):
-        if got != want:
-            found.append(f"event {number} is {got}, not {want}")
-            break
-    if len(events(run, without=left_out)) != len(events(unbroken, without=left_out)):
-        found.append("events are missing or doubled")
+    got, rest = events(run, without=left_out), iter(events(unbroken, without=left_out))
+    if (strange := next((event for event in got if event not in rest), None)) is not None:  # `in` moves the iterator on
+        found.append(f"this event is not in its place among those of the undisturbed run: {strange}")
+    elif len(got) + lost != len(events(unbroken, without=left_out)):
+        found.append(f"{len(got)} events")
     keys = [key for key, _, _ in mllog(run)]
     if keys.count("run_start") != 1 or keys.count("run_stop") != 1:
         found.append(f"{keys.count('run_start')} run_start and {keys.count('run_stop')} run_stop in mllog.txt")

@@ -98,39 +98,30 @@ def run_files() -> Iterator[Fault]:
 def logs() -> Iterator[Fault]:
     """events.jsonl and mllog.txt, and what a killed process may leave behind."""
     family = "damaged log"
-    for name, damage, expected in (
-        ("events.jsonl: the last line is torn", "cut events.jsonl 30", "unaffected"),
-        ("mllog.txt: the last line is torn", "cut mllog.txt 30", "unaffected"),
-        ("events.jsonl: one bit", "flip events.jsonl 0.3", "refused"),
-        ("events.jsonl: one bit", "flip events.jsonl 0.02", "refused"),
-        ("events.jsonl: a forged result", 'append events.jsonl {"event":"eval","step":6,"top1":"x"}', "refused"),
-        ("events.jsonl: a forged end", 'append events.jsonl {"event":"end","step":18}', "refused"),
-        ("events.jsonl: brackets", "append events.jsonl NESTED", "refused"),
-        ("events.jsonl is a folder", "folder events.jsonl", "refused"),
-        ("mllog.txt is not UTF-8", "append mllog.txt LATIN", "refused"),
-        ("mllog.txt is a folder", "folder mllog.txt", "refused"),
+    for name, damage, lost in (
+        ("the last line of events.jsonl is torn", "cut events.jsonl 30", 0),
+        ("the last line of mllog.txt is torn", "cut mllog.txt 30", 0),
+        ("one bit of events.jsonl at 2 %", "flip events.jsonl 0.02", 1),
+        ("one bit of events.jsonl at 30 %", "flip events.jsonl 0.3", 1),
+        ("a forged result in events.jsonl", 'append events.jsonl {"event":"eval","step":6,"top1":"x"}', 0),
+        ("a forged end in events.jsonl", 'append events.jsonl {"event":"end","step":18}', 0),
+        ("brackets in events.jsonl", "append events.jsonl NESTED", 0),
+        ("a line of mllog.txt that is not UTF-8", "append mllog.txt LATIN", 0),
     ):
-        if expected == "refused":
-            file = damage.split()[1]
-            rounds = (Round("refused", damage=(damage,), says=(file,)), Round(damage=("restore",)))
-        else:
-            rounds = (Round(damage=(damage,)),)
-        yield Fault(
-            f"{name}, {damage.split()[-1]}" if "bit" in name else name,
-            family,
-            "resnet50",
-            1,
-            expected,
-            rounds,
-            begun=True,
-        )
+        torn = "torn" in name
+        rounds = (Round(damage=(damage,), says=() if torn else (f"{damage.split()[1]}.*left out",)),)
+        outcome = "unaffected" if torn else "resumed"
+        short = "forged result" in name
+        yield Fault(name, family, "resnet50", 1, outcome, rounds, begun=True, lost_events=lost, short=short)
+    rounds = (Round("refused", damage=("folder events.jsonl",), says=("events.jsonl",)), Round(damage=("restore",)))
+    yield Fault("events.jsonl is a folder", family, "resnet50", 1, "refused", rounds, begun=True)
     family = "left behind by a killed process"
     for name, damage in (
         ("half a checkpoint", ("text checkpoints/.step-000012.999.part/model.safetensors x",)),
         ("a deleted checkpoint, half", ("text checkpoints/.step-000003.999.trash/model.safetensors x",)),
         ("half a link", ("text checkpoints/.last.999.part x",)),
         ("half of events and run.json", ("text .events.jsonl.999.part x", "text .run.json.part x")),
-        ("half a page and predictions", ("text predictions/.step-000006.json.part x", "text .report.html.part x")),
+        ("half of predictions", ("text predictions/.step-000012.json.part x",)),
     ):  # fmt: skip
         for workload in ("resnet50", "maskrcnn") if name == "half a checkpoint" else ("resnet50",):
             yield Fault(name, family, workload, 1, "unaffected", (Round(damage=damage),), begun=True)

@@ -40,6 +40,7 @@ class Round:
     flags: str = ""  # outweigh the workload's
     ranks: int = 0  # 0: the fault's
     says: tuple[str, ...] = ()  # regular expressions, each found in what the ranks print together
+    over: bool = False  # the run is finished already: no command follows
     traceback: bool = False  # the planted error is a programmer's, so its traceback is wanted
 
 
@@ -53,13 +54,14 @@ class Fault:
     ranks: int
     expected: Outcome
     rounds: tuple[Round, ...]
-    flags: str = ""  # of every command, the undisturbed run's too
+    automatic: bool = False  # the system is found by itself; else it is fp32 with one thread of each kind
     always: tuple[Strike, ...] = ()  # what every command finds, the undisturbed run's too
     begun: bool = False  # the folder is that of a run that was killed half-way
     resumed_on: int = 0  # ranks of the run that it must equal, which went on half-way on so many; 0: as many as before
     data: Literal["shared", "own"] = "shared"  # photos that may be damaged are the fault's own
     cache: Literal["shared", "own"] = "shared"  # with an own, empty cache the photos are verified first
     disk: str = ""  # size of a file system of its own for the run's folder; needs the right to mount
+    lost_events: int = 0  # so many were damaged, and are left out
     saves: bool = False  # the stop leaves a checkpoint that the undisturbed run has not
     report: bool = False  # the report is written too
     short: bool = False  # in the suite; all others only with --nightly

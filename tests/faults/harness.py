@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workloads import TESTS, WORKLOADS, make_data  # first: it makes the modules of tests/multi known
+from workloads import SYSTEM, TESTS, WORKLOADS, make_data  # first: it makes the modules of tests/multi known
 
 import damage  # isort: skip
 from comparing import differences, tree  # isort: skip
@@ -86,15 +86,20 @@ class Harness:
                 return Played(NOT_PLAYED)
             rounds = [*fault.rounds]
             while rounds:
-                self._round(fault, scene, rounds.pop(0), played)
+                step = rounds.pop(0)
+                self._round(fault, scene, step, played)
                 if played.problems:
                     break
-                if not rounds and played.codes[-1] != [0] * len(played.codes[-1]):
+                if not rounds and any(played.codes[-1]) and not step.over:
                     rounds.append(Round(damage=("mend",), ranks=fault.resumed_on))
             else:
                 wanted = self.unbroken(fault)
                 played.problems += differences(
-                    scene.run, wanted, photos={scene.data, self._data[fault.workload]}, saves=fault.saves
+                    scene.run,
+                    wanted,
+                    photos={scene.data, self._data[fault.workload]},
+                    lost=fault.lost_events,
+                    saves=fault.saves,
                 )
                 played.same = not played.problems
                 played.seen = _outcome(fault, played)
@@ -105,7 +110,7 @@ class Harness:
 
     def unbroken(self, fault: Fault) -> Path:
         """The run that nothing happened to, but for a change of the number of ranks half-way where the fault has one."""
-        special = hashlib.sha256(f"{fault.flags}{fault.always}".encode()).hexdigest()[:8]
+        special = hashlib.sha256(f"{fault.automatic}{fault.always}".encode()).hexdigest()[:8]
         name = f"{fault.workload}-{fault.ranks}-{fault.resumed_on}-{fault.report}-{special}"
         run = self.folder / "unbroken" / name
         if not (run / "run.json").exists():
@@ -179,7 +184,8 @@ class Harness:
         outs.mkdir(parents=True)
         ranks = step.ranks or fault.ranks
         workload = WORKLOADS[fault.workload]
-        flags = outweigh(f"--data {scene.data} --out {scene.run} {workload.flags} {fault.flags} {step.flags}")
+        system = "" if fault.automatic else SYSTEM
+        flags = outweigh(f"--data {scene.data} --out {scene.run} {workload.flags} {system} {step.flags}")
         port = free_port()
         environs = []
         for rank in range(ranks):

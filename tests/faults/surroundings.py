@@ -122,12 +122,11 @@ def machines() -> Iterator[Fault]:
         yield Fault("deleted in training", "run folder", workload, ranks, "resumed", rounds)
     # Bits follow the number of compute threads, here automatic: two on the two cores that the run began with.
     family = "threads and cores at resume"
-    automatic = (Strike("start", "environ OMP_NUM_THREADS="),)
+    unset = (Strike("start", "environ OMP_NUM_THREADS="),)
     for workload, ranks in (("resnet50", 1), ("ssd", 1)):
         for name, strike in (("one core is left", "cores 1"), ("OMP_NUM_THREADS=1", "environ OMP_NUM_THREADS=1")):
             rounds = (*_killed_at("step 7"), Round(strikes=(Strike("start", strike),)))
-            flags = "--system.intra-op-threads 0"
-            yield Fault(name, family, workload, ranks, "resumed", rounds, flags=flags, always=automatic)
+            yield Fault(name, family, workload, ranks, "resumed", rounds, automatic=True, always=unset)
 
 
 def _killed_at(at: str) -> tuple[Round]:

@@ -12,10 +12,8 @@ sys.path[:0] = [str(TESTS), str(TESTS / "multi")]
 from instance_sets import make_instances  # noqa: E402
 from small_run import make_photos  # noqa: E402
 
-ALL = (
-    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 "
-    "--schedule.warmup 0 --save-every 3 --log-every 2"
-)
+SYSTEM = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1"
+ALL = "--schedule.warmup 0 --save-every 3 --log-every 2"
 MASK_SIZES = "--model.rpn.sizes 12 24 36 48 64 --input.short 64 --input.long 96"
 PROPOSALS = (
     "--model.rpn.pre-train 100 --model.rpn.post-train 32 --model.rpn.pre-test 100 --model.rpn.post-test 32 "
