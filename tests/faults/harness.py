@@ -126,8 +126,12 @@ class Harness:
         run = self.folder / "begun" / f"{fault.workload}-{fault.ranks}"
         if not run.exists():
             scene = damage.Scene(run.parent, run, self._data[fault.workload], self.folder / "cache")
-            strike = Strike(f"step {WORKLOADS[fault.workload].half}", "kill all")
-            ended = self._command(fault, scene, Round(strikes=(strike,)))
+            at = f"step {WORKLOADS[fault.workload].half}"
+            strikes = (
+                Strike(at, "wait 1", 0),
+                Strike(at, "kill all", 0),
+            )  # checkpoints under way are written meanwhile
+            ended = self._command(fault, scene, Round(strikes=strikes))
             assert {rank.code for rank in ended} == {-9}, "\n".join(rank.text for rank in ended)
         return run
 
@@ -165,7 +169,7 @@ class Harness:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 else:
                     damage.carry_out(word, scene)
-            before = tree(scene.run) if step.ends == "refused" and not step.strikes else None
+            before = tree(scene.run) if step.ends == "refused" and not (step.strikes or step.over) else None
             ended = self._command(fault, scene, step)
         said = "".join(f"--- rank {rank}: {one.code}\n{one.text}" for rank, one in enumerate(ended))
         played.codes.append([one.code for one in ended])
