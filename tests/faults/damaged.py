@@ -177,7 +177,7 @@ def strangers() -> Iterator[Fault]:
     for name, key, value in (
         ("failed, with code 0 and an escape sequence", "failed", ends),
         ("failed, no JSON", "failed", "not json"),
-        ("a vote to stop", "world/stop", "3"),
+        ("a vote to stop", "stop", "3"),
         ("suspicion", "suspicious", "1"),
     ):
         strikes = (Strike("step 4", f"forge {key} {value}", 1), Strike("step 8", "wait 2", 0))
