@@ -184,4 +184,12 @@ def strangers() -> Iterator[Fault]:
         says = () if key == "suspicious" else ("(?i)ignor",)
         for workload in ("resnet50", "ssd") if key == "failed" else ("resnet50",):
             rounds = (Round(strikes=strikes, says=says),)
-            yield Fault(name, family, workload, 2, "unaffected", rounds, short=key == "failed" and workload == "ssd")
+            yield Fault(
+                name,
+                family,
+                workload,
+                2,
+                "unaffected",
+                rounds,
+                short=name == "failed, no JSON" and workload == "resnet50",
+            )

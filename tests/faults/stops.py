@@ -45,7 +45,8 @@ def stops() -> Iterator[Fault]:
     yield Fault("SIGINT twice: at once, nothing is saved", family, "resnet50", 1, "resumed", rounds)
     rounds = tuple(_stopped(f"step {step}", "ask SIGTERM")[0] for step in (2, 5, 9, 13))
     yield Fault("four SIGTERMs, one after another", family, "resnet50", 1, "resumed", rounds, saves=True)
-    rounds = (Round("interrupted", (Strike("step 5", "stop-file folder", 0),), says=(GOES_ON,)),)
+    stopped = Round("interrupted", (Strike("step 5", "stop-file folder", 0),), says=("STOP",))
+    rounds = (stopped, Round("refused", says=("STOP",)), Round(damage=("remove STOP",)))
     yield Fault("STOP is a folder", family, "resnet50", 1, "resumed", rounds, saves=True)
 
 

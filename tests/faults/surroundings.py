@@ -105,9 +105,9 @@ def machines() -> Iterator[Fault]:
         ("maskrcnn", 2, "SystemExit"),
     ):
         photo = Random(f"loader {workload} {ranks} {error}").randint(10, 24)
-        says = {"MemoryError": "memory", "RuntimeError": "planted", "SystemExit": "SystemExit|loader"}[error]
+        says = {"MemoryError": "(?i)memory", "RuntimeError": "planted", "SystemExit": "SystemExit|loader"}[error]
         strikes = (Strike(f"photo {photo}", f"fail {error}", ranks - 1),)
-        rounds = (Round("failed", strikes, says=(says,), traceback=error == "RuntimeError"),)
+        rounds = (Round("failed", strikes, says=(says,), traceback=error != "MemoryError"),)
         short = (workload, ranks, error) == ("resnet50", 1, "SystemExit")
         yield Fault(f"{error} at photo {photo}", family, workload, ranks, "resumed", rounds, short=short)
     family = "no threads, no memory"
@@ -115,7 +115,7 @@ def machines() -> Iterator[Fault]:
         rounds = (Round("failed", (Strike("step 4", "no-threads", ranks - 1),), says=("thread",)),)
         yield Fault("no thread can be started", family, workload, ranks, "resumed", rounds)
     for workload, ranks in (("resnet50", 1), ("ssd", 2)):
-        rounds = (Round("failed", (Strike("step 4", "limit-memory 0", ranks - 1),), says=("memory",)),)
+        rounds = (Round("failed", (Strike("step 4", "limit-memory 0", ranks - 1),), says=("(?i)memory|thread",)),)
         yield Fault("ulimit -v reached", family, workload, ranks, "resumed", rounds)
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1)):
         rounds = (Round("refused", (Strike("step 7", "remove-run", 0),), says=("No such file|is gone|deleted",)),)
