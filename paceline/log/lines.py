@@ -52,7 +52,7 @@ class LineFile:
 
     def rewrite(self, keep: Callable[[str], bool]) -> int:
         """Drop every line for which `keep` is false, and return how many were dropped."""
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        part = self.path.with_name(f".{self.path.name}.part")  # one name: what a kill leaves is overwritten by the next
         try:
             lines = self.lines()
             kept = [line for line in lines if keep(line)]

@@ -120,7 +120,7 @@ def logs() -> Iterator[Fault]:
         ("half a checkpoint", ("text checkpoints/.step-000012.999.part/model.safetensors x",)),
         ("a deleted checkpoint, half", ("text checkpoints/.step-000003.999.trash/model.safetensors x",)),
         ("half a link", ("text checkpoints/.last.999.part x",)),
-        ("half of events and run.json", ("text .events.jsonl.999.part x", "text .run.json.part x")),
+        ("half of the logs and run.json", ("text .events.jsonl.part x", "text .mllog.txt.part x", "text .run.json.part x")),
         ("half of predictions", ("text predictions/.step-000012.json.part x",)),
     ):  # fmt: skip
         for workload in ("resnet50", "maskrcnn") if name == "half a checkpoint" else ("resnet50",):

@@ -47,12 +47,18 @@ EXACT = {
     "before a line of events.jsonl": (r"open run/events.jsonl", 6, "kill all"),
     "inside a line of events.jsonl": (r"sync run/events.jsonl", 3, "tear"),
     "before a line of mllog.txt": (r"open run/mllog.txt", 9, "kill all"),
+    "while mllog.txt is rewritten": (r"sync run/\.mllog.txt.*part", 1, "tear"),
     "before run.json has its name": (r"rename run/run.json", 1, "kill all"),
     "before predictions have their name": (r"rename run/predictions/", 1, "kill all"),
 }
 # Every change of this table is a moment that a run of today passes; one that it no longer passes ends the fault unaffected,
 # and the table says so.
-IN_THE_SUITE = ("between link and rename of last", "a tensor file half written", "inside a line of events.jsonl")
+IN_THE_SUITE = (
+    "between link and rename of last",
+    "a tensor file half written",
+    "inside a line of events.jsonl",
+    "while mllog.txt is rewritten",
+)
 
 
 def drawn(counts: Counts, name: str) -> Iterator[tuple[str, int, int, Random]]:
