@@ -6,6 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
+import multi_path  # noqa: F401
 from small_run import events, mllog
 
 # Not a run's result: the lock, which stays, and what a resumed run keeps beside its own run.json.

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-import workloads  # noqa: F401
+import multi_path  # noqa: F401

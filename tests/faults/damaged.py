@@ -45,7 +45,7 @@ def checkpoints() -> Iterator[Fault]:
         return Fault(name, family, workload, ranks, "resumed", rounds, begun=True, short=short)
 
     for name, damage in NEWEST:
-        yield fallen_back(name, damage, short=name == "a tensor file cut")
+        yield fallen_back(name, damage)
     for workload, file, count in BITS:
         for seed in range(1, count + 1):
             share = Random(f"bit {workload} {file} {seed}").random()
@@ -166,7 +166,7 @@ def disagreements() -> Iterator[Fault]:
         ("maskrcnn", "--eval-every 4", ("eval.every", "4", "6")),
     ):
         rounds = (Round("refused", (Strike("start", f"flags {flags}", 1),), says=("rank.? 0", "rank.? 1", *says)),)
-        short = flags in ("--optim.lr 0.06", "--steps 12") and workload == "resnet50"
+        short = (workload, flags) == ("resnet50", "--optim.lr 0.06")
         yield Fault(flags, family, workload, 2, "refused", rounds, short=short)
 
 

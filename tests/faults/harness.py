@@ -20,44 +20,23 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from workloads import SYSTEM, TESTS, WORKLOADS, make_data  # first: it makes the modules of tests/multi known
-
-import damage  # isort: skip
-from comparing import differences, tree  # isort: skip
-from fault import CODES, Fault, Round, Strike  # isort: skip
-from fault_flags import outweigh  # isort: skip
-from small_run import free_port  # isort: skip
-from zygote import Ended, Zygote, by_hand  # isort: skip
+import damage
+import multi_path
+from comparing import differences, tree
+from fault import Fault, Round, Strike
+from fault_flags import outweigh
+from played import NOT_PLAYED, Played, outcome_of, problems_of
+from small_run import free_port
+from workloads import SYSTEM, WORKLOADS, make_data
+from zygote import Ended, Zygote, by_hand
 
 # Before torch is loaded: see paceline/cli/main.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # A command that runs for longer hangs: the slowest takes a few seconds, and a lost rank is noticed in as many.
 MOST_SECONDS = 45
-# A message is for people: none of these is in it.
-NOT_PLAYED = "not played (cannot mount)"
-NEVER_SAID = ("Traceback", "\x1b", "Exception ignored")
-
-
-@dataclass
-class Played:
-    """How a fault ended. `problems` is empty where everything was as expected."""
-
-    seen: str = "not recognised"  # or the outcome, or NOT_PLAYED
-    codes: list[list[int]] = field(default_factory=list)  # of each command, by rank
-    same: bool = False  # whether weights, events and logs are those of the undisturbed run in the end
-    problems: list[str] = field(default_factory=list)
-    said: str = ""  # all that the commands printed
-    named: str = ""  # the line that names the cause
-    seconds: float = 0.0
-
-    @property
-    def good(self) -> bool:
-        """Whether it ended as expected, or could not be played here."""
-        return not self.problems
 
 
 class Harness:
@@ -69,7 +48,7 @@ class Harness:
         self._commands = 0
 
     def __enter__(self) -> Harness:
-        self._zygote = self._open.enter_context(Zygote("faulty_rank", TESTS / "faults"))
+        self._zygote = self._open.enter_context(Zygote("faulty_rank", multi_path.TESTS / "faults"))
         self._data = make_data(self.folder / "data")
         return self
 
@@ -102,7 +81,7 @@ class Harness:
                     saves=fault.saves,
                 )
                 played.same = not played.problems
-                played.seen = _outcome(fault, played)
+                played.seen = outcome_of(fault, played)
                 if played.seen != fault.expected:
                     played.problems.append(f"{played.seen}, where {fault.expected} was expected")
         played.seconds = time.monotonic() - began
@@ -169,7 +148,7 @@ class Harness:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 else:
                     damage.carry_out(word, scene)
-            before = tree(scene.run) if step.ends == "refused" and not (step.strikes or step.over) else None
+            before = tree(scene.run)
             ended = self._command(fault, scene, step)
         said = "".join(f"--- rank {rank}: {one.code}\n{one.text}" for rank, one in enumerate(ended))
         played.codes.append([one.code for one in ended])
@@ -177,9 +156,8 @@ class Harness:
         for pattern in step.says:
             lines = [line for line in said.splitlines() if re.search(pattern, line)]
             played.named = played.named or "".join(lines[:1])
-        played.problems += _problems(step, ended)
-        if before is not None and tree(scene.run) != before:
-            played.problems.append("a refused command changed the folder")
+        played.problems += problems_of(step, ended)
+        played.untouched.append(tree(scene.run) == before)
 
     def _command(self, fault: Fault, scene: damage.Scene, step: Round, count: Path | None = None) -> list[Ended]:
         """Train, on all ranks, until all have ended."""
@@ -211,31 +189,6 @@ class Harness:
             return at
         counts = json.loads(self.unbroken(fault).with_suffix(".counts").read_text())
         return f"{kind} {1 + int(float(share[:-1]) / 100 * counts[kind])}"
-
-
-def _problems(step: Round, ended: list[Ended]) -> list[str]:
-    """What is not as it has to be in how one command ended."""
-    codes, said = [one.code for one in ended], "\n".join(one.text for one in ended)
-    problems = []
-    planned = any(strike.do.startswith(("kill", "tear")) for strike in step.strikes)
-    if not set(codes) <= set(CODES[step.ends]) or (step.ends == "killed" and -9 not in codes):
-        hung = " (it hung)" if -9 in codes and not planned else ""
-        problems.append(f"exit codes {codes}{hung}, where the run had to be {step.ends}")
-    never = NEVER_SAID[1:] if step.traceback else NEVER_SAID
-    problems += [f"{word!r} was printed" for word in never if word in said]
-    problems += [f"nothing says {pattern!r}" for pattern in step.says if not re.search(pattern, said)]
-    silent = [rank for rank, one in enumerate(ended) if one.code in (2, 3) and not one.text.strip()]
-    problems += [f"rank {rank} ended without a word" for rank in silent]
-    return problems
-
-
-def _outcome(fault: Fault, played: Played) -> str:
-    """The outcome of a fault whose commands all ended as they had to."""
-    first = fault.rounds[0]
-    if first.ends == "refused" and not first.strikes:
-        return "refused"
-    named = fault.begun and any(step.says for step in fault.rounds)
-    return "resumed" if named or len(played.codes) > 1 else "unaffected"
 
 
 def main() -> int:

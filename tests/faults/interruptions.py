@@ -51,10 +51,7 @@ EXACT = {
     "before run.json has its name": (r"rename run/run.json", 1, "kill all"),
     "before predictions have their name": (r"rename run/predictions/", 1, "kill all"),
 }
-# Every change of this table is a moment that a run of today passes; one that it no longer passes ends the fault unaffected,
-# and the table says so.
 IN_THE_SUITE = (
-    "between link and rename of last",
     "a tensor file half written",
     "inside a line of events.jsonl",
     "while mllog.txt is rewritten",

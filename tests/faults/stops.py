@@ -34,10 +34,7 @@ def stops() -> Iterator[Fault]:
     ):
         step = Random(f"stop {workload} {ranks} {do}").randint(1, WORKLOADS[workload].steps - 3)
         name = f"{do.removeprefix('ask ')} after step {step}, to {'all ranks' if rank is None else f'rank {rank}'}"
-        short = (ranks, do) == (2, "ask SIGTERM") and workload == "resnet50"
-        yield Fault(
-            name, family, workload, ranks, "resumed", _stopped(f"step {step}", do, rank), saves=True, short=short
-        )
+        yield Fault(name, family, workload, ranks, "resumed", _stopped(f"step {step}", do, rank), saves=True)
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1), ("maskrcnn", 1)):
         rounds = _stopped("batch 1", "ask SIGTERM", ranks - 1)
         yield Fault("SIGTERM in an evaluation", family, workload, ranks, "resumed", rounds, saves=True)
@@ -60,7 +57,7 @@ def freezes() -> Iterator[Fault]:
     for rank in (0, 1):
         strikes = (Strike("start", "patience 4"), Strike("step 5", "freeze 1", rank))
         name = f"rank {rank}, for a second"
-        yield Fault(name, family, "resnet50", 2, "unaffected", (Round(strikes=strikes),), short=rank == 1)
+        yield Fault(name, family, "resnet50", 2, "unaffected", (Round(strikes=strikes),))
     for rank in (0, 1):
         strikes = (Strike("start", "patience 3"), Strike("step 5", "freeze 9", rank))
         rounds = (Round("failed", strikes, says=(f"rank {rank}",)),)

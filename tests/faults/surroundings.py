@@ -66,7 +66,7 @@ def photos() -> Iterator[Fault]:
     ):
         rounds = (Round("refused", (Strike("step 4", f"photos {how}", 0),), says=(r"\.jpg",)),)
         name = {"fifo": "replaced by FIFOs", "folder": "replaced by folders"}.get(how, how)
-        short = (workload, ranks, how) in (("resnet50", 1, "fifo"), ("ssd", 1, "deleted"))
+        short = (workload, ranks, how) == ("resnet50", 1, "fifo")
         yield Fault(f"{name} after step 4", family, workload, ranks, "resumed", rounds, data="own", short=short)
     for workload, how in (
         ("resnet50", "removed"),
@@ -92,7 +92,7 @@ def machines() -> Iterator[Fault]:
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1), ("maskrcnn", 1)):
         says = ("the loss of step [0-9]+ is not finite", "its [0-9]+ images are named")
         rounds = (Round("failed", (Strike("step 8", "not-a-number", ranks - 1),), says=says),)
-        yield Fault("at step 8", family, workload, ranks, "resumed", rounds, short=workload == "maskrcnn")
+        yield Fault("at step 8", family, workload, ranks, "resumed", rounds)
     family = "a loader's thread dies"
     for workload, ranks, error in (
         ("resnet50", 1, "MemoryError"),

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from fault import Fault
-from harness import NOT_PLAYED, Harness
+from harness import Harness
+from played import NOT_PLAYED
 from table import TABLE
 
 # One group: the undisturbed runs are made once, and frozen ranks are judged by a clock.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "multi")]
-
-from instance_sets import make_instances  # noqa: E402
-from small_run import make_photos  # noqa: E402
+import multi_path  # noqa: F401
+from instance_sets import make_instances
+from small_run import make_photos
 
 SYSTEM = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1"
 ALL = "--schedule.warmup 0 --save-every 3 --log-every 2"

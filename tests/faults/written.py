@@ -9,12 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fault import Fault
-
-if TYPE_CHECKING:
-    from harness import Played
+from played import Played
 
 # A message is cut here.
 MOST_LETTERS = 150
