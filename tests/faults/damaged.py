@@ -165,7 +165,8 @@ def disagreements() -> Iterator[Fault]:
         ("maskrcnn", "--seed 9", ("seed", "9")),
         ("maskrcnn", "--eval-every 4", ("eval.every", "4", "6")),
     ):
-        rounds = (Round("refused", (Strike("start", f"flags {flags}", 1),), says=("rank.? 0", "rank.? 1", *says)),)
+        strikes = (Strike("start", f"flags {flags}", 1),)
+        rounds = (Round("refused", strikes, says=("rank.? 0", "rank.? 1", *says), alike=True),)
         short = (workload, flags) == ("resnet50", "--optim.lr 0.06")
         yield Fault(flags, family, workload, 2, "refused", rounds, short=short)
 

@@ -40,6 +40,7 @@ class Round:
     flags: str = ""  # outweigh the workload's
     ranks: int = 0  # 0: the fault's
     says: tuple[str, ...] = ()  # regular expressions, each found in what the ranks print together
+    alike: bool = False  # one decision of all ranks, which the first of a node says; else each says why it ends
     over: bool = False  # the run is finished already: no command follows
     traceback: bool = False  # the planted error is a programmer's, so its traceback is wanted
 

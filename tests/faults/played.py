@@ -44,7 +44,8 @@ def problems_of(step: Round, ended: list[Ended]) -> list[str]:
     never = NEVER_SAID[1:] if step.traceback else NEVER_SAID
     problems += [f"{word!r} was printed" for word in never if word in said]
     problems += [f"nothing says {pattern!r}" for pattern in step.says if not re.search(pattern, said)]
-    silent = [rank for rank, one in enumerate(ended) if one.code in (2, 3) and not one.text.strip()]
+    speak = ended[:1] if step.alike else ended
+    silent = [rank for rank, one in enumerate(speak) if one.code in (2, 3) and not one.text.strip()]
     problems += [f"rank {rank} ended without a word" for rank in silent]
     return problems
 

@@ -91,7 +91,7 @@ def machines() -> Iterator[Fault]:
     family = "a loss that is no number"
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1), ("maskrcnn", 1)):
         says = ("the loss of step [0-9]+ is not finite", "its [0-9]+ images are named")
-        rounds = (Round("failed", (Strike("step 8", "not-a-number", ranks - 1),), says=says),)
+        rounds = (Round("failed", (Strike("step 8", "not-a-number", ranks - 1),), says=says, alike=True),)
         yield Fault("at step 8", family, workload, ranks, "resumed", rounds)
     family = "a loader's thread dies"
     for workload, ranks, error in (
