@@ -57,8 +57,8 @@ def agree(messages: Messages, rank: int, world: int, facts: Facts, name: str) ->
 
 
 def digest(facts: Facts) -> str:
-    """SHA-256 of the facts, names and order included."""
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    """SHA-256 of the facts, names included."""
+    return hashlib.sha256(_text(facts).encode()).hexdigest()
 
 
 def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, further: str) -> str:
@@ -66,9 +66,10 @@ def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, f
 
     further  ranks that differ from both
     """
-    other = json.loads(json.dumps(other))  # as the first have come: no tuples
     names = [*first, *(name for name in other if name not in first)]
-    differ = [name for name in names if name not in first or name not in other or first[name] != other[name]]
+    differ = [
+        name for name in names if name not in first or name not in other or _text(first[name]) != _text(other[name])
+    ]
     values = [_shown(facts[differ[0]]) if differ[0] in facts else ABSENT for facts in (first, other)]
     lines = [f"the ranks do not agree: {differ[0]} is {values[0]} on {first_ranks} and {values[1]} on {other_ranks}."]
     if len(differ) > 1:
@@ -96,6 +97,10 @@ def _parted(digests: list[str], other: int) -> tuple[str, str, str]:
     return alike[0], alike[1], name_ranks(neither) if neither else ""
 
 
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    text = _text(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
