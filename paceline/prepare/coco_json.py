@@ -77,7 +77,9 @@ def read_coco(path: Path, images_folder: Path) -> tuple[Annotations, list[str]]:
             f"and there is no such category ({some(map(str, sorted(names)), 10)}). {_more(unknown)}"
         )
     boxes = _boxes(path, objects)
-    areas = _optional(path, objects, "area", boxes[:, 2] * boxes[:, 3], notes, "the box's area")
+    with np.errstate(over="ignore"):  # of boxes that no image can hold
+        box_areas = boxes[:, 2] * boxes[:, 3]
+    areas = _optional(path, objects, "area", box_areas, notes, "the box's area")
     annotation_ids = _ids(path, objects, notes)
     annotations = Annotations(
         source=path,
