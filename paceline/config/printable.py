@@ -10,6 +10,7 @@ import re
 
 # C0 without tab and line feed, DEL and C1, marks of direction, line and paragraph separators, surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")
 # A class's name is shown in tables and pictures; nothing longer is one.
 MOST_NAME = 1000
 
@@ -39,7 +40,7 @@ def tidy_name(name: str) -> str:
         raise ValueError("it is empty")
     if len(tidy) > MOST_NAME:
         raise ValueError(f"it has more than {MOST_NAME:,} characters")
-    if any("\ud800" <= character <= "\udfff" for character in tidy):
+    if _HALF.search(tidy):
         raise ValueError("it holds half a character (a surrogate)")
     return tidy
 

@@ -49,7 +49,7 @@ def list_folder(folder: Path) -> FolderNames:
             for entry in entries:
                 if entry.name.startswith(b"."):
                     ignored += 1
-                elif entry.is_dir():
+                elif _is_folder(entry):
                     folders.append(one_line_name(folder, entry.name))
                 elif is_image_name(entry.name):
                     images.append(one_line_name(folder, entry.name))
@@ -68,3 +68,11 @@ def list_folder(folder: Path) -> FolderNames:
             f"{folder}: cannot be listed ({error.strerror}). Check the disk or mount, then try again."
         ) from None
     return FolderNames(sorted(images), sorted(folders), ignored)
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    """False for a link that leads to itself: it is named when it is read."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

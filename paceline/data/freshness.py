@@ -134,12 +134,15 @@ def _plain_files(top: str, pattern: str) -> Iterator[str]:
         except OSError:
             continue  # as glob does: what cannot be listed holds no file that was read
         for entry in inside:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                left.append(entry.path)
-            elif entry.is_file() and matches("/".join(entry.path.split(os.sep)[-parts:])):
-                yield entry.path
+            try:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    left.append(entry.path)
+                elif entry.is_file() and matches("/".join(entry.path.split(os.sep)[-parts:])):
+                    yield entry.path
+            except OSError:
+                continue  # a link that leads to itself
 
 
 def is_inside(path: str | Path, folder: Path) -> bool:

@@ -87,7 +87,10 @@ def archive(size: int, says: int = 0) -> Callable[[Path], None]:
 
     def change(folder: Path) -> None:
         torch.save({"a": torch.zeros(4)}, folder / "small.pth")
-        with zipfile.ZipFile(folder / "small.pth") as small, zipfile.ZipFile(folder / "w.pth", "w", zipfile.ZIP_DEFLATED) as large:
+        with (
+            zipfile.ZipFile(folder / "small.pth") as small,
+            zipfile.ZipFile(folder / "w.pth", "w", zipfile.ZIP_DEFLATED) as large,
+        ):
             for name in small.namelist():
                 if not name.endswith("data/0"):
                     large.writestr(name, small.read(name), zipfile.ZIP_STORED)

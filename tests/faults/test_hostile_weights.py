@@ -10,7 +10,9 @@ from hostile_weights import WEIGHTS
 
 
 @parameters(WEIGHTS)
-def test_a_strangers_weight_file_is_refused_and_runs_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strangers_weight_file_is_refused_and_runs_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     judge(WEIGHTS, name, tmp_path / "folder")
     assert not list(tmp_path.rglob("PWNED"))
