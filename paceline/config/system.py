@@ -30,9 +30,7 @@ class System:
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
-    intra_op_threads: int = (
-        0  # threads a rank that compute on a CPU; 0 = OMP_NUM_THREADS, else cores of the node / ranks on it
-    )
+    intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
 
