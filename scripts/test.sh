@@ -23,5 +23,21 @@ fi
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/basedpyright --pythonpath .venv/bin/python
-.venv/bin/python -m pytest -n 2 --dist loadgroup --durations=20 "$@"
+
+# Many tests start processes that import torch. Without its bytecode each of them would compile it again.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+    unset PYTHONDONTWRITEBYTECODE
+    export PYTHONPYCACHEPREFIX="$PWD/.venv/bytecode"
+fi
+
+# The types are checked beside the tests, which wait for processes now and then.
+types=$(mktemp)
+.venv/bin/basedpyright --pythonpath .venv/bin/python >"$types" 2>&1 &
+checking=$!
+trap 'kill "$checking" 2>/dev/null || true; rm -f "$types"' EXIT
+
+passed=true
+.venv/bin/python -m pytest -n 2 --dist loadgroup --durations=20 "$@" || passed=false
+wait "$checking" || passed=false
+cat "$types"
+$passed

@@ -13,10 +13,14 @@ from hypothesis import settings
 
 # Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
 # A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
 NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount")
+# Folders of the tests that take longest.
+HEAVY = ("multi", "faults", "oracle")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +38,25 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("nightly" if config.getoption("--nightly") else "suite")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """--dist loadgroup: the tests of a file stay together too, and share what its fixtures made."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class GroupsAndFiles(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            group = super()._split_scope(nodeid)
+            return group if group != nodeid else nodeid.split("::", maxsplit=1)[0]
+
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False  # as pytest_collection_modifyitems ordered them
+    return GroupsAndFiles(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # What takes longest comes first, so that no process is left alone with it at the end; first of all the one long group.
+    items.sort(key=lambda item: (item.get_closest_marker("xdist_group") is None, item.path.parent.name not in HEAVY))
     if not config.getoption("--nightly"):
         for item in items:
             if item.get_closest_marker("nightly"):

@@ -67,7 +67,7 @@ class Trainer:
     def __init__(self, zygote: Zygote, folder: Path) -> None:
         self.zygote, self.folder = zygote, folder
         self.photos = make_photos(folder / "photos")
-        self.environ = {"PACELINE_CACHE": str(folder / "cache")}
+        self.environ = {"PACELINE_CACHE": str(folder / "cache"), "WITHOUT_REPORT": ""}
         self._jobs = 0
 
     def train(self, run: Path, flags: str = "", *, recipe: str = "small") -> list[str]:

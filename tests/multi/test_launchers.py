@@ -37,10 +37,11 @@ from paceline.tasks.classification import Classification
 from paceline.tasks.task import Place
 from paceline.trained import open_trained
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 VAL_IMAGES = CLASSES * VAL_EACH
-FLAGS = f"--save-every 100 --log-every 2 {LONG_EVALUATION}"
+# Two evaluations of seconds each: a run lasts until whoever starts it is asked to stop it.
+FLAGS = f"--save-every 100 --log-every 2 {LONG_EVALUATION} --eval-every 15"
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,8 @@ def slurm(tmp_path_factory) -> Iterator[Path]:
         subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
 
 
-def assert_stops_and_goes_on(
-    trainer: Trainer, run: Path, unbroken: Path, launcher: list[str], how: str, **more
-) -> None:
-    """Train, ask the launcher to stop, go on to the end with the same command."""
+def stops_and_goes_on(trainer: Trainer, run: Path, unbroken: Path, launcher: list[str], how: str, **more) -> str:
+    """Train, ask the launcher to stop, go on to the end with the same command; -> who the ranks say started them."""
     command = trainer.train(run, FLAGS)
     process = trainer.launching(launcher, command, **more)
     try:
@@ -85,20 +84,22 @@ def assert_stops_and_goes_on(
     assert tensor_files(run) == tensor_files(unbroken)
     assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
     assert len(kinds(run)) > len(events(run))  # there was a resume
+    return json.loads((run / "run.json").read_text())["launcher"]
 
 
 def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path):
-    assert_stops_and_goes_on(trainer, tmp_path / "run", unbroken, torchrun(2), "SIGTERM")
+    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, torchrun(2), "SIGTERM") == "torchrun"
 
 
 def test_two_ranks_under_mpirun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path, need_program):
     need_program("mpirun", "openmpi-bin")
-    assert_stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1")
+    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1") == "openmpi"
 
 
 def test_two_ranks_under_srun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path, slurm):
     srun = ["srun", "-n", "2", "--overcommit", torchrun(1)[0]]
-    assert_stops_and_goes_on(trainer, tmp_path / "run", unbroken, srun, "SIGUSR1", SLURM_CONF=str(slurm))
+    more = {"SLURM_CONF": str(slurm)}
+    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, srun, "SIGUSR1", **more) == "slurm"
 
 
 def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, unbroken, monkeypatch):

@@ -92,7 +92,7 @@ def interrupted_copy(run: Path, name: str, step: int) -> Path:
         lines = (copy / file).read_text().splitlines(keepends=True)
         kept = [line for line in lines if step_of(line) <= step]
         (copy / file).write_text("".join(kept) + lines[len(kept)][:40])
-    (copy / "report.html").unlink()
+    (copy / "report.html").unlink(missing_ok=True)
     return copy
 
 

@@ -18,7 +18,7 @@ from small_run import (
     wait_until,
 )
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 # Evaluations at 5, 10, ...; a train event at 8, 16, ...; an epoch ends after 5, 9, 13, ...: a result is taken 3 or 4 steps
 # after its evaluation. One checkpoint stays, so that one which is not judged yet could be deleted.

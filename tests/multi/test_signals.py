@@ -20,7 +20,7 @@ from small_run import (
     wait_until,
 )
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 SAVED, INTERRUPTED = "--save-every 100 --log-every 2", 75
 ENDLESS = "--images-seen 1000000 --eval-every 100000"
@@ -104,7 +104,10 @@ def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("target, code, status", [("", 0, "success"), ("--quality.targets top1 1.1", 1, "ran_out")])
-def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tmp_path, target, code, status):
+def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(
+    trainer, tmp_path, monkeypatch, target, code, status
+):
+    monkeypatch.delitem(trainer.environ, "WITHOUT_REPORT")
     run = tmp_path / "budget"
     flags = f"{ENDLESS} --log-every 2 --time-budget 1s {target}"
     (ended,) = trainer.run(trainer.train(run, flags))

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from small_run import wait_until
 from zygote import Ended, Zygote, by_hand
 
-pytestmark = pytest.mark.multi
-
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = str(Path(__file__).with_name("world_rank.py"))
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 
 @pytest.fixture(scope="module")
@@ -193,48 +186,3 @@ def test_a_signal_reaches_the_other_shards_of_an_evaluation(zygote, tmp_path, po
 def test_interrupted_ranks_leave_in_good_order(zygote, tmp_path, port):
     ended = zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "leave")
     assert [(rank.code, rank.text) for rank in ended] == [(75, ""), (75, "")]
-
-
-def clean_environ(**more: str) -> dict[str, str]:
-    """This process's environment without what a launcher may have left in it."""
-    started = ("SLURM_", "OMPI_", "PMI", "TORCHELASTIC", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(started)}
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
-
-
-def launched(command: list[str], **more: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command, env=clean_environ(**more), capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_under_torchrun():
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", SCRIPT, "talk"]
-    done = launched(command)
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 of 2 talked (torchrun)" in done.stdout and "rank 1 of 2 talked (torchrun)" in done.stdout
-
-
-def test_under_mpirun(need_program):
-    mpirun = need_program("mpirun", "openmpi-bin")
-    done = launched([mpirun, "-np", "2", "--allow-run-as-root", "--oversubscribe", sys.executable, SCRIPT, "talk"])
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 of 2 talked (openmpi)" in done.stdout and "rank 1 of 2 talked (openmpi)" in done.stdout
-
-
-def test_under_srun(tmp_path):
-    missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(
-            f"a one-node Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not here: {missing}"
-        )
-    script = str(ROOT / "scripts" / "slurm_one_node.sh")
-    started = launched([script, "start", str(tmp_path)])
-    try:
-        assert started.returncode == 0, started.stderr
-        done = launched(
-            ["srun", "-n", "2", "--overcommit", sys.executable, SCRIPT, "talk"],
-            SLURM_CONF=str(tmp_path / "slurm.conf"),
-        )
-    finally:
-        launched([script, "stop", str(tmp_path)])
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 of 2 talked (slurm)" in done.stdout and "rank 1 of 2 talked (slurm)" in done.stdout

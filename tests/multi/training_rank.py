@@ -1,6 +1,11 @@
-"""One rank of the small trainings: the real command line, with everything that a training imports already there."""
+"""One rank of the small trainings: the real command line, with everything that a training imports already there.
+
+WITHOUT_REPORT in its environment leaves the report out: it takes as long as the run, and has tests of its own.
+"""
 
 from __future__ import annotations
+
+import os
 
 import matplotlib.figure  # noqa: F401  the report draws with it
 import torch._dynamo  # noqa: F401  the memory estimate's meta device brings it in
@@ -13,6 +18,11 @@ import paceline.log.tensorboard
 import paceline.report.page
 import paceline.train
 import paceline.trained  # noqa: F401
-from paceline.cli.main import main
+from paceline.cli import main as front_door
+from paceline.job import Job
 
-__all__ = ["main"]
+
+def main(arguments: list[str] | None = None) -> int:
+    if "WITHOUT_REPORT" in os.environ:
+        Job.write_report = lambda self: None  # type: ignore[method-assign]
+    return front_door.main(arguments)
