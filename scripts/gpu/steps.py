@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -134,6 +135,10 @@ FILL = {
 }
 
 if __name__ == "__main__":
+    if "--tiny" in sys.argv:
+        # A CPU's forms of the losses follow the objects there are, and would be compiled anew each step, for minutes; that the
+        # accelerator's forms are one graph is tested without one (tests/bench).
+        torch._dynamo.config.disable = True  # pyright: ignore[reportPrivateImportUsage]
     run({
         "resnet-256": partial(resnet, batch=256),
         "resnet-32": partial(resnet, batch=32),
