@@ -6,10 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from shared_runs import SharedRun
 
 # Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -115,3 +118,42 @@ def need_program():
 def private_cache(tmp_path_factory, monkeypatch):
     """Every test has a cache of its own, so none depends on what an earlier run left behind."""
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def class_photos(tmp_path_factory) -> Iterator[Path]:
+    """Photos in three class folders, as tests of whole commands train on; whoever changes them makes his own."""
+    import shared_runs  # loads torch, which many tests do without
+
+    with shared_runs.untouched(shared_runs.class_photos(tmp_path_factory)) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def resnet_run(tmp_path_factory) -> Iterator[SharedRun]:
+    """A finished tiny run of ResNet-50, for all tests; whoever changes it copies it first."""
+    import shared_runs
+
+    run = shared_runs.resnet_run(tmp_path_factory)
+    with shared_runs.untouched(run.folder):
+        yield run
+
+
+@pytest.fixture(scope="session")
+def ssd_run(tmp_path_factory) -> Iterator[SharedRun]:
+    """A finished tiny run of SSD, for all tests; whoever changes it copies it first."""
+    import shared_runs
+
+    run = shared_runs.ssd_run(tmp_path_factory)
+    with shared_runs.untouched(run.folder):
+        yield run
+
+
+@pytest.fixture(scope="session")
+def maskrcnn_run(tmp_path_factory) -> Iterator[SharedRun]:
+    """A finished tiny run of Mask R-CNN, for all tests; whoever changes it copies it first."""
+    import shared_runs
+
+    run = shared_runs.maskrcnn_run(tmp_path_factory)
+    with shared_runs.untouched(run.folder):
+        yield run

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared_runs import made_once, untouched
 
 TESTS = """
 import pytest
@@ -55,3 +56,15 @@ def test_in_ci_a_skip_is_a_failure_unless_nothing_could_be_installed(tmp_path, c
     command += ["--continue-on-collection-errors", "--rootdir", str(tmp_path), *flags, str(tmp_path)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert ended in done.stdout, done.stdout + done.stderr
+
+
+def test_a_shared_run_that_a_test_changed_is_named(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(AssertionError, match="must copy it first"), untouched(tmp_path):
+        (tmp_path / "run.json").write_text("{ }")
+
+
+def test_what_is_shared_is_made_once(tmp_path_factory):
+    made = []
+    first, second = (made_once(tmp_path_factory, "once", lambda folder: made.append(folder)) for _ in range(2))
+    assert first == second and len(made) == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from instance_sets import make_instances
-from tiny_runs import TINY, make_photos, of_its_own
+from shared_runs import MASKRCNN, SSD, class_photos, drawn_instances, rendered_boxes
+from tiny_runs import TINY, of_its_own
 
 from paceline.checkpoint.read import load_checkpoint
 from paceline.cli.flags import parse_recipe
@@ -19,28 +19,11 @@ from paceline.dist.launcher import SINGLE
 from paceline.dist.stop import StopRequest, StopVote
 from paceline.dist.world import open_world
 from paceline.machine import autocast_for
-from paceline.prepare.shapes import render_boxes
 from paceline.setup import Request, set_up
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
-SMALL = {
-    "resnet50-tiny": " ".join(TINY),
-    "ssd-tiny": "--model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 4 --optim.lr 0.01",
-    "maskrcnn-tiny": (
-        "--model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
-        "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 64 --input.long 96 "
-        "--model.rpn.sizes 12 24 36 48 64 --global-batch 4 --bn-span 4 --optim.lr 0.002"
-    ),
-}
-
-
-def photos_of(recipe: str, root: Path) -> Path:
-    if recipe == "resnet50-tiny":
-        return make_photos(root)
-    if recipe == "ssd-tiny":
-        render_boxes(root, train=12, val=6, side=96, processes=1)
-        return root
-    return make_instances(root, train=12, val=6)
+SMALL = {"resnet50-tiny": " ".join(TINY), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
+DATA = {"resnet50-tiny": class_photos, "ssd-tiny": rendered_boxes, "maskrcnn-tiny": drawn_instances}
 
 
 @pytest.fixture(scope="module", params=SMALL)
@@ -50,7 +33,7 @@ def source(request, tmp_path_factory) -> tuple[list[str], Path]:
     words = [
         request.param,
         "--data",
-        str(photos_of(request.param, folder / "set")),
+        str(DATA[request.param](tmp_path_factory)),
         *SMALL[request.param].split(),
         *FP32.split(),
     ]

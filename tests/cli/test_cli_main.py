@@ -29,8 +29,8 @@ def in_a_process(*words: str, **environ: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+def photos(class_photos) -> Path:
+    return class_photos
 
 
 # What is imported -----------------------------------------------------------------------------------------------------

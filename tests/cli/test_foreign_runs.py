@@ -8,10 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_runs import TINY, command, forge, make_photos, of_its_own, refused, without_report
+from tiny_runs import TINY, command, forge, refused, without_report
 
 import paceline
-from paceline.cli.main import main
 from paceline.config.errors import UserError
 
 CANARY = """
@@ -30,18 +29,8 @@ def task(recipe, controls, world, *, say):
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return make_photos(tmp_path_factory.mktemp("photos") / "set")
-
-
-@pytest.fixture(scope="module")
-def finished(photos, tmp_path_factory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "finished"
-    with pytest.MonkeyPatch.context() as patch:
-        of_its_own(patch, tmp_path_factory)
-        words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(run), *TINY, "--steps", "2"]
-        assert main(words) == 0
-    return run
+def photos(class_photos) -> Path:
+    return class_photos
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +39,9 @@ def no_report(monkeypatch):
 
 
 @pytest.fixture
-def run(finished, tmp_path) -> Path:
+def run(resnet_run, tmp_path) -> Path:
     """A copy that may be forged."""
-    return shutil.copytree(finished, tmp_path / "run", symlinks=True)
+    return shutil.copytree(resnet_run.folder, tmp_path / "run", symlinks=True)
 
 
 @pytest.fixture

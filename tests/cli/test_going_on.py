@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import TINY, command, forge, make_photos, of_its_own, refused, without_report
+from tiny_runs import TINY, command, forge, of_its_own, refused, without_report
 
 from paceline.cli.main import main
 
@@ -17,8 +17,8 @@ STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+def photos(class_photos) -> Path:
+    return class_photos
 
 
 @pytest.fixture(scope="module")

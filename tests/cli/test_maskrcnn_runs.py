@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instance_sets import CATEGORY_IDS, make_instances
+from instance_sets import CATEGORY_IDS
 from instance_sets import json_file as masks_file
 from PIL import Image
 from pycocotools.coco import COCO
+from shared_runs import MASKRCNN as SMALL
+from shared_runs import MASKRCNN_NET as NET
+from shared_runs import MASKRCNN_TOY as TOY
+from shared_runs import VAL
 from tiny_runs import command, refused
 
-from paceline.cli.main import main
 from paceline.log.events import read_events
 from paceline.models.region_losses import TERMS
 from paceline.tasks.instance_predictions import METRICS
@@ -24,28 +27,18 @@ from paceline.tasks.instance_predictions import METRICS
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1"
-NET = (
-    f"{FP32} --model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
-    "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20"
-)
-TOY = f"{NET} --input.short 64 --input.long 96 --model.rpn.sizes 12 24 36 48 64"
-SMALL = f"{TOY} --global-batch 4 --bn-span 4 --optim.lr 0.002"
 OF_COCO = f"{NET} --input.short 128 --input.long 192 --steps 2 --global-batch 2 --bn-span 2 --optim.lr 0.001"
-TRAIN, VAL, STEPS = 12, 6, 4
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return make_instances(tmp_path_factory.mktemp("photos") / "set", train=TRAIN, val=VAL)
+def photos(maskrcnn_run) -> Path:
+    return maskrcnn_run.data
 
 
 @pytest.fixture(scope="module")
-def trained(photos, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "run"
-    flags = ["--data", str(photos), "--out", str(out), "--steps", str(STEPS), "--log-every", "1"]
-    assert main(["train", "maskrcnn-tiny", *flags, *SMALL.split()]) == 0
-    return out
+def trained(maskrcnn_run) -> Path:
+    return maskrcnn_run.folder
 
 
 def test_a_run_writes_the_numbers_of_boxes_and_masks_and_a_report(trained):

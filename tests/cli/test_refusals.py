@@ -6,15 +6,15 @@ import fcntl
 import json
 import os
 import pickle
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_runs import TINY, command, make_photos, of_its_own, refused, train, without_report
+from tiny_runs import command, make_photos, refused, train, without_report
 
-from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
 from paceline.config.sealed import SEAL, sealed
@@ -23,19 +23,14 @@ from paceline.tasks.classification import Classification, build_classifier
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
-    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+def photos(class_photos) -> Path:
+    return class_photos
 
 
 @pytest.fixture(scope="module")
-def finished(photos, tmp_path_factory) -> Path:
+def finished(resnet_run) -> Path:
     """A run of two steps."""
-    run = tmp_path_factory.mktemp("runs") / "finished"
-    with pytest.MonkeyPatch.context() as patch:
-        of_its_own(patch, tmp_path_factory)
-        words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(run), *TINY, "--steps", "2"]
-        assert main(words) == 0
-    return run
+    return resnet_run.folder
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +193,8 @@ def test_two_processes_do_not_train_in_one_folder(photos, broken_off, capsys):
     assert train(capsys, photos, broken_off, steps=6).code == 0
 
 
-def test_a_finished_run_is_never_written_to_again(photos, finished, capsys):
+def test_a_finished_run_is_never_written_to_again(photos, resnet_run, tmp_path, capsys):
+    finished = shutil.copytree(resnet_run.folder, tmp_path / "run", symlinks=True)
     (finished / "report.html").write_text("as it was")
     before = tree(finished)
     refused(train(capsys, photos, finished), "--out", "finished")

@@ -6,29 +6,24 @@ import json
 from pathlib import Path
 
 import pytest
+from shared_runs import FP32, SSD
 
 from paceline.checkpoint.read import load_checkpoint
 from paceline.cli.main import main
 from paceline.log.events import read_events
-from paceline.prepare.shapes import render_boxes
 
-FP32 = ["--system", "cpu", "--system.precision", "fp32"]
-NET = ["--model.depth", "10", "--model.width", "4", "--model.extras", "8", "--input.size", "96", *FP32]
-SMALL = [*NET, "--global-batch", "4", "--optim.lr", "0.01", "--bn-span", "4"]
+NET = ["--model.depth", "10", "--model.width", "4", "--model.extras", "8", "--input.size", "96"]
+SMALL = SSD.split()
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures") / "set"
-    render_boxes(folder, train=12, val=6, side=96, processes=1)
-    return folder
+def pictures(ssd_run) -> Path:
+    return ssd_run.data
 
 
 @pytest.fixture(scope="module")
-def trained(pictures, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "run"
-    assert main(["train", "ssd-tiny", "--data", str(pictures), "--out", str(out), *SMALL, "--steps", "6"]) == 0
-    return out
+def trained(ssd_run) -> Path:
+    return ssd_run.folder
 
 
 def test_a_run_writes_the_twelve_numbers_pictures_and_a_report(trained):
@@ -67,7 +62,7 @@ def test_predict_draws_and_writes_boxes(trained, pictures, tmp_path, capsys):
 def test_preview_draws_training_images_with_boxes(pictures, tmp_path):
     out = tmp_path / "mosaic.png"
     flags = ["--data", str(pictures), "--out", str(out), "--images", "6", "--columns", "3"]
-    assert main(["preview", "ssd-tiny", *flags, *NET]) == 0
+    assert main(["preview", "ssd-tiny", *flags, *NET, *FP32.split()]) == 0
     assert out.stat().st_size > 1000
 
 
@@ -113,7 +108,7 @@ def test_full_size_ssd_takes_a_step_on_coco_photos(shared_data, tmp_path):
         "--limit-val",
         "2",
     ]
-    changes = ["--global-batch", "2", "--optim.lr", "0.0002", *FP32]
+    changes = ["--global-batch", "2", "--optim.lr", "0.0002", *FP32.split()]
     assert main(["train", "ssd", *flags, *changes]) == 0
 
 
