@@ -6,6 +6,7 @@ Everything a user can get wrong is refused here, before the first step; after it
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -87,7 +88,8 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         threads = set_threads(run_folder.with_threads(system, given=named, world=world.world), world, say)
         run_folder.say_threads(threads["intra_op"], say)
         recipe, controls = request.recipe, request.controls
-        task = open_task(recipe, controls, world, say=say)
+        init_began: list[float] = []  # seconds since 1970; preparing a data set is no part of a timed run
+        task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
         world.agree(data_facts(task), "data")
         recipe = settle_target(request, task, say)
         check_metrics(recipe, task)
@@ -126,6 +128,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
             log_facts(run, task, state, world),
             resumed_at=state.step if resumed else None,
             evaluated=not state.evaluation_pending,
+            init_began=init_began[0],
         )
         try:
             with run_folder.writer(controls) as writer:

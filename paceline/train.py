@@ -123,17 +123,18 @@ def loop(job: Job) -> Ending:
         if not state.evaluation_pending and (how := end_after_evaluation(job)) is not None:
             return finish(job, *how)  # killed between the last checkpoint and the `end` event
         state.discarded_steps = 0
+        if job.warm_up_due and state.step < job.last_step:
+            # A whole loss group; and where gradients add up, a second forward, which runs beside those of the first.
+            forwards = max(plan.loss_forwards, min(plan.forwards, 2))
+            step_once.discard([job.task.warm_up_batch(plan, job.place.device)] * forwards)
+        recorder.start(state.step, job.clock.seconds())
+        job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
         loader = open_things.enter_context(job.train_loader())
         tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, active=job.world.is_main))
-        recorder.start(state.step, job.clock.seconds())
         if state.evaluation_pending and (ending := evaluate_now(job, step_once, vote)) is not None:
             return ending
         job.interval.begin(state.step - state.meters.steps, loader.wait_seconds)
         for step, batches in loader:
-            if job.warm_up_due:
-                # A whole loss group; and where gradients add up, a second forward, which runs beside those of the first.
-                step_once.discard([job.task.spoil(batches[0])] * max(plan.loss_forwards, min(plan.forwards, 2)))
-                job.warm_up_due = False
             lr = lr_at(recipe, plan, step)
             previous_lr = lr_at(recipe, plan, max(0, step - 1))
             losses = step_once(batches, lr=lr, previous_lr=previous_lr, ema=ema_at(recipe, plan, step))
@@ -265,6 +266,12 @@ def finish(job: Job, status: Status, reason: str) -> Ending:
     state = job.state
     step, discarded = state.evaluated_step if state.discarded_steps else state.step, state.discarded_steps
     job.recorder.end(
-        step, job.clock.seconds(), status=status, best=state.best, reason=reason, discarded_steps=discarded
+        step,
+        job.clock.seconds(),
+        status=status,
+        target_met=status == "success" and reached(job.run.recipe.quality.targets, state.last_metrics),
+        best=state.best,
+        reason=reason,
+        discarded_steps=discarded,
     )
     return Ending(status, reason, step, dict(state.best), str(job.folder))

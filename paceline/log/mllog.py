@@ -2,7 +2,7 @@
 
 The order of calls is the order of the lines (closed division, ResNet, ruleset 4.0.0):
 
-    submission, cache_clear, init_start, run_facts, weights_initialization, init_stop, run_start,
+    cache_clear, init_start, submission, run_facts, weights_initialization, init_stop, run_start,
     then for every block of epochs up to an evaluation:
         block_start, (epoch_start, epoch_stop, tracked_stats) for each epoch,
         eval_start, eval_stop, eval_accuracy, block_stop
@@ -69,13 +69,16 @@ class MLLog:
         for name, value in facts.items():
             self._before_run("POINT_IN_TIME", f"submission_{name}", value)
 
-    def cache_clear(self, cleared: bool) -> None:
-        """Whether the system's caches were cleared before this run (a submission must)."""
-        self._before_run("POINT_IN_TIME", "cache_clear", cleared)
+    def cache_clear(self, cleared: bool, *, at: float | None = None) -> None:
+        """Whether the system's caches were cleared before this run (a submission must). at: see init_start"""
+        self._before_run("POINT_IN_TIME", "cache_clear", cleared, at=at)
 
-    def init_start(self) -> None:
-        """Building the model and everything else that touches no training data begins."""
-        self._before_run("INTERVAL_START", "init_start", None)
+    def init_start(self, *, at: float | None = None) -> None:
+        """Opening the data set, building the model and everything else that touches no training data begins.
+
+        at  when it began, seconds since 1970, where the log was not open yet; None: now
+        """
+        self._before_run("INTERVAL_START", "init_start", None, at=at)
 
     def run_facts(self, facts: Mapping[str, Any]) -> None:
         """One line a fact, in the order given: seed, global_batch_size, opt_name, ..."""
@@ -154,9 +157,12 @@ class MLLog:
 
         return self._lines.rewrite(keep)
 
-    def _before_run(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any] | None = None) -> None:
+    def _before_run(
+        self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any] | None = None, *, at: float | None = None
+    ) -> None:
         if not self.started:
-            self._make_line(kind, key, plain(value), dict(metadata or {}), round(self._clock() * 1000))
+            time_ms = round((self._clock() if at is None else at) * 1000)
+            self._make_line(kind, key, plain(value), dict(metadata or {}), time_ms)
 
     def _write(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any]) -> None:
         self._make_line(kind, key, plain(value), dict(metadata), round(self._clock() * 1000))

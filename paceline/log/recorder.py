@@ -38,9 +38,18 @@ class Recorder:
     folder       the run's folder; None on ranks that keep quiet
     resumed_at   the checkpoint's step where the run goes on; None for a fresh run
     evaluated    whether the result of that step's evaluation is in the checkpoint
+    init_began   when this process began to build what the run needs, seconds since 1970
     """
 
-    def __init__(self, folder: Path | None, facts: Facts, *, resumed_at: int | None, evaluated: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        facts: Facts,
+        *,
+        resumed_at: int | None,
+        evaluated: bool = True,
+        init_began: float | None = None,
+    ) -> None:
         self._facts = facts
         self._quiet = folder is None
         self._evaluated = evaluated
@@ -59,11 +68,11 @@ class Recorder:
         self._events.truncate_after(keep, evaluated=evaluated)
         self._mllog.truncate_after(keep, evaluated=evaluated)
         self._board = TensorBoard(folder / "tensorboard", purge_step=resumed_at)
+        self._mllog.cache_clear(False, at=init_began)
+        self._mllog.init_start(at=init_began)
         self._mllog.submission(
             facts.benchmark, org="reference_implementation", division="closed", status="onprem", platform=facts.platform
         )
-        self._mllog.cache_clear(False)
-        self._mllog.init_start()
 
     def say(self, text: str) -> None:
         """A line for people."""
@@ -179,17 +188,21 @@ class Recorder:
         seconds: float,
         *,
         status: str,
+        target_met: bool,
         best: Mapping[str, float],
         reason: str,
         discarded_steps: int = 0,
     ) -> None:
-        """The run ends, one way or another, with the weights after `step` steps; so many were trained past them."""
+        """The run ends, one way or another, with the weights after `step` steps; so many were trained past them.
+
+        target_met  MLPerf's success: a run without a target, or cut short as asked, did its work but has none to show
+        """
         if self._quiet:
             return
         self._ended = True
         facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
         self._write("end", step, seconds, **facts)
-        self._mllog.run_stop("success" if status == "success" else "aborted", step=step)
+        self._mllog.run_stop("success" if target_met else "aborted", step=step)
         self.console.say(f"{status.replace('_', ' ')}: {reason}")
         if discarded_steps:
             self.console.say(f"{discarded_steps:,} steps trained while step {step:,} was being scored are discarded")
@@ -197,7 +210,7 @@ class Recorder:
     def fail(self, step: int, seconds: float, *, best: Mapping[str, float], reason: str) -> None:
         """The run broke; nothing happens when it had ended already."""
         if not self._quiet and not self._ended:
-            self.end(step, seconds, status="failed", best=best, reason=reason)
+            self.end(step, seconds, status="failed", target_met=False, best=best, reason=reason)
 
     def close(self) -> None:
         """Flush and close every log."""

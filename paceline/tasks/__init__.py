@@ -37,33 +37,45 @@ def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
     return Manifest.load(prepare())
 
 
-def open_classification(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Classification:
+def open_classification(
+    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+) -> Classification:
     """Class-folder data, prepared once on each node by its first rank.
 
+    prepared  called when that is done, before anything is opened or built
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_classification(recipe)
     manifest = prepared_once(world, lambda: ensure_prepared(data_root(controls.data, "classes", say), say=say))
+    prepared()
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
-def open_detection(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Detection:
+def open_detection(
+    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+) -> Detection:
     """COCO-style data, prepared once on each node by its first rank.
 
+    prepared  as above
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_detection(recipe)
     manifest = prepared_once(world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say))
+    prepared()
     return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
-def open_instances(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> InstanceSegmentation:
+def open_instances(
+    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+) -> InstanceSegmentation:
     """COCO-style data with masks, prepared once on each node by its first rank.
 
+    prepared  as above
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_instances(recipe)
     manifest = prepared_once(world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say))
+    prepared()
     return InstanceSegmentation(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
@@ -96,17 +108,23 @@ BUILDERS: dict[str, Callable[[Recipe, int], nn.Module]] = {
 }
 
 
-def open_task(recipe: Recipe, controls: Controls, world: World, *, say: Say) -> Task:
+def open_task(
+    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+) -> Task:
     """The recipe's task on the asked data: one of TASKS, or a function like them in a Python file of one's own.
 
+    prepared  called once the data are prepared, before anything is opened or built; a task of one's own may prepare later
     Raises RecipeError for an unknown task, DataError for data that cannot be used.
     """
-    maker = from_file(recipe.task, "task") if is_in_file(recipe.task) else TASKS.get(recipe.task)
+    if is_in_file(recipe.task):
+        prepared()
+        return from_file(recipe.task, "task")(recipe, controls, world, say=say)
+    maker = TASKS.get(recipe.task)
     if maker is None:
         raise RecipeError(
             f"--task {recipe.task}: there is no such task. Known: {', '.join(TASKS)}. One of your own: ./file.py:function"
         )
-    return maker(recipe, controls, world, say=say)
+    return maker(recipe, controls, world, say=say, prepared=prepared)
 
 
 def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:

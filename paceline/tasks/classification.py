@@ -6,7 +6,6 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +175,11 @@ class Classification:
         """Files of the whole global batch of a step."""
         return photos.images_of_step(self.train_numbers, self.recipe.seed, plan, step, self.train.name)
 
-    def spoil(self, batch: Batch) -> Batch:
+    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
         """Black photos of class 0."""
-        return replace(batch, images=torch.zeros_like(batch.images), labels=torch.zeros_like(batch.labels))
+        images = photos.plain_images(plan, self.recipe.input.size)
+        zeros = torch.zeros(len(images), dtype=torch.int64)
+        return Batch(images=images, labels=zeros, indices=zeros).to(device)
 
 
 def read_for_evaluation(data: bytes, name: str, settings: PhotoInput, out: np.ndarray) -> None:

@@ -93,7 +93,6 @@ class InstanceSegmentation:
         kept = self.train_numbers
         self.groups = aspect_groups(self.train.heights[kept], self.train.widths[kept], recipe.input)
         self.most_objects = photos.most_objects(self.wanted, self.train.object_starts)
-        self.worst_shape: Shape | None = None  # known with the plan
         self.facts: Mapping[str, Any] = {
             "root": str(manifest.root_path),
             "manifest": str(manifest.folder),
@@ -137,12 +136,11 @@ class InstanceSegmentation:
         self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool
     ) -> Loader | Repeated:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
-        self.worst_shape = self.largest(plan)
         return photos.train_loader(
             self.train_numbers,
             partial(self.read_train, self.recipe.input.short[0]),
             partial(instance_batch, least=photos.fixed_objects(self.most_objects, place.device)),
-            side=self.worst_shape,
+            side=self.largest(plan),
             seed=self.recipe.seed,
             plan=plan,
             system=system,
@@ -282,34 +280,32 @@ class InstanceSegmentation:
             self.train_numbers, self.recipe.seed, plan, step, self.train.index.name, order=partial(self.order, plan)
         )
 
-    def spoil(self, batch: Batch) -> Batch:
-        """As many photos as in `batch`, grey, of the largest shape of the run and with as many objects as the heads have room for.
+    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
+        """Grey photos of the largest shape of the run and with as many objects as the heads have room for.
 
         What a step on it takes is what any step of the run takes at most, so a run that gets past it does not run out of
         memory over the images that happen to come later.
         """
-        assert isinstance(batch, InstanceBatch) and self.worst_shape is not None
         model = self.recipe.model
-        height, width = self.worst_shape
-        count, side = len(batch), model.mask.canvas + 2
-        slots = batch.labels.shape[1]  # of every batch of the run on an accelerator
-        if batch.labels.device.type == "cpu":
-            slots = slots_for(max(self.most_objects, int(model.roi.samples * model.roi.positive_share)))
-        images = torch.full((count, 3, height, width), 128, dtype=torch.uint8, device=batch.images.device)
-        step = torch.arange(slots, device=images.device)
+        height, width = self.largest(plan)
+        count, side = plan.images_per_forward, model.mask.canvas + 2
+        # On an accelerator as many as every batch has; on a CPU, where batches differ, enough for the heads.
+        most = int(model.roi.samples * model.roi.positive_share) if device.type == "cpu" else 0
+        slots = slots_for(max(self.most_objects, most))
+        step = torch.arange(slots)
         # Boxes of a quarter of the photo's sides in a raster: distinct, inside, and each matched by its own region.
         left, top = (step % 16) * (width * 3 / 4 / 16), (step // 16 % 16) * (height * 3 / 4 / 16)
         boxes = torch.stack((left, top, left + width / 4, top + height / 4), dim=1).expand(count, -1, -1).contiguous()
         return InstanceBatch(
-            images=images.contiguous(memory_format=torch.channels_last),
-            labels=torch.ones(count, slots, dtype=torch.int64, device=images.device),
-            indices=batch.indices,
+            images=photos.plain_images(plan, (height, width), level=128),
+            labels=torch.ones(count, slots, dtype=torch.int64),
+            indices=torch.zeros(count, dtype=torch.int64),
             boxes=boxes,
-            sizes=torch.tensor([[height, width]], device=images.device).expand(count, -1).contiguous(),
-            keys=batch.keys,
-            canvases=torch.ones(count, slots, side, side, dtype=torch.uint8, device=images.device),
-            frames=torch.tensor([0.0, 0.0, 1.0, 1.0], device=images.device).expand(count, slots, -1).contiguous(),
-        )
+            sizes=torch.tensor([[height, width]]).expand(count, -1).contiguous(),
+            keys=torch.arange(count),
+            canvases=torch.ones(count, slots, side, side, dtype=torch.uint8),
+            frames=torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(count, slots, -1).contiguous(),
+        ).to(device)
 
 
 def build_segmenter(recipe: InstanceRecipe, classes: int) -> Segmenter:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -118,6 +119,13 @@ def val_loader(
 def _image_shape(side: int | tuple[int, int]) -> tuple[int, int, int]:
     height, width = (side, side) if isinstance(side, int) else side
     return height, width, 3
+
+
+def plain_images(plan: Plan, side: int | tuple[int, int], *, level: int = 0) -> Tensor:
+    """One forward's images, (images_per_forward, 3, H, W) uint8 in the memory format of a loader's, all of one `level`."""
+    height, width, _ = _image_shape(side)
+    pixels = torch.full((plan.images_per_forward, height, width, 3), level, dtype=torch.uint8)
+    return pixels.permute(0, 3, 1, 2)
 
 
 def samples_of_step(images: int, seed: int, plan: Plan, rank: int, step: int) -> tuple[np.ndarray, np.ndarray]:

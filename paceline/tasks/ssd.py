@@ -6,7 +6,6 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
-from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.batch.detection import DetectionBatch, Objects, detection_batch, slots_for
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.errors import DataError
@@ -207,11 +206,12 @@ class Detection:
         """Files of the whole global batch of a step."""
         return photos.images_of_step(self.train_numbers, self.recipe.seed, plan, step, self.train.index.name)
 
-    def spoil(self, batch: Batch) -> Batch:
-        """Black photos without objects."""
-        assert isinstance(batch, DetectionBatch)
-        images, labels, boxes = (torch.zeros_like(part) for part in (batch.images, batch.labels, batch.boxes))
-        return replace(batch, images=images, labels=labels, boxes=boxes)
+    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
+        """Black photos without objects, with room for as many as any photo has."""
+        images = photos.plain_images(plan, self.recipe.input.size)
+        count, slots = len(images), slots_for(self.most_objects)
+        labels, boxes = torch.zeros(count, slots, dtype=torch.int64), torch.zeros(count, slots, 4)
+        return DetectionBatch(images=images, labels=labels, indices=labels[:, 0], boxes=boxes).to(device)
 
 
 def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:

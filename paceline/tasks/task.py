@@ -130,8 +130,8 @@ class Task(Protocol):
         """Files of the whole global batch of a step."""
         ...
 
-    def spoil(self, batch: Batch) -> Batch:
-        """A batch with neutral content for a step whose result is thrown away, as large as any that this run brings.
+    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
+        """A batch for a step whose result is thrown away: made up without reading an image, as large as any that this run brings.
 
         A task whose batches vary in shape has an attribute `shapes_vary`, true: such a step then comes first in every run.
         """

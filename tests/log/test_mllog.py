@@ -19,9 +19,9 @@ SGD = dict(base_lr=2.0, end_lr=1e-4, poly_power=2, decay_steps=56000, warmup_epo
 
 
 def begin(log: MLLog, kind: str = "lars") -> None:
-    log.submission("resnet", org="example", division="closed", status="onprem", platform="1xCPU")
     log.cache_clear(True)
     log.init_start()
+    log.submission("resnet", org="example", division="closed", status="onprem", platform="1xCPU")
     log.run_facts({"seed": 1, "model_bn_span": 400, "global_batch_size": 3200, "gradient_accumulation_steps": 1})
     log.run_facts(optimiser_facts(kind, **(LARS if kind == "lars" else SGD)))
     log.weights_initialization(["conv1.weight", "fc.bias"])
@@ -110,8 +110,9 @@ def test_the_lines_stand_in_the_published_order(tmp_path):
     log.run_stop("aborted", step=100)
     lines = records(tmp_path / "mllog.txt")
     assert [line["key"] for line in lines] == [
+        *("cache_clear", "init_start"),
         *(f"submission_{name}" for name in ("benchmark", "org", "division", "status", "platform")),
-        *("cache_clear", "init_start", "seed", "model_bn_span", "global_batch_size", "gradient_accumulation_steps"),
+        *("seed", "model_bn_span", "global_batch_size", "gradient_accumulation_steps"),
         *("lars_opt_learning_rate_decay_poly_power", "lars_opt_end_learning_rate", "opt_name", "lars_epsilon"),
         *("lars_opt_weight_decay", "lars_opt_momentum", "lars_opt_base_learning_rate"),
         *("lars_opt_learning_rate_warmup_epochs", "lars_opt_learning_rate_decay_steps"),

@@ -154,3 +154,6 @@ def test_a_recipe_that_is_not_an_mlperf_one_writes_a_log_too(tmp_path, capsys, m
     told = {record["key"]: record["value"] for record in records(tmp_path / "run" / "mllog.txt")}
     assert told["opt_name"] == "sgd" and told["sgd_opt_base_learning_rate"] == 0.1
     assert told["opt_learning_rate_warmup_epochs"] == 0.5 and told["run_stop"] is None
+    # Done as asked, which is exit code 0; MLPerf's success is a target that was met, and there was none.
+    stop = records(tmp_path / "run" / "mllog.txt")[-1]
+    assert (stop["key"], stop["metadata"]["status"]) == ("run_stop", "aborted")

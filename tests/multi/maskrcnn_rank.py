@@ -174,7 +174,7 @@ def memory(data: Path, tried: bool) -> list[int]:
         take = TrainStep(state, plan, run.system, torch.device("cpu"))
         peaks = [peak()]
         if tried:
-            take.discard([task.spoil(batches[0])])
+            take.discard([task.warm_up_batch(plan, place.device)])
         peaks.append(peak())
         for batch in batches:
             take([batch], lr=0.02, previous_lr=0.02)

@@ -129,6 +129,7 @@ def test_killed_between_the_checkpoint_that_met_the_target_and_the_end_event_it_
     run = trainer.finished(trainer.folder / "met", flags)
     met = last_event(run)
     assert met["status"] == "success" and met["step"] < STEPS
+    assert mllog(run)[-1] == ("run_stop", None, {"status": "success", "step_num": met["step"]})
     copy = interrupted_copy(run, "met-and-killed", met["step"])
     trainer.finished(copy, flags)
     assert_same_run(copy, run)

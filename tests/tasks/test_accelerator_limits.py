@@ -69,7 +69,7 @@ def test_the_step_tried_first_on_an_accelerator_has_the_shapes_of_a_run_s_steps(
     place = Place(0, 1, torch.device("meta"), 1)
     with task.train_loader(plan, System(), place, first=0, one_batch=False) as loader:
         _, (batch, *_) = next(loader)
-    tried = task.spoil(batch)
+    tried = task.warm_up_batch(plan, place.device)
     for name in ("labels", "boxes", "canvases", "frames", "sizes", "keys"):
         assert getattr(tried, name).shape == getattr(batch, name).shape, name
 
