@@ -23,6 +23,7 @@ from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
 from paceline.job import Job
+from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
 from paceline.run_folder import STOP_FILE, FinishedError, nearest_folder
@@ -92,9 +93,11 @@ def run_training(request: Request) -> Ending:
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
     try:
         with (
+            lasting_output() as output,
             open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
             set_up(request, launch, world) as job,
         ):
+            output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
             ending = loop(job)
             job.write_report()
             return ending

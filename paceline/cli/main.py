@@ -1,6 +1,6 @@
 """The command line's front door: picks the verb, turns errors into one message and an exit code.
 
-Only the standard library is imported here, so that --help and a mistyped verb answer at once.
+Nothing heavy is imported here, so that --help and a mistyped verb answer at once.
 Exit codes: 0 target reached, or no target and the asked work done; 1 ended without reaching the target; 2 user error;
 3 failed; 75 interrupted and resumable.
 """
@@ -18,6 +18,7 @@ from types import ModuleType
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
+from paceline.log.output import lasting_output
 
 # Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`.
 VERBS = {
@@ -33,6 +34,9 @@ VERBS = {
     "doctor": "say what this machine has and what is missing",
 }
 
+# These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
+WORKERS = ("train", "predict", "preview", "prepare", "report", "convert")
+
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 
 
@@ -40,10 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code."""
     settle_environment()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with lasting_output() as output:
+        if not words or words[0] not in WORKERS:
+            output.quiet_pipe = True  # `paceline show ... | head` is no accident
+            output.goes_on = "what this command prints is lost"
+        code = _outcome(words)
+        output.flush()  # here, where the loss of a short text is noticed
+        told = output.lost is None or isinstance(output.lost, BrokenPipeError) or not output.quiet_pipe
+        return code if told else code or FAILED
+
+
+def _outcome(words: Sequence[str]) -> int:
+    """Carry out one command; -> its exit code, whatever happened."""
     try:
-        code = _carry_out(words)
-        sys.stdout.flush()  # here, where a reader that went away can still be noticed
-        return code
+        return _carry_out(words)
     except UserError as problem:
         complain(f"paceline: {problem}", problem)
         return USER_ERROR
@@ -52,10 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
-    except BrokenPipeError:
-        # The reader of our output went away (`paceline show ... | head`): nothing to report, and stdout cannot be flushed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception:
         print(printable(traceback.format_exc()), end="", file=sys.stderr)
         return FAILED

@@ -2,7 +2,8 @@
 
 As a program (`zygote.py MODULE`) it imports MODULE, reads jobs from stdin, one JSON object a line, and answers each with
 two lines: its ranks' process ids, and, when all have ended, their exit codes. Each rank calls MODULE.main(). As a module
-it offers `Zygote`, the test's side of that conversation. A rank's stdout and stderr go to one file.
+it offers `Zygote`, the test's side of that conversation. A rank's stdout and stderr go to one file; the variables STDOUT
+and STDERR of its environment name others.
 """
 
 from __future__ import annotations
@@ -135,9 +136,9 @@ def _fork_rank(module: ModuleType, environ: dict[str, str], out: str, arguments:
     code = 1
     try:
         os.setpgid(0, group)
-        with open(out, "w") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
+        for number, variable in ((1, "STDOUT"), (2, "STDERR")):
+            with open(out, "a") as file, open(environ.get(variable, os.devnull), "w") as other:
+                os.dup2((other if variable in environ else file).fileno(), number)
         os.environ.update(environ)
         sys.argv = [f"{module.__name__}.py", *arguments]
         code = module.main() or 0
