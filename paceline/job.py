@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from paceline.checkpoint.writer import CheckpointWriter
+from paceline.config.errors import UserError
 from paceline.config.run import Run, seconds_in
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.evaluate import run_inference
+from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Recorder
 from paceline.metrics.target import in_words
@@ -130,7 +132,8 @@ class Job:
 
     def fail(self, reason: str) -> None:
         """Write the `end` event of a run that broke, unless it has one."""
-        self.recorder.fail(self.state.step, self.clock.seconds(), best=self.state.best, reason=reason)
+        with suppress(UserError):  # the folder itself may be what is gone, and the reason says more
+            self.recorder.fail(self.state.step, self.clock.seconds(), best=self.state.best, reason=reason)
 
     def explain_non_finite(self, step: int, means: dict[str, float]) -> str:
         """Write down what is needed to look at a non-finite loss, and say it in a line."""
@@ -138,27 +141,40 @@ class Job:
         facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
         bundle = self.folder / f"non-finite-step-{step:06d}.json"
         if self.world.is_main:
-            bundle.write_text(json.dumps(facts, indent=2))
+            try:
+                bundle.write_text(json.dumps(facts, indent=2))
+            except OSError as error:
+                raise cannot_write(bundle, error) from error
         return (
             f"the loss of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. "
             "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
         )
 
     def write_predictions(self, step: int, result: Evaluation) -> None:
-        """RUN/predictions/step-N.json, whole or not at all: what the report's pictures are made of."""
+        """RUN/predictions/step-N.json, whole or not at all: what the report's pictures are made of.
+
+        Raises UserError where it cannot be written.
+        """
         file = self.folder / "predictions" / f"step-{step:06d}.json"
-        file.parent.mkdir(exist_ok=True)
         part = file.with_name(f".{file.name}.part")
-        with part.open("w") as out:
-            out.writelines(json_in_pieces({"step": step, **result.predictions}))
-        os.replace(part, file)
+        try:
+            file.parent.mkdir(exist_ok=True)
+            with part.open("w") as out:
+                out.writelines(json_in_pieces({"step": step, **result.predictions}))
+            os.replace(part, file)
+        except OSError as error:
+            raise cannot_write(file, error) from error
 
     def write_report(self) -> None:
         """RUN/report.html, on rank 0."""
         if self.world.is_main:
             from paceline.report.page import write_report
 
-            self.recorder.say(f"report: {write_report(self.folder)}")
+            try:
+                page = write_report(self.folder)
+            except OSError as error:
+                raise cannot_write(self.folder / "report.html", error) from error
+            self.recorder.say(f"report: {page}")
 
 
 def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:

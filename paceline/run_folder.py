@@ -184,11 +184,18 @@ def open_run_folder(name: str, out: str, world: World) -> Iterator[RunFolder]:
         answer = json.dumps({"path": str(path), "saved": saved})
     facts = json.loads(from_main(world, answer, "run-folder"))
     folder = RunFolder(Path(facts["path"]), facts["saved"], world.is_main)
+
+    def take_away(_: object = None) -> None:
+        """Nothing half-made stays behind."""
+        if made and not (folder.path / "run.json").exists():
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+    if world.watch is not None:
+        world.watch.before_exit.append(take_away)  # another rank was refused, and this process is about to leave
     try:
         yield folder
     except BaseException:
-        if made and not (folder.path / "run.json").exists():
-            shutil.rmtree(folder.path, ignore_errors=True)  # nothing half-made stays behind
+        take_away()
         raise
     finally:
         if lock is not None:

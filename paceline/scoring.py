@@ -7,7 +7,6 @@ ranks agree, and a run is the same whether its scores come early or late.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from dataclasses import replace
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.tasks.task import Evaluation, Score, Task
+from paceline.threads import Thread, failure_in_thread
 
 
 class Scoring:
@@ -31,14 +31,12 @@ class Scoring:
         self.seconds = 0.0  # how long rank 0's scoring took, once it is done
         self._world, self._key = world, f"evaluation/{key}"
         self._found: Evaluation | None = None
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._thread: Thread | None = None
         packed = world.gather_bytes(score.pack())
         if packed is not None:
             # A daemon: a run that fails meanwhile does not wait for a score that nobody will read.
-            self._thread = threading.Thread(
-                target=self._run, args=(task, packed, keep), name="paceline-scoring", daemon=True
-            )
+            self._thread = Thread(target=self._run, args=(task, packed, keep), name="paceline-scoring", daemon=True)
             self._thread.start()
 
     def _run(self, task: Task, packed: list[bytes], keep: Callable[[Evaluation], None] | None) -> None:
@@ -50,7 +48,7 @@ class Scoring:
                 found = replace(found, predictions={})
             self._found = found
         except BaseException as error:  # raised again where the result is asked for
-            self._error = error
+            self._error = failure_in_thread(error)
         self.seconds = time.monotonic() - began
 
     def result(self) -> Evaluation:

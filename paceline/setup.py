@@ -25,6 +25,7 @@ from paceline.config.printable import printable
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
+from paceline.dist.failure import is_echo
 from paceline.dist.launcher import Launch
 from paceline.dist.world import World
 from paceline.job import Job
@@ -42,6 +43,7 @@ from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
+from paceline.shortage import check_addresses, failures_in_words
 from paceline.state import Meters, State
 from paceline.tasks import open_task
 from paceline.tasks.memory import images_that_fit
@@ -108,6 +110,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
+        check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
         place = Place(world.rank, world.world, world.device, threads["loader"])
         make_exact(controls.exact)
         resumed = run_folder.load(run, say)
@@ -138,9 +141,11 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
                 try:
-                    yield job
+                    with failures_in_words(run):
+                        yield job
                 except Exception as error:
-                    job.fail(f"{type(error).__name__}: {error}".splitlines()[0])
+                    if world.watch is None or not is_echo(error):  # else the watch is about to say whose end it echoes
+                        job.fail(f"{type(error).__name__}: {error}".splitlines()[0])
                     raise
         finally:
             recorder.close()

@@ -28,6 +28,7 @@ from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
 from paceline.run_folder import STOP_FILE, FinishedError, nearest_folder
 from paceline.setup import Request, set_up
+from paceline.shortage import failures_in_words
 from paceline.step import TrainStep
 from paceline.trace import Tracer
 
@@ -95,6 +96,7 @@ def run_training(request: Request) -> Ending:
         with (
             lasting_output() as output,
             open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
+            failures_in_words(),
             set_up(request, launch, world) as job,
         ):
             output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"

@@ -13,12 +13,12 @@ import paceline
 
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
-    {"config", "batch", "boxes"},
+    {"config", "batch", "boxes", "threads"},
     {"dist", "log"},
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},
-    {"state", "provenance", "machine", "scoring", "loss_groups"},
+    {"state", "provenance", "machine", "scoring", "loss_groups", "shortage"},
     {"trained", "run_folder", "alike"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job"},

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,8 @@ from paceline.checkpoint.retention import check_space, doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import restore_replaced, revise_facts, save_checkpoint, sync_folder
 from paceline.config.errors import UserError
+from paceline.log.lines import cannot_write
+from paceline.threads import Thread, failure_in_thread
 
 __all__ = ["CheckpointWriter", "check_space"]
 
@@ -77,8 +78,8 @@ class CheckpointWriter:
     def __init__(self, folder: Path, *, keep: int = 2, keep_every: int | None = None):
         self._folder, self._keep, self._keep_every = folder, keep, keep_every
         self._host = _HostCopy()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._thread: Thread | None = None
+        self._error: Exception | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in folder.iterdir():
@@ -138,10 +139,11 @@ class CheckpointWriter:
                 if self._error is None:
                     work()
             except BaseException as error:  # raised again in the training thread
-                self._error = error
+                self._error = failure_in_thread(error)
 
-        self._thread = threading.Thread(target=run, name="paceline-checkpoint")
-        self._thread.start()
+        thread = Thread(target=run, name="paceline-checkpoint")
+        thread.start()
+        self._thread = thread  # one that could not be started is nothing to wait for
 
     def _write(self, step: int, snapshot: Snapshot, arrived: torch.cuda.Event | None) -> None:
         if arrived is not None:
@@ -189,6 +191,8 @@ def _remove(path: Path) -> None:
 
 def _as_user_error(folder: Path, error: OSError) -> UserError:
     where = error.filename or folder
+    if isinstance(error, FileNotFoundError):
+        return cannot_write(Path(where), error)
     return UserError(
         f"{where}: the checkpoint could not be written ({error.strerror or error}). "
         f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --out."

@@ -45,7 +45,7 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Thing]], kind: type[Thing
         thing = maker() if callable(maker) else maker
     except UserError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         if not own:
             raise
         raise RecipeError(f"{name}: calling it fails ({type(problem).__name__}: {problem}).") from problem

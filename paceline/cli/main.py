@@ -18,6 +18,7 @@ from types import ModuleType
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
+from paceline.log.last_words import have_last_words
 from paceline.log.output import lasting_output
 
 # Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`.
@@ -43,6 +44,7 @@ USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code."""
     settle_environment()
+    have_last_words()
     words = list(sys.argv[1:] if arguments is None else arguments)
     with lasting_output() as output:
         if not words or words[0] not in WORKERS:
@@ -66,8 +68,13 @@ def _outcome(words: Sequence[str]) -> int:
         return INTERRUPTED
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
-    except Exception:
-        print(printable(traceback.format_exc()), end="", file=sys.stderr)
+    except Exception as error:
+        from paceline.shortage import shortage
+
+        if (short := shortage(error)) is not None:
+            complain(f"paceline: {short}", short)
+        else:
+            print(printable(traceback.format_exc()), end="", file=sys.stderr)
         return FAILED
 
 

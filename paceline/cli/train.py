@@ -11,6 +11,7 @@ from paceline.cli.saved import saved_request
 from paceline.cli.voice import say, speaks
 from paceline.config.errors import RecipeError
 from paceline.config.run import Controls, check_controls
+from paceline.log.last_words import have_last_words
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
@@ -46,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.setup import Request
     from paceline.train import run_training
 
+    have_last_words()
     request = Request(
         name=asked.name,
         recipe=asked.recipe,

@@ -1,11 +1,16 @@
 """Errors a user can mend. The command line prints their text alone and exits with 2; anything else is a bug or a failed run.
 
+The exception is a Shortage: nothing that the user gave is wrong, so it ends a run as failed, in a sentence all the same.
 A message names what is wrong (file or flag), why, and the next step, in that order.
 """
 
 
 class UserError(Exception):
     """Bad input: one clear message, no traceback, exit code 2."""
+
+
+class Shortage(Exception):
+    """The machine ran out of memory or threads: one message, no traceback, exit code 3."""
 
 
 class RecipeError(UserError):

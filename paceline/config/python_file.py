@@ -41,7 +41,7 @@ def from_file(where: str, noun: str) -> Any:
     sys.modules[spec.name] = module  # dataclasses in the file look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise RecipeError(f"{where}: {path} does not import ({type(problem).__name__}: {problem}).") from problem
     if not hasattr(module, attribute):
         raise RecipeError(f"{where}: {path} has no {noun} {attribute!r}.")

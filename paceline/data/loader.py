@@ -27,6 +27,7 @@ from torch import Tensor
 from paceline.batch.batch import Batch
 from paceline.config.errors import DataError
 from paceline.config.printable import printable
+from paceline.threads import Thread, failure_in_thread
 
 # A read that takes longer is named, again after as long; a mount that fails over is back within some minutes.
 SAY_SECONDS = 60.0
@@ -149,7 +150,7 @@ class Loader:
         self._at: list[tuple[int, float] | None] = [None] * threads
 
         self._changed = threading.Condition()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._stopping = False
         # One more than prefetched: the consumer holds one while it works.
         self._ring = [_Slot() for _ in range(prefetch + 1)]
@@ -162,11 +163,16 @@ class Loader:
         self._position = 0
 
         # Daemons, so that an interpreter that dies of something else is not kept alive by a forgotten loader.
-        self._threads = [
-            threading.Thread(target=self._work, args=(i,), name=f"loader-{i}", daemon=True) for i in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [Thread(target=self._work, args=(i,), name=f"loader-{i}", daemon=True) for i in range(threads)]
+        started: list[threading.Thread] = []
+        try:
+            for thread in self._threads:
+                thread.start()
+                started.append(thread)
+        except RuntimeError:  # the machine gives no more threads
+            self._threads = started
+            self.close()
+            raise
 
     def __enter__(self) -> Loader:
         return self
@@ -249,7 +255,7 @@ class Loader:
                 self._finish(slot, stop - start)
         except BaseException as error:  # the consumer raises it
             with self._changed:
-                self._error = self._error or error
+                self._error = self._error or failure_in_thread(error)
                 self._stopping = True
                 self._changed.notify_all()
 

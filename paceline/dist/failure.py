@@ -23,10 +23,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from paceline.config.errors import UserError
+from paceline.config.errors import Shortage, UserError
 from paceline.config.printable import one_line
 from paceline.dist.messages import Messages
 from paceline.dist.roll_call import name_ranks
+from paceline.threads import Thread
 
 FAILED_EXIT, USER_EXIT = 3, 2
 # These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.
@@ -111,18 +112,21 @@ class Watch:
             time.sleep(LINGER_SECONDS)  # the talker ends this process when it reads who was first
         self._reporting = True
         code = USER_EXIT if isinstance(error, UserError) else FAILED_EXIT
-        if code == USER_EXIT:
+        if isinstance(error, UserError | Shortage):
             text = f"{error}"
         else:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
         print(f"rank {self._rank} (of {self._world}) failed:\n{text}", file=sys.stderr, flush=True)
-        if code == FAILED_EXIT:
+        if not isinstance(error, UserError | Shortage):
             text = traceback.format_exception_only(type(error), error)[-1].strip()
         self._publish(self._rank, text, code)
         self._wait_for_readers(self._rank)
         self._stop.set()
         # Threads that never end (a loader's, a communicator's) must not keep a failed process.
-        threading.Thread(target=_exit_after, args=(LINGER_SECONDS, code), daemon=True).start()
+        try:
+            Thread(target=_exit_after, args=(LINGER_SECONDS, code), daemon=True).start()
+        except RuntimeError:  # it may be the want of threads that failed
+            _exit_after(0, code)
         return code
 
     def _talk(self) -> None:
@@ -193,9 +197,10 @@ class Watch:
         # Every rank says why it ends: which of a host's ranks are left to say it, nobody knows.
         print(f"rank {self._rank}: ending, because {reason}", file=sys.stderr, flush=True)
         for callback in self.before_exit:
-            helper = threading.Thread(target=callback, args=(reason,), daemon=True)
-            helper.start()
-            helper.join(LINGER_SECONDS)
+            helper = Thread(target=callback, args=(reason,), daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread to be had: it is only an event that nobody writes
+                helper.start()
+                helper.join(LINGER_SECONDS)
         if not store_lost:
             with contextlib.suppress(RuntimeError):  # its host may leave any moment now
                 if not self._serves:

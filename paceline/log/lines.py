@@ -29,7 +29,7 @@ class LineFile:
             path.touch()
             self.torn = _cut_torn_tail(path)
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise cannot_write(path, error) from error
 
     def append(self, line: str, *, durable: bool = False) -> None:
         """Write one line (without its newline). `durable` waits until the disk has it."""
@@ -40,14 +40,14 @@ class LineFile:
                 if durable:
                     os.fsync(file.fileno())
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
 
     def lines(self) -> list[str]:
         """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises UserError."""
         try:
             content = self.path.read_bytes()
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         return content.decode(errors="surrogateescape").split("\n")[:-1]
 
     def rewrite(self, keep: Callable[[str], bool]) -> int:
@@ -62,7 +62,7 @@ class LineFile:
                 os.fsync(file.fileno())
             os.replace(part, self.path)
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         return len(lines) - len(kept)
 
 
@@ -87,8 +87,9 @@ def name_lines(numbers: Sequence[int]) -> str:
     return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
 
 
-def _cannot_write(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"{path}: cannot write: {error.strerror or error}.\n"
-        "Free some space or make the folder writable, then give the same command again: an unfinished run resumes."
-    )
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """What to say where a file of a run cannot be written."""
+    remedy = "Free some space or make the folder writable, then give the same command again: an unfinished run resumes."
+    if isinstance(error, FileNotFoundError):
+        remedy = "The run's folder was removed while the run was using it; the same command starts anew."
+    return UserError(f"{path}: cannot write: {error.strerror or error}.\n{remedy}")

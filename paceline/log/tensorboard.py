@@ -1,10 +1,13 @@
 """TensorBoard as one more reader of the events: the same numbers as events.jsonl, written live.
 
+What is written here is in events.jsonl too, so a file that cannot be written ends nothing: it is said once.
 train/loss, train/lr, ... and eval/top1, eval/box_ap, ... over the optimiser step.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +32,12 @@ class TensorBoard:
 
             # TensorBoard hides steps >= purge_step; the checkpoint's own step stays.
             purge = None if purge_step is None else purge_step + 1
-            self._writer = SummaryWriter(str(folder), purge_step=purge)
+            others = set(threading.enumerate())
+            self._writer: Any = SummaryWriter(str(folder), purge_step=purge)
+        self._lost = False
+        # Its thread writes the file, and hands an error of that over to the next call here; it need not print it too.
+        self._threads = set(threading.enumerate()) - others
+        self._hook, threading.excepthook = threading.excepthook, self._on_thread_error
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Add one event as written to events.jsonl; kinds other than train and eval have nothing to draw."""
@@ -39,12 +47,31 @@ class TensorBoard:
             values = metrics_of(event)
         else:
             return
-        for name, value in values.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._writer.add_scalar(f"{event['event']}/{name}", value, event["step"])
-        if event["event"] == "eval":
-            self._writer.flush()  # TensorBoard's own two minutes are longer than a small run
+        if self._lost:
+            return
+        try:
+            for name, value in values.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self._writer.add_scalar(f"{event['event']}/{name}", value, event["step"])
+            if event["event"] == "eval":
+                self._writer.flush()  # TensorBoard's own two minutes are longer than a small run
+        except OSError as error:
+            self._lose(error)
 
     def close(self) -> None:
         """Write what is pending and close the file; a second call does nothing."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._lose(error)
+        if threading.excepthook == self._on_thread_error:
+            threading.excepthook = self._hook
+
+    def _lose(self, error: OSError) -> None:
+        if not self._lost:
+            self._lost = True
+            print(f"paceline: TensorBoard's file cannot be written ({error.strerror or error})", file=sys.stderr)
+
+    def _on_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
+        if arguments.thread not in self._threads:
+            self._hook(arguments)

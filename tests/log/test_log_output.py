@@ -52,7 +52,7 @@ def test_the_loss_is_said_once_and_later_lines_are_dropped(replaced):
 
 
 def test_a_thread_that_prints_and_the_live_line_of_a_terminal_are_not_ended_by_it(replaced):
-    out, err = replaced()
+    _out, err = replaced()
     ended = []
     with lasting_output():
         thread = threading.Thread(target=lambda: ended.append([print("many words", n) for n in range(9)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from contextlib import contextmanager
@@ -105,6 +106,58 @@ def built_slowly_classification(recipe, controls, world, *, say):
         return build(device)
 
     task.build = build_slowly
+    return task
+
+
+def troubled() -> Recipe[ResNetModel, PhotoInput]:
+    """The small recipe, in whose input path and scorer something happens (see `troubled_classification`)."""
+    return replace(small(), task=f"{__file__}:troubled_classification")
+
+
+def troubled_classification(recipe, controls, world, *, say):
+    """Classification in which, on the last rank, what the file RUN.trouble says happens, as long as it is there.
+
+    "leave read", "leave score"  sys.exit(0) where a photo is read, or a score made
+    "memory"                     a photo asks for more memory than any machine has
+    "addresses"                  this process gets no more addresses once training has read 60 photos
+    "addresses at once"          100 MiB more than it has when the task is opened
+    """
+    import torch
+
+    from paceline.tasks import open_classification
+
+    task = open_classification(recipe, controls, world, say=say)
+    order = Path(f"{controls.out}.trouble")
+    here = world.rank == world.world - 1
+    read_train, summarise = task.read_train, task.summarise
+    photos = 0
+
+    def limit(more: int) -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+
+    def ordered() -> str:
+        return order.read_text() if here and order.exists() else ""
+
+    def read(epoch, index, out):
+        nonlocal photos
+        photos += 1
+        if ordered() == "leave read" and photos > 30:
+            sys.exit(0)
+        if ordered() == "memory" and photos > 60:
+            torch.empty(2**50)
+        if ordered() == "addresses" and photos == 60:
+            limit(0)
+        return read_train(epoch, index, out)
+
+    def score(packed):
+        if order.exists() and order.read_text() == "leave score":
+            sys.exit(0)
+        return summarise(packed)
+
+    if ordered() == "addresses at once":
+        limit(100 * 2**20)
+    task.read_train, task.summarise = read, score
     return task
 
 
