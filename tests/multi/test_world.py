@@ -70,7 +70,7 @@ def test_without_rank_0_the_others_say_which_address_they_tried(zygote, tmp_path
 
 
 def test_a_rank_0_that_dies_in_the_roll_call_is_named_by_those_who_came(zygote, tmp_path, port):
-    job = zygote.start(tmp_path, [by_hand(rank, 3, port) for rank in (0, 1)], "talk")
+    job = zygote.start(tmp_path, [by_hand(rank, 3, port, TMPDIR=str(tmp_path)) for rank in (0, 1)], "talk")
     wait_until(lambda: _is_there(port, 1), "rank 1 in the roll call")
     job.send(signal.SIGKILL, rank=0)
     ended = job.wait()
