@@ -135,7 +135,7 @@ class Job:
         with suppress(UserError):  # the folder itself may be what is gone, and the reason says more
             self.recorder.fail(self.state.step, self.clock.seconds(), best=self.state.best, reason=reason)
 
-    def explain_non_finite(self, step: int, means: dict[str, float]) -> str:
+    def explain_non_finite(self, step: int, means: dict[str, float], what: Literal["loss", "gradient"] = "loss") -> str:
         """Write down what is needed to look at a non-finite loss, and say it in a line."""
         files = self.task.images_of_step(self.run.plan, step)
         facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
@@ -146,7 +146,7 @@ class Job:
             except OSError as error:
                 raise cannot_write(bundle, error) from error
         return (
-            f"the loss of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. "
+            f"the {what} of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. "
             "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
         )
 

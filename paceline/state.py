@@ -132,6 +132,11 @@ class State:
         }
         return Snapshot(tensors, {**own_facts, **facts})
 
+    def is_finite(self) -> bool:
+        """Whether every weight and running statistic of this rank is a finite number; waits for the device."""
+        tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
+        return bool(torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()) if tensors else True
+
     def judgement(self, seconds: float) -> dict[str, Any]:
         """The facts that an evaluation's result changes, in a checkpoint saved before it was known too."""
         return {

@@ -19,6 +19,7 @@ from paceline.config.errors import UserError
 from paceline.config.plan import ema_at, lr_at
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls
+from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
@@ -158,14 +159,15 @@ def loop(job: Job) -> Ending:
                     return ending
                 if vote.reason != "time budget":
                     state.evaluation_pending = job.evaluation_due()
-                    save(job)
+                    if (ending := save(job)) is not None:
+                        return ending
                     return finish(job, "interrupted", f"stopped by a {vote.reason}; the same command goes on from here")
                 job.end_here(f"time budget {job.run.controls.time_budget} used up")
             if job.evaluation_due():
                 if (ending := evaluate_now(job, step_once, vote)) is not None:
                     return ending
-            elif job.save_due():
-                save(job)
+            elif job.save_due() and (ending := save(job)) is not None:
+                return ending
     raise AssertionError("the evaluation after the last step ends every run")
 
 
@@ -197,7 +199,8 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
     state = job.state
     if not state.evaluation_pending:  # else the run was resumed from the very checkpoint
         state.evaluation_pending = True
-        save(job)
+        if (ending := save(job)) is not None:
+            return ending
     if not job.begin_evaluation(step_once.autocast, vote):
         return finish(job, "interrupted", "stopped inside an evaluation; the same command goes on with it")
     goes_on = job.run.system.score_beside and state.step < job.last_step
@@ -248,8 +251,17 @@ def end_after_evaluation(job: Job) -> tuple[Status, str] | None:
     return None
 
 
-def save(job: Job) -> None:
-    """Write a checkpoint in the background; all ranks call it, rank 0 writes."""
+def save(job: Job) -> Ending | None:
+    """Write a checkpoint in the background; all ranks call it, rank 0 writes. The ending where the weights are not finite.
+
+    Losses are read once an interval: without this look a checkpoint between two readings could hold what no run can go on from.
+    """
+    state = job.state
+    if smallest(job.world, int(state.is_finite())) == 0:
+        means, bad_step = state.meters.read(job.world)
+        what = "gradient" if bad_step is None else "loss"
+        reason = job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what)
+        return finish(job, "failed", reason)
     snapshot = job.state.snapshot(job.world, job.clock.seconds(), job.checkpoint_facts)
     if job.writer is not None:
         job.writer.wait()

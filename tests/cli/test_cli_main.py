@@ -13,6 +13,7 @@ import pytest
 from tiny_runs import TINY, command, make_photos, refused, train, without_report
 
 import paceline
+from paceline.checkpoint.read import load_checkpoint
 from paceline.cli import main as front_door
 from paceline.cli.flags import _flags_of
 from paceline.cli.main import VERBS, main
@@ -135,6 +136,20 @@ def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeyp
     if status == "failed":
         bundle = json.loads(next((tmp_path / "run").glob("non-finite-step-*.json")).read_text())
         assert len(bundle["images"]) == 8 and last["reason"].count("is not finite") == 1
+
+
+def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_are_no_numbers(
+    photos, tmp_path, capsys, monkeypatch
+):
+    without_report(monkeypatch)
+    run = tmp_path / "run"
+    ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--save-every", "1", "--log-every", "50", "--steps", "20"]
+    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *ruin)
+    assert said.code == 3 and "is not finite" in said.out + said.err, said
+    assert next(run.glob("non-finite-step-*.json"))
+    for step in (run / "checkpoints").glob("step-*"):
+        for name, tensor in load_checkpoint(step).tensors["model"].items():
+            assert not tensor.is_floating_point() or tensor.isfinite().all(), (step, name)
 
 
 def test_an_interrupt_is_75_and_a_bug_is_3_with_its_traceback(capsys, monkeypatch):
