@@ -18,6 +18,8 @@ import numpy as np
 # Grid points along a pixel's side, and the one from which the step to the next crosses the column's middle.
 FINE = 5
 _BEFORE_MIDDLE = 2
+# Pixels. Corners further away are moved to here: their products still fit into 64 bits.
+FAR = 2.0**28
 
 
 class Crossings(NamedTuple):
@@ -45,7 +47,7 @@ def crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) 
     if not len(points):
         return Crossings(*np.zeros((3, 0), np.int64))
     # As C converts, towards 0.
-    corners = np.trunc(FINE * points + 0.5).astype(np.int64)
+    corners = np.trunc(FINE * np.clip(points, -FAR, FAR) + 0.5).astype(np.int64)
     stops = np.cumsum(lengths)
     following = np.arange(1, len(corners) + 1)
     following[stops - 1] = stops - lengths

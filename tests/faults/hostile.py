@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import socket
 import sys
 import tempfile
@@ -70,10 +69,14 @@ def check_message(message: str, says: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case through the command line. seconds: of the processor, user and system"""
+    """What came of a case through the command line.
+
+    mebibytes  that the process had resident at its most, torch and all
+    seconds    of the processor, user and system
+    """
 
     kind: str  # refused, taken, or what is wrong
-    mebibytes: float  # more than the process had before
+    mebibytes: float
     seconds: float
 
 
@@ -82,7 +85,6 @@ def through_the_command_line(family: Family, name: str, folder: Path, limit_seco
     change, says = family.cases[name]
     family.good(folder)
     change(folder)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryFile("w+b") as said:
         child = os.fork()
         if child == 0:
@@ -100,7 +102,7 @@ def through_the_command_line(family: Family, name: str, folder: Path, limit_seco
         said.seek(0)
         text = said.read().decode("utf-8", "backslashreplace")
     kind = _kind(os.waitstatus_to_exitcode(status), text, says)
-    return Outcome(kind, max(0.0, (used.ru_maxrss - before) / 1024), used.ru_utime + used.ru_stime)
+    return Outcome(kind, used.ru_maxrss / 1024, used.ru_utime + used.ru_stime)
 
 
 def _carry_out(words: list[object], out: int) -> None:

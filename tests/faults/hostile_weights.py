@@ -172,6 +172,7 @@ def scripted(folder: Path) -> None:
 NO_PTH = "not a readable weight file|more than tensors"
 NO_TENSORS = "not a readable safetensors file"
 NO_PICKLE = "not a readable pickle"
+NOT_FINITE = "no finite numbers|neither the MLPerf"
 NO_ARRAY = "not a plain numpy array"
 
 CASES: dict[str, Case] = {
@@ -203,8 +204,8 @@ CASES: dict[str, Case] = {
     "4 GiB in an archive of kilobytes": (archive(16 << 20, says=4 * GIB), "would unpack to 4,096"),
     "64 MiB of zeros in 64 KiB": (archive(64 << 20), "would unpack to 64"),
     "archive of something else": (lambda folder: zipfile.ZipFile(folder / "w.pth", "w").writestr("a", "b"), NO_PTH),
-    "not a number": (lambda folder: saved(state(**{"bn1.bias": torch.full((4,), torch.nan)}))(folder), "no finite numbers"),
-    "infinite": (lambda folder: saved(state(**{"bn1.bias": torch.full((4,), torch.inf)}))(folder), "no finite numbers"),
+    "not a number": (saved(lambda: state(**{"bn1.bias": torch.full((4,), torch.nan)})), NOT_FINITE),
+    "infinite": (saved(lambda: state(**{"bn1.bias": torch.full((4,), torch.inf)})), NOT_FINITE),
     "sparse tensor": (saved(lambda: state(a=torch.ones(3).to_sparse())), "no plain tensor|UserWarning"),
     "complex tensor": (saved(lambda: state(a=torch.ones(3, dtype=torch.complex64))), "no plain tensor"),
     "four bytes that say they are a tebibyte": (saved(lambda: {"a": torch.zeros(1).expand(1 << 38)}), "more than 2 GiB"),
