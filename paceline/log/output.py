@@ -82,6 +82,7 @@ def lasting_output() -> Iterator[Lasting]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        out.goes_on = ""  # whoever still holds it has nothing more to say of its loss
         sys.stdout, sys.stderr = kept
 
 
