@@ -19,6 +19,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Its assertions, too, show what they compared; before anybody imports it.
+pytest.register_assert_rewrite("small_run")
+
 ROOT = Path(__file__).resolve().parents[1]
 # A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
 NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount")

@@ -28,7 +28,7 @@ from paceline.bench.input_contenders import Take, bare_decode
 from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import make_plan
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
 from paceline.data.decode import Decoder, require_decoder
 from paceline.data.manifest import Manifest
@@ -87,7 +87,7 @@ def instance_task(manifest: Manifest, settings: InstanceInput) -> InstanceSegmen
     """The training task with this input."""
     recipe = Recipe(
         task="maskrcnn", model=MaskRCNNModel(), input=settings, target_data="coco", global_batch=BATCH,
-        images_seen=STEPS * BATCH, bn_span=1,
+        images_seen=STEPS * BATCH, bn_span=1, quality=Quality(unit="run"),
     )  # fmt: skip
     return InstanceSegmentation(recipe, manifest)
 

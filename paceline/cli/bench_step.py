@@ -43,9 +43,7 @@ class Flags:
     rounds: int = 5  # rounds; every contender is timed once in each
     seconds: float = 4.0  # a contender's share of a round, at least one step
     compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
-    precision: str = (
-        ""  # fp32, bf16, fp16, or several: bf16,fp16; empty = the system's; ssd, maskrcnn: fp32 and the system's
-    )
+    precision: str = ""  # fp32, bf16, fp16 or several, as bf16,fp16; empty = the system's (ssd, maskrcnn: fp32 too)
     matrix: int = 2048  # ssd, maskrcnn: side of the matrix product that gives the machine's ceiling
     threads: int = 0  # maskrcnn: threads that compute on a CPU; 0 = as torch has it
     data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-pytest.register_assert_rewrite("small_run")
-
-from small_run import Trainer  # noqa: E402
-from zygote import Zygote  # noqa: E402
+from small_run import Trainer
+from zygote import Zygote
 
 
 @pytest.fixture(scope="session")
