@@ -14,7 +14,6 @@ import pytest
 import torch
 from small_run import (
     CLASSES,
-    LONG_EVALUATION,
     ROOT,
     VAL_EACH,
     Trainer,
@@ -40,8 +39,9 @@ from paceline.trained import open_trained
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 VAL_IMAGES = CLASSES * VAL_EACH
-# Two evaluations of seconds each: a run lasts until whoever starts it is asked to stop it.
-FLAGS = f"--save-every 100 --log-every 2 {LONG_EVALUATION} --eval-every 15"
+# Evaluations long enough that a run lasts until whoever started it is asked to stop it.
+EVALUATION = "--input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15"
+FLAGS = f"--save-every 100 --log-every 2 {EVALUATION}"
 
 
 @pytest.fixture(scope="module")
