@@ -40,9 +40,9 @@ def checkpoints() -> Iterator[Fault]:
     """The newest checkpoint is left aside by name, and the older one taken; links are put right."""
     family = "damaged checkpoint"
 
-    def fallen_back(name: str, *damage: str, workload: str = "resnet50", ranks: int = 1, short: bool = False) -> Fault:
+    def fallen_back(name: str, *damage: str, workload: str = "resnet50", ranks: int = 1) -> Fault:
         rounds = (Round(damage=damage, says=SKIPPED),)
-        return Fault(name, family, workload, ranks, "resumed", rounds, begun=True, short=short)
+        return Fault(name, family, workload, ranks, "resumed", rounds, begun=True)
 
     for name, damage in NEWEST:
         yield fallen_back(name, damage)
@@ -50,8 +50,7 @@ def checkpoints() -> Iterator[Fault]:
         for seed in range(1, count + 1):
             share = Random(f"bit {workload} {file} {seed}").random()
             name = f"seed {seed}: one bit of {file.partition('/')[2]} at {share:.0%}"
-            short = (workload, file, seed) == ("resnet50", "newest/index.json", 1)
-            yield fallen_back(name, f"flip {file} {share:.6f}", workload=workload, short=short)
+            yield fallen_back(name, f"flip {file} {share:.6f}", workload=workload)
     yield fallen_back("a tensor file cut", "cut newest/ranks.safetensors", ranks=2)
     yield fallen_back("one bit of index.json", "flip newest/index.json 0.4", workload="ssd", ranks=2)
     for name, damage in (
@@ -88,8 +87,7 @@ def run_files() -> Iterator[Fault]:
         *((f"seed {seed}: one bit", f"flip run.json {Random(f'run {seed}').random():.6f}", "run.json") for seed in (1, 2, 3)),
     ):  # fmt: skip
         rounds = (Round("refused", damage=(damage,), says=(says,)), Round(damage=("restore",)))
-        short = name == "seed 1: one bit"
-        yield Fault(name, family, "resnet50", 1, "refused", rounds, begun=True, short=short)
+        yield Fault(name, family, "resnet50", 1, "refused", rounds, begun=True)
     rounds = (Round("refused", damage=("flip run.json 0.5",), says=("run.json",)), Round(damage=("restore",)))
     for workload, ranks in (("ssd", 1), ("maskrcnn", 1), ("resnet50", 2)):
         yield Fault("one bit", family, workload, ranks, "refused", rounds, begun=True)
@@ -111,8 +109,7 @@ def logs() -> Iterator[Fault]:
         torn = "torn" in name
         rounds = (Round(damage=(damage,), says=() if torn else (f"{damage.split()[1]}.*left out",)),)
         outcome = "unaffected" if torn else "resumed"
-        short = "forged result" in name
-        yield Fault(name, family, "resnet50", 1, outcome, rounds, begun=True, lost_events=lost, short=short)
+        yield Fault(name, family, "resnet50", 1, outcome, rounds, begun=True, lost_events=lost)
     rounds = (Round("refused", damage=("folder events.jsonl",), says=("events.jsonl",)), Round(damage=("restore",)))
     yield Fault("events.jsonl is a folder", family, "resnet50", 1, "refused", rounds, begun=True)
     family = "left behind by a killed process"
@@ -140,7 +137,7 @@ def misuse() -> Iterator[Fault]:
         ("maskrcnn", 1, "another seed", "--seed 9", "seed"),
     ):
         rounds = (Round("refused", flags=flags, says=(says,)), Round())
-        yield Fault(name, family, workload, ranks, "refused", rounds, begun=True, short=name == "another width")
+        yield Fault(name, family, workload, ranks, "refused", rounds, begun=True)
     rounds = (Round("refused", damage=("lock",), says=("another process",)), Round())
     for workload, ranks in (("resnet50", 1), ("ssd", 2)):
         yield Fault("another process holds it", family, workload, ranks, "refused", rounds, begun=True)
@@ -185,12 +182,4 @@ def strangers() -> Iterator[Fault]:
         says = () if key == "suspicious" else ("(?i)ignor",)
         for workload in ("resnet50", "ssd") if key == "failed" else ("resnet50",):
             rounds = (Round(strikes=strikes, says=says),)
-            yield Fault(
-                name,
-                family,
-                workload,
-                2,
-                "unaffected",
-                rounds,
-                short=name == "failed, no JSON" and workload == "resnet50",
-            )
+            yield Fault(name, family, workload, 2, "unaffected", rounds)

@@ -65,7 +65,7 @@ class Fault:
     lost_events: int = 0  # so many were damaged, and are left out
     saves: bool = False  # the stop leaves a checkpoint that the undisturbed run has not
     report: bool = False  # the report is written too
-    short: bool = False  # in the suite; all others only with --nightly
+    short: bool = False  # in the suite; all others, what other tests hold already among them, only with --nightly
 
     @property
     def row(self) -> str:
