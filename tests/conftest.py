@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """--dist loadgroup: the tests of a file stay together too, and share what its fixtures made."""
-    from xdist.scheduler import LoadGroupScheduling
+    """--dist loadgroup: the tests of a file stay together and share what its fixtures made; so do the files of a group.
 
-    class GroupsAndFiles(LoadGroupScheduling):
+    A group is read from the files: pytest-xdist 3.8 writes it into test ids, which pytest 9.2 takes no notice of.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupsAndFiles(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            group = super()._split_scope(nodeid)
-            return group if group != nodeid else nodeid.split("::", maxsplit=1)[0]
+            return group_of(config.rootpath / nodeid.split("::", maxsplit=1)[0])
 
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -60,9 +64,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupsAndFiles(config, log)
 
 
+@cache
+def group_of(file: Path) -> str:
+    """The group that a file's marks name, or the file itself, a group of its own."""
+    marked = re.search(r'xdist_group\("(\w+)"\)', file.read_text())
+    return marked[1] if marked else str(file)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # What takes longest comes first, so that no process is left alone with it at the end; first of all the one long group.
-    items.sort(key=lambda item: (item.get_closest_marker("xdist_group") is None, item.path.parent.name not in HEAVY))
+    items.sort(key=lambda item: (group_of(item.path) == str(item.path), item.path.parent.name not in HEAVY))
     if not config.getoption("--nightly"):
         for item in items:
             if item.get_closest_marker("nightly"):

@@ -50,12 +50,45 @@ def test_in_ci_a_skip_is_a_failure_unless_nothing_could_be_installed(tmp_path, c
     (tmp_path / "test_all.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text(MODULE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    nightly: long\n")
-    environ = {**os.environ, "CI": ci, "PYTHONPATH": str(Path(__file__).parent), "PACELINE_TEST_DATA": "/nowhere"}
-    environ.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["--continue-on-collection-errors", "--rootdir", str(tmp_path), *flags, str(tmp_path)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert ended in done.stdout, done.stdout + done.stderr
+    flags = [*flags, "-p", "no:xdist", "--continue-on-collection-errors"]
+    said = run_pytest(tmp_path, *flags, CI=ci, PACELINE_TEST_DATA="/nowhere")
+    assert ended in said, said
+
+
+def run_pytest(folder: Path, *flags: str, **more: str) -> str:
+    """What pytest says of the tests in a folder, with this suite's conftest.py."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environ |= {"PYTHONPATH": str(Path(__file__).parent), **more}
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", folder, *flags]
+    done = subprocess.run([*command, folder], env=environ, capture_output=True, text=True, cwd=folder, check=False)
+    return done.stdout + done.stderr
+
+
+WHERE = """
+import os
+import pytest
+
+{mark}
+
+@pytest.mark.parametrize("number", range(8))
+def test_where(number):
+    with open("where.txt", "a") as file:
+        file.write(f"{{__name__}} {{os.environ['PYTEST_XDIST_WORKER']}}\\n")
+"""
+
+
+@pytest.mark.parametrize("group", ["clock"])
+def test_a_file_stays_in_one_process_and_so_do_the_files_of_a_group(tmp_path, group):
+    for number in range(6):
+        mark = f'pytestmark = pytest.mark.xdist_group("{group}")' if number in (0, 2, 5) else ""
+        (tmp_path / f"test_{number}.py").write_text(WHERE.format(mark=mark))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    nightly: long\n")
+    said = run_pytest(tmp_path, "-n", "2", "--dist", "loadgroup")
+    assert "48 passed" in said, said
+    places = set((tmp_path / "where.txt").read_text().splitlines())
+    assert len(places) == 6  # a file, a place
+    assert len({place.split()[1] for place in places if place.split()[0] in ("test_0", "test_2", "test_5")}) == 1
+    assert len({place.split()[1] for place in places}) == 2
 
 
 def test_a_shared_run_that_a_test_changed_is_named(tmp_path):
