@@ -119,7 +119,7 @@ def machines() -> Iterator[Fault]:
         yield Fault("ulimit -v reached", family, workload, ranks, "resumed", rounds)
     for workload, ranks in (("resnet50", 1), ("resnet50", 2), ("ssd", 1)):
         rounds = (Round("refused", (Strike("step 7", "remove-run", 0),), says=("No such file|is gone|deleted",)),)
-        yield Fault("deleted in training", "run folder", workload, ranks, "resumed", rounds)
+        yield Fault("deleted in training", "run folder", workload, ranks, "refused", rounds)
     # Bits follow the number of compute threads, here automatic: two on the two cores that the run began with.
     family = "threads and cores at resume"
     unset = (Strike("start", "environ OMP_NUM_THREADS="),)
