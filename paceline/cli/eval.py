@@ -1,4 +1,7 @@
-"""`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks."""
+"""`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks.
+
+Also `paceline eval WEIGHTS --recipe NAME --data DIR`: a file of weights that no run of ours made.
+"""
 
 from __future__ import annotations
 
@@ -8,95 +11,113 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from paceline.cli.choose import choose_system
+from paceline.cli.choose import choose_recipe, choose_system
+from paceline.cli.eval_table import per_class, table
 from paceline.cli.flags import parse
 from paceline.cli.saved import Named, saved_count, saved_recipe
 from paceline.cli.voice import say
-from paceline.config.errors import DataError, UserError
+from paceline.config.classification import PhotoInput
+from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
+from paceline.config.python_file import is_in_file
+from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, check_controls, fill, saved_system
 from paceline.config.system import System
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.data.manifest import Manifest
+    from paceline.dist.world import World
+    from paceline.tasks.task import Task
+
+# The flags that change a recipe's model.detect, and so what is scored.
+DETECT = ("score_above", "iou", "candidates", "keep")
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder
-    data: str = ""  # data set to score on; empty = the run's own
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder; or a file of weights, with --recipe
+    data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
+    split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
+    images: str = ""  # folder of photos to score on, with --annotations
+    annotations: str = ""  # COCO JSON of --images
     checkpoint: str = "best"  # best, last, all or step-N
-    limit_val: int = 0  # use only N validation images, evenly spread; 0 = as the run did
+    limit_val: int = (
+        0  # use only N images, evenly spread; 0 = all of --data, or of the run's own as many as the run did
+    )
     batch: int = 0  # images in one forward; 0 = as the run did
+    score_above: float | None = None  # objects: smallest score that counts; None = the recipe's
+    iou: float | None = (
+        None  # objects: overlap above which the better of two boxes of a class stays; None = the recipe's
+    )
+    candidates: int | None = None  # objects: boxes that enter suppression; None = the recipe's
+    keep: int | None = None  # objects: most of an image; None = the recipe's
     system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
     json: bool = False  # print one JSON object a checkpoint
     out: str = ""  # also write the predictions to this JSON file
     task: str = ""  # a task of your own, ./file.py:function: the one that the run was trained with
-    recipe: str = ""  # its recipe, ./file.py:function, where that is in another file
+    recipe: str = ""  # its recipe, ./file.py:function, where that is in another file; for weights: the recipe they fit
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether other data than the run's own is scored."""
+        return bool(self.data or self.split or self.images or self.annotations)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is scored: a run, or the weights in a file."""
+
+    recipe: Recipe
+    facts: Mapping[str, Any] | None  # run.json's; None for weights
+    system: System
+    data: str  # the run's own data set
+    limit_val: int  # images that the run scored of it; 0 = all
+    checkpoints: Sequence[str]
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
-    flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint.")
-    if flags.limit_val < 0 or flags.batch < 0:
-        raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
-    if flags.out and flags.checkpoint == "all":
-        raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    named = Named(flags.recipe, flags.task, f"paceline eval {shlex.quote(str(flags.run))}")
-    _, recipe, facts = saved_recipe(flags.run, named)
-    saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
-    check_controls(saved)
-    most = saved_count(facts, "images_per_forward")
+    flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
+    _check(flags)
+    subject = _weights(flags) if flags.run.is_file() and flags.run.suffix != ".json" else _run(flags)
 
     from paceline.alike import data_facts, request_facts
-    from paceline.checkpoint.layout import list_steps, step_name
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
     from paceline.machine import autocast_for, choose_device, set_threads
-    from paceline.tasks import open_task
     from paceline.tasks.task import Place
-    from paceline.trained import open_trained
 
-    system = _system(flags.run, facts, flags.system)
-    names = [flags.checkpoint]
-    if flags.checkpoint == "all":
-        names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
-        if not names:
-            raise UserError(f"{flags.run}: this run has no checkpoint yet.")
+    system, recipe = subject.system, subject.recipe
     launch = read_launch(os.environ)
     device = choose_device(system, launch.local_rank, launch.local_world)
-    controls = Controls(data=flags.data or saved.data, limit_val=flags.limit_val or saved.limit_val)
+    limit = flags.limit_val or (0 if flags.elsewhere else subject.limit_val)
+    controls = Controls(data=flags.data or subject.data, limit_val=limit)
     alike = None
     if launch.world > 1:
-        alike = request_facts("eval", recipe, system, controls, checkpoint=flags.checkpoint, batch=flags.batch)
+        asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
+        alike = request_facts("eval", recipe, system, controls, **asked)
     with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world:
         tell = say if world.is_main else _silent
         threads = set_threads(system, world, tell)
-        try:
-            task = open_task(recipe, controls, world, say=tell)
-        except UserError as problem:
-            if flags.data or not saved.data:
-                raise
-            raise DataError(
-                f"{flags.run}: its run.json names the data set {saved.data!r}; name another with --data DIR. {problem}"
-            ) from None
+        task = _open(flags, subject, controls, world, tell)
         world.agree(data_facts(task), "data")
-        check_classes(task.classes, facts, flags.data)
         place = Place(world.rank, world.world, device, threads["loader"])
-        batch = flags.batch or evaluation_batch(most, task.val_images, world.world)
-        for name in names:
-            trained = open_trained(
-                flags.run, checkpoint=name, device=device, recipe=recipe, build=lambda: task.build(device)
-            )
+        for name in subject.checkpoints:
+            model, label, step = _model(flags, subject, name, task, device)
             result = evaluate(
-                trained.model,
+                model,
                 task,
                 key=name,
-                batch=batch,
+                batch=flags.batch or _batch(subject, task, world.world),
                 system=system,
                 place=place,
                 world=world,
@@ -104,31 +125,152 @@ def run(arguments: Sequence[str]) -> int:
             )
             if not world.is_main:
                 continue
-            found = {"checkpoint": trained.checkpoint, "step": trained.step, "images": result.images, **result.metrics}
+            found = {"checkpoint": label, "step": step, "images": result.images, **result.metrics}
             if flags.json:
-                print(json.dumps(found))
+                print(json.dumps({**found, "per_class": per_class(result.predictions)}))
             else:
-                for line in f"{trained.checkpoint}  {_numbers(result.metrics)}  ({result.images:,} images)".split("\n"):
+                say(f"{label}  {result.images:,} images of {_where(flags, task)}")
+                for line in table(result):
                     say(line)
             if flags.out:
-                _write(flags.out, {"step": trained.step, **result.predictions})
+                _write(flags.out, {"step": step, **result.predictions})
     return 0
 
 
-def _numbers(metrics: Mapping[str, float]) -> str:
-    """Every metric with its value; where boxes and masks were scored, a line for each."""
-    box, mask = ([name for name in metrics if name.startswith(f"{what}_")] for what in ("box", "mask"))
-    lines = [box, mask] if box and mask else [list(metrics)]
-    return "\n  ".join("  ".join(f"{name} {metrics[name]:.4f}" for name in line) for line in lines)
+def _check(flags: Flags) -> None:
+    if flags.limit_val < 0 or flags.batch < 0:
+        raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
+    if flags.out and flags.checkpoint == "all":
+        raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
+    if flags.split and not flags.data:
+        raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
 
-def check_classes(classes: Sequence[str], facts: Mapping[str, Any], data: str) -> None:
-    """The data's classes must be the run's, in the same order.
+def _run(flags: Flags) -> Subject:
+    """A run folder."""
+    named = Named(flags.recipe, flags.task, f"paceline eval {shlex.quote(str(flags.run))}")
+    _, recipe, facts = saved_recipe(flags.run, named)
+    saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
+    check_controls(saved)
+    saved_count(facts, "images_per_forward")
+    names = [flags.checkpoint]
+    if flags.checkpoint == "all":
+        from paceline.checkpoint.layout import list_steps, step_name
+
+        names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
+        if not names:
+            raise UserError(f"{flags.run}: this run has no checkpoint yet.")
+    system = _system(flags.run, facts, flags.system)
+    return Subject(_detecting(recipe, flags), facts, system, saved.data, saved.limit_val, names)
+
+
+def _weights(flags: Flags) -> Subject:
+    """A file of weights, in the network that --recipe describes."""
+    if not flags.recipe:
+        raise UserError(
+            f"{flags.run}: this is a file. Weights do not say what network they are of; name a recipe that does:\n"
+            f"  paceline eval {shlex.quote(str(flags.run))} --recipe ssd --data DIR"
+        )
+    recipe = choose_recipe(flags.recipe)
+    return Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), "", 0, ["weights"])
+
+
+def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
+    """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
+    changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
+    if changes and not hasattr(recipe.model, "detect"):
+        raise RecipeError(
+            f"--{next(iter(changes))[13:].replace('_', '-')}: {recipe.task} finds no objects to suppress."
+        )
+    return override(recipe, changes)
+
+
+def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
+    from paceline.tasks import open_task
+
+    recipe = subject.recipe
+    if flags.elsewhere and is_in_file(recipe.task) and (flags.split or flags.annotations or flags.images):
+        raise UserError("--split, --images, --annotations: a task of your own opens its data itself. Use --data DIR.")
+    try:
+        manifest = None
+        if flags.elsewhere and not is_in_file(recipe.task):
+            manifest = _held_out(flags, subject, world, tell)
+        task = open_task(recipe, controls, world, say=tell, manifest=manifest)
+    except RecipeError as problem:  # the checks of a recipe name its own flags
+        raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
+    except UserError as problem:
+        if flags.elsewhere or not subject.data:
+            raise
+        raise DataError(
+            f"{flags.run}: its run.json names the data set {subject.data!r}; name another with --data DIR. {problem}"
+        ) from None
+    if subject.facts is not None and manifest is None:
+        check_classes(task, subject.facts, controls.data)
+    return task
+
+
+def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manifest:
+    """The data to score on, prepared once on each node, in the run's classes."""
+    from paceline.data.scored_as import scored_as
+    from paceline.prepare.held_out import HeldOut, ensure_held_out
+    from paceline.tasks import prepared_once
+
+    kind = "class-folder" if isinstance(subject.recipe.input, PhotoInput) else "boxes"
+    wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)
+    manifest = prepared_once(world, lambda: ensure_held_out(wanted, kind, say=tell))
+    return manifest if subject.facts is None else scored_as(manifest, subject.facts)
+
+
+def _model(flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any) -> tuple[nn.Module, str, int]:
+    """-> the model in eval mode, what its weights are called, and the steps behind them (0 where nobody knows)."""
+    if subject.facts is None:
+        return _with_weights(task, flags, device), str(flags.run), 0
+    from paceline.trained import open_trained
+
+    trained = open_trained(
+        flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, build=lambda: task.build(device)
+    )
+    return trained.model, trained.checkpoint, trained.step
+
+
+def _with_weights(task: Task, flags: Flags, device: Any) -> nn.Module:
+    """Raises CheckpointError for weights that leave a part of the network as it was drawn: a score would mean nothing."""
+    from paceline.config.errors import CheckpointError
+
+    model = task.build(device)
+    report = task.load_weights(model, flags.run)
+    # What counts steps is no weight.
+    lacking = [name for name in (*report.missing, *report.reinitialised) if not name.endswith("num_batches_tracked")]
+    if lacking:
+        raise CheckpointError(
+            f"{flags.run}: {len(lacking)} tensors of {flags.recipe} on this data's {len(task.classes)} classes are not in it "
+            f"({', '.join(lacking[:3])}, ...), so it cannot be scored. Name the recipe and the data that it was trained for."
+        )
+    return model.eval()
+
+
+def _batch(subject: Subject, task: Task, world: int) -> int:
+    """Images in one forward, as the run did; for weights, as training would."""
+    if subject.facts is not None:
+        return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.val_images, world)
+    from paceline.tasks.memory import images_that_fit
+
+    most = images_that_fit(task.memory(subject.system), subject.system)
+    return evaluation_batch(min(most, subject.recipe.global_batch), task.val_images, world)
+
+
+def _where(flags: Flags, task: Task) -> str:
+    return flags.annotations or str(task.facts.get("root", flags.data))
+
+
+def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:
+    """The data's classes must be the run's, in the same order; of class folders, those of the folders.
 
     Raises DataError naming the difference.
     """
-    now, then = list(classes), list(facts["classes"])
-    if now == then:
+    now, then = list(task.classes), list(facts["classes"])
+    folders = task.facts.get("class_folders")
+    if now == then or (folders is not None and folders == facts["data"].get("class_folders")):
         return
     missing, extra = sorted(set(map(str, then)) - set(now)), sorted(set(now) - set(map(str, then)))
     raise DataError(

@@ -138,6 +138,10 @@ def open_boxes(manifest: Manifest, split: str) -> BoxSplit:
             f"Prepare the data again:  {prepare_again(manifest)}"
         )
     found = {name: array for name, array in arrays.items() if array is not None}
+    if manifest.relabel is not None:
+        found["classes"] = np.array((-1, *manifest.relabel), np.int32)[found["classes"]] + 1
+        if not found["classes"].all():  # of crowd regions alone, which no count of objects has
+            raise DataError(f"{manifest.root_path}: it has crowd regions of classes that the run does not know.")
     return BoxSplit(
         index=index,
         names=manifest.classes,

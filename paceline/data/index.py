@@ -130,6 +130,8 @@ def open_split(manifest: Manifest, split: str) -> Index:
         required = {name: arrays[name] for name in (*RECORD_ARRAYS, *NAME_ARRAYS)}
     except KeyError as error:
         raise DataError(f"{manifest.folder}: its index lacks the array {error} of {split}. {remedy}") from None
+    if manifest.relabel is not None and manifest.kind == "class-folder":
+        required["labels"] = np.array(manifest.relabel, np.int32)[required["labels"]]
     whole_files = len(required["name_starts"]) - 1 == len(required["files"])
     return Index(
         root=manifest.root_path,

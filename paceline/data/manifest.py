@@ -108,6 +108,13 @@ class Manifest:
     category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
     request: dict[str, Any] | None = None  # what prepare was asked for, to do it again
     notes: tuple[str, ...] = ()  # what was noticed, for people
+    # Not part of the file either: class -> its number in the run that is scored on this data, 0.. (-1: has no objects).
+    relabel: tuple[int, ...] | None = None
+
+    @property
+    def learnt(self) -> str:
+        """The split that training reads. A set that is only scored on has none; its own stands in, and no run begins on it."""
+        return "train" if "train" in self.splits else "val"
 
     @property
     def root_path(self) -> Path:
@@ -132,7 +139,7 @@ class Manifest:
     def save(self) -> Path:
         """Write `folder`/manifest.json, whole or not at all. Raises OSError."""
         record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
-        del record["folder"]
+        del record["folder"], record["relabel"]
         if self.kind == "class-folder":
             for name in BOX_FIELDS:
                 del record[name]

@@ -81,6 +81,22 @@ def prepare_boxes(
     return _prepare_source(source, request, choose_place(source.root, out), workers, progress)
 
 
+def prepare_one_split(source: BoxSource, place: Path) -> Manifest:
+    """Verify the images of a source that has val alone, and write manifest and index to `place`.
+
+    Raises DataError for every flaw of annotations or images.
+    """
+    request = BoxRequest(layout=source.layout)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        return _write(source, request, place, dict(source.splits["val"].names), [], "paceline eval ...", None, None)
+    except OSError as error:
+        raise DataError(
+            f"{place}: the index cannot be written here ({error.strerror or error}). "
+            "Name another cache folder:  PACELINE_CACHE=DIR"
+        ) from None
+
+
 def ensure_boxes_prepared(
     root: Path,
     *,
@@ -111,6 +127,8 @@ def ensure_boxes_prepared(
         if manifest.request is None:
             why = "its manifest is one of class folders, not of boxes"
             continue
+        if "train" not in manifest.splits:
+            raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
         stale = check_fresh(manifest)
         if stale is None:
             return path.parent

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,10 +15,10 @@ from typing import Literal
 from paceline.config.errors import DataError
 from paceline.data.freshness import is_inside
 from paceline.prepare.annotations import Annotations
-from paceline.prepare.coco_json import find_coco, read_coco
+from paceline.prepare.coco_json import find_coco, find_coco_split, read_coco
 from paceline.prepare.listing import some
 from paceline.prepare.voc import is_voc, read_voc
-from paceline.prepare.yolo import is_yolo, read_yolo
+from paceline.prepare.yolo import is_yolo, read_yolo, yolo_splits
 
 Layout = Literal["coco", "voc", "yolo"]
 Splits = dict[str, Annotations]
@@ -76,6 +76,32 @@ def read_files(images: Path, annotations: Path, val_images: Path | None, val_ann
     return _read_json(Path(os.path.commonpath([path for pair in pairs.values() for path in pair])), pairs)
 
 
+def read_single_json(images: Path, annotations: Path) -> BoxSource:
+    """One COCO JSON and its photos, as a set that is only scored on. Raises DataError as `read_coco` does."""
+    return _read_json(Path(os.path.commonpath([images, annotations])), {"val": (annotations, images)})
+
+
+def read_one_split(root: Path, names: Sequence[str]) -> BoxSource:
+    """The first split of `root` that has one of these names, as "val" and alone.
+
+    Raises DataError where there is none, or its files contradict themselves.
+    """
+    if (pair := find_coco_split(root, names)) is not None:
+        return _read_json(root, {"val": pair})
+    if is_yolo(root):
+        key = next((name for name in names if name in yolo_splits(root)), None)
+        if key is None:
+            raise DataError(f"{root}: data.yaml names no {' nor '.join(names)}. Name another with --split.")
+        return _yolo(root, *read_yolo(root, key))
+    if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
+        return _voc(root, *read_voc(root, names))
+    raise DataError(
+        f"{root}: no annotations of {' nor '.join(names)} found in it. Wanted: a COCO JSON such as "
+        f"annotations/instances_{names[0]}.json or {names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
+        "Or name the files:  --images DIR --annotations FILE"
+    )
+
+
 def _read_json(root: Path, pairs: dict[str, tuple[Path, Path]]) -> BoxSource:
     splits, notes = {}, []
     for split, (file, images) in pairs.items():
@@ -95,13 +121,19 @@ def _read_coco_folder(root: Path) -> BoxSource:
 
 
 def _read_voc_folder(root: Path) -> BoxSource:
-    splits, notes = read_voc(root)
+    return _voc(root, *read_voc(root))
+
+
+def _voc(root: Path, splits: Splits, notes: list[str]) -> BoxSource:
     patterns = ("**/*.xml", "**/ImageSets/Main/*.txt")
     return BoxSource("voc", root, splits, notes, {split: patterns for split in splits})
 
 
 def _read_yolo_folder(root: Path) -> BoxSource:
-    splits, notes = read_yolo(root)
+    return _yolo(root, *read_yolo(root))
+
+
+def _yolo(root: Path, splits: Splits, notes: list[str]) -> BoxSource:
     places = {"**/*.txt", "*.yaml", "*.yml"}
     for found in splits.values():
         labels = found.images_folder.parts

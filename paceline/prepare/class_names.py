@@ -9,6 +9,7 @@ from pathlib import Path
 from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import tidy_name
+from paceline.data.manifest import Manifest
 
 MOST_BYTES = 64 << 20
 
@@ -34,6 +35,14 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
         return tuple(tidy_name(str(name)) for name in found)
     except ValueError as error:
         raise DataError(f"{path}: one of its names cannot be used: {error}. Correct it.") from None
+
+
+def names_changed(manifest: Manifest) -> str | None:
+    """None where the readable names in a manifest of class folders are those of its data set now, else one line."""
+    if manifest.kind != "class-folder":
+        return None  # the names of boxes are in the annotations, which are compared as files
+    now = read_class_names(manifest.root_path, manifest.classes)
+    return None if now == manifest.class_names else f"{manifest.root_path}: its readable class names changed"
 
 
 def tidy_class_name(given: object, blame: Callable[[str], Exception]) -> str:

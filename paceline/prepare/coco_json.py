@@ -17,6 +17,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
+from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.class_names import first_twice, tidy_class_name
 from paceline.prepare.listing import VAL_FOLDERS, some
@@ -54,6 +56,40 @@ def find_coco(root: Path) -> dict[str, tuple[Path, Path]]:
         if here:
             found[split] = (here[0] / ROBOFLOW, here[0])
     return found if "train" in found else {}
+
+
+def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | None:
+    """-> (JSON, folder of its images) of the first of `names` that is there in one of the layouts above.
+
+    Also taken are a JSON directly in `root`, and the only JSON there is, whatever its name; None where there is none.
+    Raises DataError where several could be meant, or the images are not there.
+    """
+    for folder in (*(root / name for name in names), root):
+        if (folder / ROBOFLOW).is_file():
+            return folder / ROBOFLOW, folder
+    files = [file for place in (root / "annotations", root) for file in sorted(place.glob("*.json"))]
+    files = [file for file in files if file.name not in (MANIFEST, "classes.json")]
+    for name in names:
+        called = [file for file in files if re.fullmatch(rf"(instances_)?{name}([-_.]?\d.*|[-_.].*)?", file.stem)]
+        called = [file for file in called if file.stem.startswith("instances_")] or called
+        called = [file for file in called if file.stem.endswith("2017")] or called
+        if len(called) > 1:
+            raise DataError(
+                f"{root}: several could be meant ({some(file.name for file in called)}). "
+                "Name the files:  --images DIR --annotations FILE"
+            )
+        if called:
+            return called[0], _images_beside(root, called[0])
+    if len(files) == 1 and not _SPLIT_FILE.fullmatch(files[0].name):
+        return files[0], _images_beside(root, files[0])
+    return None
+
+
+def _images_beside(root: Path, file: Path) -> Path:
+    """The folder of a JSON's images; `root` where no folder is called as they are."""
+    name = file.stem.removeprefix("instances_")
+    tried = (root / name, root / "images" / name, root / "images")
+    return next((folder for folder in tried if folder.is_dir()), root)
 
 
 def read_coco(path: Path, images_folder: Path) -> tuple[Annotations, list[str]]:

@@ -31,7 +31,7 @@ from paceline.data.manifest import (
     prepare_command,
 )
 from paceline.prepare import journal, verify
-from paceline.prepare.class_names import read_class_names
+from paceline.prepare.class_names import names_changed, read_class_names
 from paceline.prepare.imagenet import check_flat_val, check_imagenet, official_wnids
 from paceline.prepare.inspection import Inspection, inspect_files
 from paceline.prepare.listing import TRAIN_FOLDER, Listing, SplitListing, check_classes, list_class_folders
@@ -95,7 +95,8 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
             why = "its manifest is one of boxes, not of class folders"
             source = manifest.root_path
             continue
-        stale = check_fresh(manifest)
+        _refuse_without_train(manifest)
+        stale = check_fresh(manifest) or names_changed(manifest)
         if stale is None:
             return path.parent
         why, source = f"its manifest is out of date: {stale}", manifest.root_path
@@ -109,6 +110,23 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
     place = cache_place(source)
     say(f"{source}: {why}; verifying its {listing.images:,} images once (kept in {place})")
     return prepare_folder(source, out=place).folder
+
+
+def _refuse_without_train(manifest: Manifest) -> None:
+    if "train" not in manifest.splits:
+        raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
+
+
+def prepare_listing(listing: Listing, place: Path) -> Manifest:
+    """Verify the files of a listing and write manifest and index to `place`. Raises DataError as `prepare_folder` does."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        return _prepare(listing, place, "any", None, "refuse", None)
+    except OSError as error:
+        raise DataError(
+            f"{place}: the index cannot be written here ({error.strerror or error}). "
+            "Name another cache folder:  PACELINE_CACHE=DIR"
+        ) from None
 
 
 def _list(root: Path, expect: Expect) -> Listing:
@@ -159,7 +177,7 @@ def _prepare(
     for key, split in listing.splits.items():
         splits[key], arrays[key] = _split(listing.root, split, names, found, range(first, first + split.images))
         first += split.images
-    classes = tuple(listing.splits["train"].classes)
+    classes = tuple(next(iter(listing.splits.values())).classes)
     manifest = Manifest(
         kind="class-folder",
         expect=expect,

@@ -42,7 +42,7 @@ class Listing:
     """Both splits of one root."""
 
     root: Path
-    splits: dict[str, SplitListing]  # "train" and "val"
+    splits: dict[str, SplitListing]  # "train" and "val"; "val" alone where it is only scored on
 
     @property
     def images(self) -> int:
@@ -66,7 +66,7 @@ def list_class_folders(root: Path) -> Listing:
         raise DataError(
             f"{root}: both {val[0]}/ and {val[1]}/ are there; which one is meant? Rename or remove the other."
         )
-    return Listing(root, {"train": _list_split(root / TRAIN_FOLDER), "val": _list_split(root / val[0])})
+    return Listing(root, {"train": list_split(root / TRAIN_FOLDER), "val": list_split(root / val[0])})
 
 
 def check_classes(listing: Listing) -> None:
@@ -96,7 +96,8 @@ def some(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _list_split(folder: Path) -> SplitListing:
+def list_split(folder: Path) -> SplitListing:
+    """FOLDER/CLASS/*.jpg. Opens no file. Raises DataError as `list_class_folders` does."""
     top = list_folder(folder)
     if top.images:
         raise DataError(

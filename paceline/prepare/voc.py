@@ -20,7 +20,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -69,13 +70,14 @@ def is_voc(root: Path) -> bool:
         return False
 
 
-def read_voc(root: Path) -> tuple[dict[str, Annotations], list[str]]:
+def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotations], list[str]]:
     """-> the splits ("train", and "val" where there is one), and notes on what was decided, for people.
 
+    only  names of one split, the first that is there is read as "val"; where none is, all of `root` is that split
     Raises DataError naming the files where there is no XML file, one cannot be read, or the sets name what is not there.
     """
     root = _devkit(root)
-    places = _places(root)
+    places = [_one_place(root, only)] if only else _places(root)
     if not any(_has_xml(place.xml_folder) for place in places):
         raise DataError(f"{root}: no XML file of Pascal VOC here. Wanted: ROOT/Annotations/*.xml with ROOT/JPEGImages.")
     notes: list[str] = []
@@ -228,6 +230,18 @@ def _places(root: Path) -> list[_Place]:
             raise DataError(f"{root}: several folders for validation ({', '.join(VAL_FOLDERS)}). Keep one.")
         return flat
     return [_Place("train", root, root, None)]
+
+
+def _one_place(root: Path, names: Sequence[str]) -> _Place:
+    """The first of `names` that is a set or a folder of its own; else all of `root`, as one split."""
+    for name in names:
+        if (root / name).is_dir() and _has_xml(root / name):
+            return _Place("val", root / name, root / name, None)
+    everything = replace(_places(root)[0], split="val", stems=None)
+    for name in names:
+        if (named := root / "ImageSets" / "Main" / f"{name}.txt").is_file():
+            return replace(everything, stems=_stems(named, everything.xml_folder))
+    return everything
 
 
 def _sets(xml_folder: Path, images: Path, sets: Path) -> list[_Place]:

@@ -48,10 +48,11 @@ def is_yolo(path: Path) -> bool:
         return False
 
 
-def read_yolo(path: Path) -> tuple[dict[str, Annotations], list[str]]:
+def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[str]]:
     """-> the splits ("train", and "val" where data.yaml names one), and notes on what was decided, for people.
 
     path  data.yaml, or the folder that holds it
+    only  a key of data.yaml: what it names is read as "val", and nothing else
     Raises DataError, with file and line, where data.yaml or a label is wrong, or a split has no image or no label file.
     """
     file = _yaml_file(path)
@@ -59,7 +60,8 @@ def read_yolo(path: Path) -> tuple[dict[str, Annotations], list[str]]:
     names = _names(file, record)
     notes: list[str] = []
     splits, image_id, annotation_id = {}, 1, 1
-    for split, key in (("train", "train"), ("val", next((key for key in VAL_FOLDERS if key in record), "val"))):
+    both = (("train", "train"), ("val", next((key for key in VAL_FOLDERS if key in record), "val")))
+    for split, key in (("val", only),) if only else both:
         if key not in record and split == "val":
             continue
         source, images = _images(file, record, key)
@@ -74,6 +76,12 @@ def read_yolo(path: Path) -> tuple[dict[str, Annotations], list[str]]:
         )
         image_id, annotation_id = image_id + len(photos), annotation_id + len(splits[split].boxes)
     return splits, notes
+
+
+def yolo_splits(path: Path) -> list[str]:
+    """The splits that data.yaml names. Raises DataError where it cannot be read."""
+    record = _load_yaml(_yaml_file(path))
+    return [key for key in ("train", *VAL_FOLDERS, "test") if record.get(key)]
 
 
 def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str]) -> list[str]:

@@ -38,21 +38,36 @@ def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
 
 
 def open_classification(
-    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    *,
+    say: Say,
+    prepared: Callable[[], None] = lambda: None,
+    manifest: Manifest | None = None,
 ) -> Classification:
     """Class-folder data, prepared once on each node by its first rank.
 
     prepared  called when that is done, before anything is opened or built
+    manifest  of data to score on, which is prepared already; None: the training data that `controls` names
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_classification(recipe)
-    manifest = prepared_once(world, lambda: ensure_prepared(data_root(controls.data, "classes", say), say=say))
+    manifest = manifest or prepared_once(
+        world, lambda: ensure_prepared(data_root(controls.data, "classes", say), say=say)
+    )
     prepared()
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
 def open_detection(
-    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    *,
+    say: Say,
+    prepared: Callable[[], None] = lambda: None,
+    manifest: Manifest | None = None,
 ) -> Detection:
     """COCO-style data, prepared once on each node by its first rank.
 
@@ -60,13 +75,21 @@ def open_detection(
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_detection(recipe)
-    manifest = prepared_once(world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say))
+    manifest = manifest or prepared_once(
+        world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say)
+    )
     prepared()
     return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
 def open_instances(
-    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    *,
+    say: Say,
+    prepared: Callable[[], None] = lambda: None,
+    manifest: Manifest | None = None,
 ) -> InstanceSegmentation:
     """COCO-style data with masks, prepared once on each node by its first rank.
 
@@ -74,7 +97,9 @@ def open_instances(
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
     check_instances(recipe)
-    manifest = prepared_once(world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say))
+    manifest = manifest or prepared_once(
+        world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say)
+    )
     prepared()
     return InstanceSegmentation(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
@@ -109,11 +134,18 @@ BUILDERS: dict[str, Callable[[Recipe, int], nn.Module]] = {
 
 
 def open_task(
-    recipe: Recipe, controls: Controls, world: World, *, say: Say, prepared: Callable[[], None] = lambda: None
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    *,
+    say: Say,
+    prepared: Callable[[], None] = lambda: None,
+    manifest: Manifest | None = None,
 ) -> Task:
     """The recipe's task on the asked data: one of TASKS, or a function like them in a Python file of one's own.
 
     prepared  called once the data are prepared, before anything is opened or built; a task of one's own may prepare later
+    manifest  of data to score on, for our own tasks; None: the data that `controls` names
     Raises RecipeError for an unknown task, DataError for data that cannot be used.
     """
     if is_in_file(recipe.task):
@@ -124,7 +156,7 @@ def open_task(
         raise RecipeError(
             f"--task {recipe.task}: there is no such task. Known: {', '.join(TASKS)}. One of your own: ./file.py:function"
         )
-    return maker(recipe, controls, world, say=say, prepared=prepared)
+    return maker(recipe, controls, world, say=say, prepared=prepared, manifest=manifest)
 
 
 def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:

@@ -64,7 +64,7 @@ class Classification:
     ) -> None:
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
-        self.train, self.val = open_split(manifest, "train"), open_split(manifest, "val")
+        self.train, self.val = open_split(manifest, manifest.learnt), open_split(manifest, "val")
         self.train_numbers = photos.spread(len(self.train), limit_train)
         self.val_numbers = photos.spread(len(self.val), limit_val)
         self.train_images, self.val_images = len(self.train_numbers), len(self.val_numbers)
@@ -75,6 +75,7 @@ class Classification:
             "manifest": str(manifest.folder),
             "hash": manifest.content_hash,
             "class_order_hash": manifest.class_order_hash,
+            "class_folders": list(manifest.classes),
             "train_images": self.train_images,
             "val_images": self.val_images,
         }

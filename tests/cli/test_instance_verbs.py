@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 from tiny_runs import command
 
-from paceline.cli.eval import _numbers
 from paceline.prepare.shapes import render_boxes
 from paceline.report import draw_boxes
 
@@ -43,11 +42,3 @@ def test_masks_fill_their_boxes_whatever_crop_and_flip_did(pictures, tmp_path, c
             near.append(apart <= 3 + 0.05 * max(width, height))
     # An object that another one hides in part has a larger box than what is left of its mask.
     assert len(near) >= 8 and np.mean(near) > 0.8
-
-
-def test_eval_prints_boxes_and_masks_on_lines_of_their_own():
-    assert _numbers({"box_ap": 0.5, "box_ap50": 0.75, "mask_ap": 0.25}) == (
-        "box_ap 0.5000  box_ap50 0.7500\n  mask_ap 0.2500"
-    )
-    assert _numbers({"box_ap": 0.5, "box_ap50": 0.75}) == "box_ap 0.5000  box_ap50 0.7500"
-    assert _numbers({"top1": 0.5, "eval_loss": 2.0}) == "top1 0.5000  eval_loss 2.0000"

@@ -1,0 +1,102 @@
+"""An evaluation as a table for people: COCO's numbers side by side, and each class with its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.log.prose import metric_label, metric_text
+
+if TYPE_CHECKING:
+    from paceline.tasks.task import Evaluation
+
+# Of more classes than these only the worst and the best are printed; --json has all.
+MOST_CLASSES, SHOWN_AT_EACH_END = 100, 10
+NAME_WIDTH = 28
+TITLES = {
+    "ap": "AP", "ap50": "AP50", "ar100": "AR100", "mask_ap": "mask AP", "mask_ap50": "AP50", "top1": "top1", "top5": "top5",
+}  # fmt: skip
+
+
+def table(result: Evaluation) -> list[str]:
+    """Lines of at most 80 columns (long class names are cut)."""
+    return [*_metrics(result.metrics), *_classes(result.predictions)]
+
+
+def _metrics(metrics: Mapping[str, float]) -> list[str]:
+    """One metric a line; boxes and masks side by side where both were scored."""
+    boxes = [name for name in metrics if name.startswith("box_")]
+    if not boxes:
+        return [f"  {metric_label(name):<14} {metric_text(name, value):>8}" for name, value in metrics.items()]
+    masks = {name.replace("mask_", "box_", 1): name for name in metrics if name.startswith("mask_")}
+    lines = [f"  {'':<14} {'box':>8}" + (f" {'mask':>8}" if masks else "")]
+    for name in boxes:
+        values = [metric_text(key, metrics[key]) for key in (name, masks.get(name)) if key]
+        lines.append(f"  {metric_label(name).removeprefix('box '):<14} " + " ".join(f"{value:>8}" for value in values))
+    lines += [f"  {metric_label(name):<14} {metric_text(name, metrics[name]):>8}" for name in _others(metrics)]
+    return lines
+
+
+def _others(metrics: Mapping[str, float]) -> list[str]:
+    return [name for name in metrics if not name.startswith(("box_", "mask_"))]
+
+
+def per_class(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was found of each class, in class order.
+
+    Of boxes name, objects, ap, ap50, ar100 (and mask_ap, mask_ap50; -1 without objects); of photos name, photos, top1, top5.
+    """
+    if predictions.get("kind") != "classification":
+        return list(predictions.get("per_class", ()))
+    counts = [[0, 0, 0] for _ in predictions["classes"]]
+    for image in predictions["images"]:
+        best = [answer["class"] for answer in image["top5"]]
+        mine = counts[image["label"]]
+        mine[0] += 1
+        mine[1] += best[:1] == [image["label"]]
+        mine[2] += image["label"] in best
+    return [
+        {
+            "name": name,
+            "photos": photos,
+            **({"top1": top1 / photos, "top5": top5 / photos} if photos else {"top1": -1, "top5": -1}),
+        }
+        for name, (photos, top1, top5) in zip(predictions["classes"], counts)
+    ]
+
+
+def _classes(predictions: Mapping[str, Any]) -> list[str]:
+    classes = per_class(predictions)
+    if not classes:
+        return []
+    keys = [name for name in TITLES if name in classes[0]]
+    count = "photos" if "photos" in classes[0] else "objects"
+    head = f"  {'class':<{NAME_WIDTH}} {count:>8}" + "".join(f" {TITLES[key]:>7}" for key in keys)
+    rows = [
+        (
+            entry[keys[0]],
+            f"  {_cut(entry['name'])} {entry[count]:>8,}" + "".join(f" {_points(entry[key]):>7}" for key in keys),
+        )
+        for entry in classes
+    ]
+    return ["", head, *_shown(rows)]
+
+
+def _shown(rows: Sequence[tuple[float, str]]) -> list[str]:
+    """All rows in the classes' order; of very many the worst and the best."""
+    if len(rows) <= MOST_CLASSES:
+        return [text for _, text in rows]
+    scored = sorted((row for row in rows if row[0] >= 0), key=lambda row: row[0])
+    left = len(rows) - 2 * SHOWN_AT_EACH_END
+    worst, best = scored[:SHOWN_AT_EACH_END], scored[-SHOWN_AT_EACH_END:]
+    between = f"  ... {left:,} classes between the worst and the best; --json has every one"
+    return [*(text for _, text in worst), between, *(text for _, text in best)]
+
+
+def _cut(name: str) -> str:
+    return f"{name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + '...':<{NAME_WIDTH}}"
+
+
+def _points(value: float) -> str:
+    """A share in hundredths; n/a for a class without objects or photos (-1)."""
+    return "n/a" if value < 0 else f"{100 * value:.1f}"

@@ -1,0 +1,143 @@
+"""A set that is only scored on: one split alone of whatever a folder holds, verified and indexed in the cache.
+
+    class folders   ROOT/SPLIT/CLASS/*.jpg, or ROOT/CLASS/*.jpg where ROOT is the split itself
+    COCO JSON       ROOT/annotations/instances_SPLIT*.json and its images, ROOT/SPLIT/_annotations.coco.json, or the only JSON
+                    of ROOT or of ROOT/annotations
+    Pascal VOC      ImageSets/Main/SPLIT.txt, ROOT/SPLIT with XML files, or all of ROOT
+    YOLO            SPLIT: of data.yaml
+SPLIT is the one asked for; else val (valid, validation) where there is one, else test. In the manifest it is "val", and no
+other is there. The folder itself is never written to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.config.errors import DataError, UserError
+from paceline.data.class_folder import list_folder
+from paceline.data.freshness import check_fresh
+from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places
+from paceline.prepare.box_folder import prepare_one_split
+from paceline.prepare.box_sources import BoxSource, read_one_split, read_single_json
+from paceline.prepare.class_names import names_changed
+from paceline.prepare.folder import prepare_listing
+from paceline.prepare.imagenet import check_flat_val
+from paceline.prepare.listing import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split, some
+
+SplitName = Literal["", "val", "test", "train"]
+# What a split may be called in a data set, in order of preference.
+SPLIT_NAMES: dict[SplitName, tuple[str, ...]] = {
+    "": (*VAL_FOLDERS, "test"),
+    "val": VAL_FOLDERS,
+    "test": ("test",),
+    "train": (TRAIN_FOLDER,),
+}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What to score on: a folder, or a COCO JSON and its photos."""
+
+    data: str = ""
+    split: SplitName = ""
+    images: str = ""
+    annotations: str = ""
+
+
+def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) -> Path:
+    """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
+
+    kind  what is needed: class folders, or boxes
+    say   takes one line, when something is prepared
+    Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
+    """
+    if wanted.annotations or wanted.images:
+        return _named_files(wanted, kind, say)
+    root = Path(wanted.data).expanduser()
+    if not root.is_dir():
+        raise UserError(f"--data {wanted.data}: there is no such folder.")
+    source = Path(os.path.realpath(root))
+    for path in manifest_places(root):
+        manifest = Manifest.load(path)
+        if manifest.kind == kind and wanted.split in ("", "val") and _is_fresh(manifest):
+            return path.parent
+        source = manifest.root_path
+    place = cache_place(source) / f"scored-{wanted.split or 'any'}"
+    if _is_prepared(place, kind):
+        return place
+    names = SPLIT_NAMES[wanted.split]
+    if kind == "boxes":
+        found = read_one_split(source, names)
+        _announce(say, found, place)
+        return prepare_one_split(found, place).folder
+    listing = _class_folders(source, names)
+    say(f"{listing.splits['val'].folder}: verifying its {listing.images:,} photos once (kept in {place})")
+    return prepare_listing(listing, place).folder
+
+
+def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Path:
+    if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
+        raise UserError(
+            "--images DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
+        )
+    if kind != "boxes":
+        raise UserError("--annotations: this run classifies; name its photos in class folders with --data DIR.")
+    images, annotations = (Path(os.path.realpath(os.path.expanduser(p))) for p in (wanted.images, wanted.annotations))
+    if not images.is_dir():
+        raise UserError(f"--images {wanted.images}: there is no such folder.")
+    key = hashlib.sha256(os.fsencode(f"{images}+{annotations}")).hexdigest()[:12]
+    place = cache_place(images) / f"scored-{key}"
+    if _is_prepared(place, kind):
+        return place
+    found = read_single_json(images, annotations)
+    _announce(say, found, place)
+    return prepare_one_split(found, place).folder
+
+
+def _announce(say: Callable[[str], None], found: BoxSource, place: Path) -> None:
+    count = len(found.splits["val"].file_names)
+    say(f"{found.splits['val'].source}: verifying its {count:,} images once (kept in {place})")
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+def _is_prepared(place: Path, kind: Kind) -> bool:
+    """Whether a manifest of that kind, and of the files as they are now, lies in `place`."""
+    try:
+        manifest = Manifest.load(place)
+    except DataError:
+        return False  # none yet, or of another version: it is made again
+    return manifest.kind == kind and _is_fresh(manifest)
+
+
+def _is_fresh(manifest: Manifest) -> bool:
+    return "val" in manifest.splits and check_fresh(manifest) is None and names_changed(manifest) is None
+
+
+def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
+    """The split of `root` that has one of these names, or `root` as the split itself."""
+    check_flat_val(root)
+    top = list_folder(root)
+    inside = [os.fsdecode(name) for name in top.folders]
+    here = [name for name in names if name in inside]
+    if len(set(here) & set(VAL_FOLDERS)) > 1:
+        raise DataError(
+            f"{root}: both {here[0]}/ and {here[1]}/ are there; which one is meant? Name it:  --data {root / here[0]}"
+        )
+    if here:
+        folder = root / here[0]
+    elif any(name in inside for name in SPLIT_NAMES["train"]) or not inside:
+        raise DataError(
+            f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {some(inside)}. Wanted: "
+            "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "
+            "--split train scores the training photos."
+        )
+    else:
+        folder = root
+    # The split's own folder is named in the index, so the root is the one above it.
+    return Listing(folder.parent, {"val": list_split(folder)})

@@ -1,0 +1,181 @@
+"""`paceline eval` as people use it: on a test set, on weights alone, with other thresholds; its tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from shared_runs import SharedRun
+from tiny_runs import CLASSES, TINY, command, make_photos, refused
+
+from paceline.cli.eval_table import MOST_CLASSES, table
+from paceline.tasks.task import Evaluation
+
+MY_RECIPE = """
+from dataclasses import replace
+from paceline.recipes import RECIPES
+def recipe():
+    whole = RECIPES["ssd-tiny"]()
+    model = replace(whole.model, depth=10, width=4, extras=8)
+    return replace(whole, model=model, input=replace(whole.input, size=96), global_batch=4, bn_span=4)
+"""
+
+
+def numbers(capsys, *words: object) -> dict:
+    """What `eval --json` prints."""
+    said = command(capsys, "eval", *words, "--json")
+    assert said.code == 0, said
+    return json.loads(said.out.splitlines()[-1])
+
+
+def metrics(found: dict) -> dict:
+    return {
+        name: value for name, value in found.items() if name.startswith(("box_", "mask_", "top")) or name == "images"
+    }
+
+
+def val_alone(data: Path, root: Path) -> Path:
+    """The validation pictures of a set in COCO's layout, without its training part."""
+    (json_file,) = (data / "annotations").glob("instances_val*.json")
+    shutil.copytree(data / json_file.stem.removeprefix("instances_"), root / "test")
+    (root / "annotations").mkdir()
+    shutil.copyfile(json_file, root / "annotations" / "instances_test.json")
+    return root
+
+
+@pytest.mark.parametrize("which", ["ssd_run", "maskrcnn_run"])
+def test_a_test_set_alone_scores_as_the_same_pictures_do_in_the_run_s_own_set(which, request, capsys, tmp_path):
+    run: SharedRun = request.getfixturevalue(which)
+    own = numbers(capsys, run.folder)
+    alone = val_alone(run.data, tmp_path / "alone")
+    held = numbers(capsys, run.folder, "--data", alone)
+    assert metrics(held) == metrics(own) and held["per_class"] == own["per_class"]
+    # Categories in another order, with other ids, and one fewer that has no objects: still the same classes.
+    file = alone / "annotations" / "instances_test.json"
+    record = json.loads(file.read_text())
+    for entry in record["annotations"]:
+        entry["category_id"] = 1000 - entry["category_id"]
+    for entry in record["categories"]:
+        entry["id"] = 1000 - entry["id"]
+    file.write_text(json.dumps(record))
+    other = numbers(
+        capsys, run.folder, "--images", alone / "test", "--annotations", file, "--out", tmp_path / "out.json"
+    )
+    assert metrics(other) == metrics(own)
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert set(written["category_ids"]) >= {entry["id"] for entry in record["categories"]}
+
+
+def test_a_test_set_is_scored_whole_although_the_run_took_a_part_of_its_own(resnet_run, capsys, tmp_path):
+    shutil.copytree(resnet_run.data / "val", tmp_path / "test" / "test")
+    assert numbers(capsys, resnet_run.folder, "--data", tmp_path / "test")["images"] == 9
+    assert numbers(capsys, resnet_run.folder, "--data", tmp_path / "test", "--limit-val", 3)["images"] == 3
+    # One class alone, and readable names that came later.
+    shutil.rmtree(tmp_path / "test" / "test" / "ant")
+    (tmp_path / "test" / "classes.json").write_text(json.dumps({"bee": "Apis", "cat": "Felis"}))
+    found = numbers(capsys, resnet_run.folder, "--data", tmp_path / "test")
+    assert [(entry["name"], entry["photos"]) for entry in found["per_class"]] == [("ant", 0), ("bee", 3), ("cat", 3)]
+    (tmp_path / "test" / "test" / "cat").rename(tmp_path / "test" / "test" / "dog")
+    (tmp_path / "test" / "classes.json").unlink()
+    refused(command(capsys, "eval", resnet_run.folder, "--data", tmp_path / "test"), "it has dog", "ant, bee, cat")
+
+
+def test_readable_names_that_came_after_training_do_not_part_a_run_from_its_own_data(capsys, tmp_path):
+    data = make_photos(tmp_path / "photos")
+    run = tmp_path / "run"
+    assert command(capsys, "train", "resnet50-tiny", "--data", data, "--out", run, *TINY, "--steps", 1).code == 0
+    before = numbers(capsys, run)
+    (data / "classes.json").write_text(json.dumps({name: name.title() for name in CLASSES}))
+    assert metrics(numbers(capsys, run)) == metrics(before)
+    assert metrics(numbers(capsys, run, "--data", data)) == metrics(before)
+
+
+def test_thresholds_and_suppression_are_flags(ssd_run, resnet_run, capsys, tmp_path):
+    def found(*flags: object) -> list[int]:
+        assert command(capsys, "eval", ssd_run.folder, "--out", tmp_path / "out.json", *flags).code == 0
+        return [len(image["boxes"]) for image in json.loads((tmp_path / "out.json").read_text())["images"]]
+
+    plain = found("--score-above", 0.0)
+    assert min(plain) > 3
+    assert set(found("--score-above", 0.0, "--keep", 3)) == {3}
+    assert set(found("--score-above", 0.99)) == {0}
+    few = ("--score-above", 0.0, "--candidates", 10, "--keep", 100)
+    assert sum(found(*few, "--iou", 0.01)) < sum(found(*few, "--iou", 1.0))
+    assert sum(found("--score-above", 0.0, "--candidates", 2)) < sum(plain)
+    refused(command(capsys, "eval", ssd_run.folder, "--iou", 2), "--iou 2: an IoU lies in (0, 1]")
+    refused(command(capsys, "eval", resnet_run.folder, "--iou", 0.5), "--iou", "finds no objects")
+
+
+def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tmp_path):
+    (tmp_path / "my.py").write_text(MY_RECIPE)
+    recipe = f"{tmp_path / 'my.py'}:recipe"
+    best = ssd_run.folder / "checkpoints" / "best"
+    (weights,) = [best / name for name in ("average.safetensors", "model.safetensors") if (best / name).exists()][:1]
+    # A file of the weights and the running statistics, as a stranger would get it.
+    from safetensors.torch import load_file, save_file
+
+    tensors = {**load_file(best / "model.safetensors"), **load_file(weights)}
+    save_file(tensors, tmp_path / "w.safetensors")
+    own = numbers(capsys, ssd_run.folder)
+    flags = ("--recipe", recipe, "--system", "cpu", "--batch", 4)
+    found = numbers(capsys, tmp_path / "w.safetensors", *flags, "--data", ssd_run.data)
+    assert found["images"] == own["images"]
+    for name, value in metrics(own).items():
+        assert found[name] == pytest.approx(value, abs=1e-3), name
+    refused(command(capsys, "eval", tmp_path / "w.safetensors"), "name a recipe", "--recipe ssd --data DIR")
+    # Data of other classes would get new class heads, and a score of nothing.
+    alone = val_alone(ssd_run.data, tmp_path / "alone")
+    file = alone / "annotations" / "instances_test.json"
+    record = json.loads(file.read_text())
+    record["categories"].append({"id": 999, "name": "unknown"})
+    file.write_text(json.dumps(record))
+    refused(
+        command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", alone),
+        "not in it",
+        "cannot be scored",
+        lines=6,
+    )
+
+
+def test_flags_that_contradict_each_other_are_refused(ssd_run, resnet_run, capsys, tmp_path):
+    refused(command(capsys, "eval", ssd_run.folder, "--split", "test"), "--split test", "--data DIR")
+    refused(command(capsys, "eval", ssd_run.folder, "--images", tmp_path), "--images DIR and --annotations FILE")
+    refused(command(capsys, "eval", resnet_run.folder, "--images", tmp_path, "--annotations", "x"), "class folders")
+    refused(command(capsys, "eval", ssd_run.folder, "--data", tmp_path / "none"), "--data", "no such folder")
+
+
+def test_the_table_has_boxes_and_masks_side_by_side_and_every_class():
+    names = ("box_ap", "box_ap_small", "mask_ap", "mask_ap_small")
+    classes = [
+        {"name": "cat" * 20, "objects": 1234, "ap": 0.5, "ap50": 0.75, "ar100": 0.6, "mask_ap": 0.25, "mask_ap50": 1.0}
+    ]
+    classes += [{"name": "dog", "objects": 0, "ap": -1, "ap50": -1, "ar100": -1, "mask_ap": -1, "mask_ap50": -1}]
+    found = Evaluation(dict(zip(names, (0.5, -1, 0.25, 0.125))), 7, {"kind": "instances", "per_class": classes})
+    lines = table(found)
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["AP", "50.0", "25.0"] and lines[2].split() == ["AP", "small", "n/a", "12.5"]
+    assert lines[-2].split()[1:] == ["1,234", "50.0", "75.0", "60.0", "25.0", "100.0"]
+    assert lines[-1].split() == ["dog", "0", "n/a", "n/a", "n/a", "n/a", "n/a"]
+
+
+def test_of_very_many_classes_the_worst_and_the_best_are_printed():
+    classes = [
+        {"name": f"class {k}", "objects": 1, "ap": k / 1000, "ap50": 0.5, "ar100": 0.5}
+        for k in range(MOST_CLASSES + 20)
+    ]
+    lines = table(Evaluation({"box_ap": 0.5}, 7, {"kind": "boxes", "per_class": classes}))
+    assert len(lines) < 30 and any("100 classes between" in line for line in lines)
+    assert "class 0 " in lines[4] and f"class {MOST_CLASSES + 19}" in lines[-1]
+
+
+def test_photos_are_counted_by_class():
+    def photo(label: int, *best: int) -> dict:
+        return {"label": label, "top5": [{"class": k, "score": 0.1} for k in best]}
+
+    images = [photo(0, 0, 1), photo(0, 1, 0), photo(0, 1, 2), photo(1, 1, 0)]
+    described = {"kind": "classification", "classes": ["ant", "bee", "cat"], "images": images}
+    lines = table(Evaluation({"top1": 0.5}, 4, described))
+    rows = [line.split() for line in lines[-3:]]
+    assert rows == [["ant", "3", "33.3", "66.7"], ["bee", "1", "100.0", "100.0"], ["cat", "0", "n/a", "n/a"]]
