@@ -21,11 +21,12 @@ from paceline.provenance import versions
 from paceline.tasks.task import Task
 
 # Controls that only rank 0 looks at, or that name a place.
-FREE_CONTROLS = ("data", "out", "weights", "keep", "keep_every", "profile")
+FREE_CONTROLS = ("data", "out", "weights", "keep", "keep_every", "profile", "quiet", "json")
 FREE_SYSTEM = ("memory_gib",)
 FREE_DATA = ("root", "manifest")
 # Flags whose being given, not their value, changes what a run does.
-GIVEN = ("system", "system.intra_op_threads", "quality.targets", "data")
+# and those of `quality`, which may change where a run goes on
+GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
 
 
 def request_facts(
@@ -50,7 +51,7 @@ def request_facts(
         **_flat(_without(asdict(system), FREE_SYSTEM), "system."),
         **_flat(_without(asdict(controls), FREE_CONTROLS)),
         **more,
-        "flags given": sorted(set(given) & set(GIVEN)),
+        "flags given": sorted(name for name in given if name in GIVEN or name.partition(".")[0] == "quality"),
     }
 
 

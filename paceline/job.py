@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
+from paceline.config.length import schedule_in_words
 from paceline.config.run import Run, seconds_in
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
@@ -121,13 +122,22 @@ class Job:
         """Make this step the run's last: it is evaluated and saved as the last step always is."""
         self.last_step, self.why_here = self.state.step, why
 
+    def end_of_steps(self) -> tuple[Literal["success", "ran_out", "stopped_early"], str]:
+        """Status and reason of the end after the last step of this run, at which no target was met."""
+        plan, step = self.run.plan, self.state.evaluated_step
+        if step >= plan.total_steps:
+            return self.end_without_target(f"{step:,} of {plan.total_steps:,} steps done")
+        facts = [
+            f"{self.why_here or 'as --steps asks,'} at step {step:,} of {plan.total_steps:,}",
+            schedule_in_words(self.run.recipe, plan, step),
+            f"the target {self.target} belongs to the whole run" if self.target else "",
+        ]
+        return "stopped_early", "; ".join(fact for fact in facts if fact)
+
     def end_without_target(self, reason: str) -> tuple[Literal["success", "ran_out"], str]:
-        """Status and reason of an end at which no target was met."""
-        shortened = self.run.plan.stop_after < self.run.plan.total_steps and not self.why_here
+        """Status and reason of an end of a run that is over and met no target."""
         if not self.target:
             return "success", f"{reason}; no target was set"
-        if shortened:
-            return "success", f"{reason}, as asked; the target {self.target} belongs to the whole run"
         return "ran_out", f"{reason} without reaching {self.target}"
 
     def fail(self, reason: str) -> None:

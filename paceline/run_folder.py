@@ -10,8 +10,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -20,12 +20,14 @@ from paceline.checkpoint.read import check_same_recipe, newest_valid
 from paceline.checkpoint.snapshot import Snapshot, bytes_of
 from paceline.checkpoint.writer import CheckpointWriter, check_space
 from paceline.config.errors import CheckpointError, UserError
-from paceline.config.run import Controls, Run, read_run, saved_system
+from paceline.config.length import LENGTH, length_in_steps
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, Run, saved_system
 from paceline.config.system import MOST_THREADS, System
 from paceline.config.typed import check_kinds
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
-from paceline.log.events import read_events
+from paceline.going_on import how_to_go_on, is_another, stand_of
 from paceline.state import State, check_snapshot
 from paceline.systems.detect import cpu_cores
 
@@ -38,14 +40,6 @@ STOP_FILE = "STOP"
 LEFT_OVER = re.compile(r"\.lock|\.probe.*|\.run\.json\.part|\.secret-.*")
 
 
-class FinishedError(UserError):
-    """The named run is finished; `folder` is where it lies."""
-
-    def __init__(self, text: str, folder: Path) -> None:
-        super().__init__(text)
-        self.folder = folder
-
-
 @dataclass
 class RunFolder:
     """One run's folder, on every rank."""
@@ -53,6 +47,7 @@ class RunFolder:
     path: Path
     saved: Mapping[str, Any] | None  # run.json of the run that is resumed; None for a fresh one
     is_main: bool
+    ended: str = ""  # status with which the run ended that is given more; empty for any other
 
     def system(self, wanted: System, *, given: bool, world: int) -> System:
         """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same."""
@@ -95,9 +90,11 @@ class RunFolder:
                 f"(--system.intra-op-threads {cores} would change them)"
             )
 
-    def load(self, run: Run, say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
+    def load(self, run: Run, given: Collection[str], say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
         """The newest checkpoint that is whole, with its name; None for a fresh run.
 
+        given   dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
+        say     is told of checkpoints that are skipped
         Raises CheckpointError when it belongs to another recipe or to other data.
         """
         if self.saved is None:
@@ -108,7 +105,7 @@ class RunFolder:
             return None
         folder, snapshot = found
         wanted = fingerprint(run)
-        check_same_recipe(snapshot.facts["recipe"], wanted["recipe"])
+        self._check_recipe(snapshot.facts["recipe"], wanted["recipe"], run, given)
         if any(snapshot.facts[name] != wanted[name] for name in ("data_hash", "train_images")):
             raise CheckpointError(
                 f"{self.path} was begun on other training images ({snapshot.facts['train_images']:,} there, "
@@ -116,6 +113,26 @@ class RunFolder:
                 "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
             )
         return snapshot, folder.name
+
+    def _check_recipe(self, saved: Mapping[str, Any], now: Mapping[str, Any], run: Run, given: Collection[str]) -> None:
+        may_differ = [name for name in given if name.startswith("quality.")]
+        if set(LENGTH) & set(given):
+            before, after = (length_in_steps(recipe, asdict(run.plan)) for recipe in (saved, now))
+            if after < before:
+                raise CheckpointError(
+                    f"{self.path}: it was begun with {before:,} steps, and a run that goes on can only become longer than "
+                    f"that, not {after:,}. To end it sooner: --steps {after}"
+                )
+            may_differ += LENGTH
+        check_same_recipe(
+            saved,
+            now,
+            ignore=tuple(may_differ),
+            summary=""
+            if (self.saved or {}).get("name") == run.name
+            else is_another(self.path, self.saved or {}, run.name),
+            go_on=how_to_go_on(self.path),
+        )
 
     def check_space(self, state: State, keep: int) -> None:
         """Refuse to start where the checkpoints that will be kept do not fit.
@@ -167,28 +184,39 @@ def fingerprint(run: Run) -> dict[str, Any]:
 
 
 @contextmanager
-def open_run_folder(name: str, out: str, world: World) -> Iterator[RunFolder]:
+def open_run_folder(
+    name: str, recipe: Recipe, controls: Controls, given: Collection[str], world: World
+) -> Iterator[RunFolder]:
     """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
 
+    given   dotted names of the recipe's fields set by hand
     Raises UserError for a folder that is finished, in use, not ours, or not writable.
     """
-    answer, lock, made = None, None, False
+    answer, lock, made, ended = None, None, None, ""
     if world.is_main:
-        path, made = _choose(name, out)
+        path, made = _choose(name, controls.out)
         lock = _lock(path)
         try:
-            saved = read_run(path) if (path / "run.json").exists() else None
+            saved = None
+            if (path / "run.json").exists():
+                saved, ended = stand_of(path, name, recipe, controls, given)
         except UserError:
             lock.close()
             raise
-        answer = json.dumps({"path": str(path), "saved": saved})
+        answer = json.dumps({"path": str(path), "saved": saved, "ended": ended})
     facts = json.loads(from_main(world, answer, "run-folder"))
-    folder = RunFolder(Path(facts["path"]), facts["saved"], world.is_main)
+    folder = RunFolder(Path(facts["path"]), facts["saved"], world.is_main, facts["ended"])
 
     def take_away(_: object = None) -> None:
         """Nothing half-made stays behind."""
-        if made and not (folder.path / "run.json").exists():
-            shutil.rmtree(folder.path, ignore_errors=True)
+        if made is None or (folder.path / "run.json").exists():
+            return
+        shutil.rmtree(folder.path, ignore_errors=True)
+        with suppress(OSError):  # somebody else has put something there
+            for above in folder.path.parents:
+                if not above.is_relative_to(made):
+                    break
+                above.rmdir()
 
     if world.watch is not None:
         world.watch.before_exit.append(take_away)  # another rank was refused, and this process is about to leave
@@ -208,49 +236,45 @@ def nearest_folder(out: str) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _choose(name: str, out: str) -> tuple[Path, bool]:
-    """(folder, whether it was made just now)."""
+def _choose(name: str, out: str) -> tuple[Path, Path | None]:
+    """(folder, the topmost folder that was made for it just now)."""
     if not out:
-        return _numbered(name), True
+        return _numbered(name)
     path = Path(out).expanduser().absolute()
     if (path / "run.json").exists():
-        ends = [event for event in read_events(path / "events.jsonl") if event["event"] == "end"]
-        if ends and ends[-1]["status"] in ("success", "ran_out"):
-            raise FinishedError(
-                f"--out {out}: this run is finished ({ends[-1]['status']}). Choose another folder, or leave --out away.",
-                path,
-            )
         if (path / STOP_FILE).is_dir():
             raise UserError(
                 f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
             )
-        return path, False
+        return path, None
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
         raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
-    made = not path.exists()
-    _make(path, f"--out {out}")
-    return path, made
+    return path, _make(path, f"--out {out}")
 
 
-def _numbered(name: str) -> Path:
+def _numbered(name: str) -> tuple[Path, Path | None]:
     stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(name).name)
     for number in range(1, MOST_RUNS + 1):
         path = Path(RUNS).absolute() / f"{stem}-{number:03d}"
         if not path.exists():
-            _make(path, str(path))
-            return path
+            return path, _make(path, str(path))
     raise UserError(f"{RUNS}/{stem}-001 to {MOST_RUNS} are all there: remove some, or name a folder with --out.")
 
 
-def _make(path: Path, what: str) -> None:
-    """Make a folder and prove that files can be written into it (mode bits say too little about that)."""
+def _make(path: Path, what: str) -> Path | None:
+    """Make a folder and prove that files can be written into it (mode bits say too little about that).
+
+    -> the topmost folder that had to be made; None where all were there.
+    """
     probe = path / ".probe"
+    made = next((folder for folder in (*reversed(path.parents), path) if not folder.exists()), None)
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"paceline")
         probe.unlink()
     except OSError as problem:
         raise UserError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return made
 
 
 def _lock(path: Path) -> IO[str]:

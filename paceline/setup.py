@@ -83,7 +83,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
     Raises UserError for whatever a user can mend.
     """
     check_controls(request.controls)
-    with open_run_folder(request.name, request.controls.out, world) as run_folder:
+    with open_run_folder(request.name, request.recipe, request.controls, request.given, world) as run_folder:
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
         say = _say if world.is_main else _silent
         named = "system.intra_op_threads" in request.given
@@ -113,7 +113,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
         place = Place(world.rank, world.world, world.device, threads["loader"])
         make_exact(controls.exact)
-        resumed = run_folder.load(run, say)
+        resumed = run_folder.load(run, request.given, say)
         weights = weights_file(controls.weights) if controls.weights and resumed is None else None
         world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
         model = build_model(task, run, world)
@@ -136,7 +136,9 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         try:
             with run_folder.writer(controls) as writer:
                 if resumed is not None:
-                    recorder.resume(state.step, state.seconds, checkpoint=resumed[1], world=world.world)
+                    recorder.resume(
+                        state.step, state.seconds, checkpoint=resumed[1], world=world.world, after=run_folder.ended
+                    )
                 job = _job(run, task, world, place, state, recorder, writer, run_folder)
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave

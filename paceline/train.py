@@ -23,25 +23,27 @@ from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
+from paceline.going_on import FinishedError
 from paceline.job import Job
 from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
-from paceline.run_folder import STOP_FILE, FinishedError, nearest_folder
+from paceline.run_folder import STOP_FILE, nearest_folder
 from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
 from paceline.step import TrainStep
 from paceline.trace import Tracer
 
-Status = Literal["success", "ran_out", "interrupted", "failed"]
-EXIT_CODES: dict[Status, int] = {"success": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
+Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
+# Stopping early is what --steps or --time-budget asked for, so a script that asked goes on.
+EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
 
 
 @dataclass(frozen=True)
 class Ending:
     """How a run ended."""
 
-    status: Status  # success: target reached, or no target and the asked work done
+    status: Status  # success: target reached, or no target and the whole length done
     reason: str  # in words
     step: int  # optimiser steps done, less discarded ones
     best: dict[str, float]  # best value of each metric
@@ -246,8 +248,7 @@ def end_after_evaluation(job: Job) -> tuple[Status, str] | None:
     if 0 < patience <= state.evaluations_since_best:
         return job.end_without_target(f"no better result in {patience} evaluations")
     if state.evaluated_step >= job.last_step:
-        done = f"{state.step:,} of {job.run.plan.total_steps:,} steps done"
-        return job.end_without_target(job.why_here or done)
+        return job.end_of_steps()
     return None
 
 
@@ -289,6 +290,7 @@ def finish(job: Job, status: Status, reason: str) -> Ending:
         target_met=status == "success" and reached(job.run.recipe.quality.targets, state.last_metrics),
         best=state.best,
         reason=reason,
+        since_best=state.evaluations_since_best,
         discarded_steps=discarded,
     )
     return Ending(status, reason, step, dict(state.best), str(job.folder))

@@ -18,7 +18,7 @@ LAYERS = [
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},
-    {"state", "provenance", "machine", "scoring", "loss_groups", "shortage"},
+    {"state", "provenance", "machine", "scoring", "loss_groups", "shortage", "going_on"},
     {"trained", "run_folder", "alike"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job"},

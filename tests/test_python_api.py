@@ -67,8 +67,8 @@ def events(run: str | Path, kind: str) -> list[dict]:
 
 
 def test_train_returns_how_the_run_ended(trained):
-    assert (trained.status, trained.step, trained.exit_code) == ("success", 9, 0)
-    assert "no target" in trained.reason
+    assert (trained.status, trained.step, trained.exit_code) == ("stopped_early", 9, 0)
+    assert "step 9 of" in trained.reason
     best = max(event["top1"] for event in events(trained.run, "eval"))
     assert trained.best["top1"] == best and set(trained.best) == {"top1", "top5"}
     facts = json.loads((Path(trained.run) / "run.json").read_text())
@@ -78,7 +78,7 @@ def test_train_returns_how_the_run_ended(trained):
 def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(photos, tmp_path, capsys):
     recipe = replace(override(RECIPES["resnet50-tiny"](), TINY_CHANGES), seed=5)
     ending = paceline.train(recipe, data=str(photos), out=str(tmp_path / "a"), steps=2)
-    assert ending.status == "success"
+    assert ending.status == "stopped_early"
     assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
     first, second = (tmp_path / name / "checkpoints/last/model.safetensors" for name in "ab")
     assert first.read_bytes() == second.read_bytes()

@@ -21,6 +21,8 @@ from paceline.config.errors import CheckpointError, UserError
 from paceline.config.sealed import is_whole, parse
 
 SUFFIX = ".safetensors"
+# Differences of two recipes that a message lists.
+MOST_KEYS = 5
 
 
 def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None) -> Snapshot:
@@ -158,12 +160,21 @@ def find_checkpoint(folder: Path, which: str) -> Path:
     return folder / step_name(step)
 
 
-def check_same_recipe(saved: Mapping[str, Any], now: Mapping[str, Any], *, ignore: tuple[str, ...] = ()) -> None:
+def check_same_recipe(
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    ignore: tuple[str, ...] = (),
+    summary: str = "",
+    go_on: str = "Go on with the recipe it was written by.",
+) -> None:
     """Refuse to go on with another recipe than the checkpoint's.
 
     saved, now   recipes as nested dicts; tuples and lists count as equal
     ignore       dotted keys, with all that is below them, that may differ
-    raise CheckpointError   lists every differing key with both values
+    summary      what to say in place of the keys where more than MOST_KEYS differ; empty lists the first of them
+    go_on        how the run goes on with its own recipe
+    raise CheckpointError   lists differing keys with both values
     """
     was, want = _flat(json.loads(json.dumps(saved))), _flat(json.loads(json.dumps(now)))
     lines = []
@@ -171,12 +182,15 @@ def check_same_recipe(saved: Mapping[str, Any], now: Mapping[str, Any], *, ignor
         skipped = any(key == name or key.startswith(f"{name}.") for name in ignore)
         if not skipped and (key not in was or key not in want or was[key] != want[key]):
             lines.append(f"\n  {key}: {_show(was, key)} in the checkpoint, {_show(want, key)} now")
-    if lines:
-        raise CheckpointError(
-            f"the checkpoint belongs to another recipe.{''.join(lines)}\n"
-            "Go on with the recipe it was written by, or start a new run (another --out) from its weights alone: "
-            "--weights RUN/checkpoints/last"
-        )
+    if not lines:
+        return
+    if len(lines) > MOST_KEYS and summary:
+        raise CheckpointError(f"{summary} {go_on}")
+    more = f"\n  and {len(lines) - MOST_KEYS} more" if len(lines) > MOST_KEYS else ""
+    raise CheckpointError(
+        f"the checkpoint belongs to another recipe.{''.join(lines[:MOST_KEYS])}{more}\n{go_on}\n"
+        "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+    )
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The command line's front door: picks the verb, turns errors into one message and an exit code.
 
 Nothing heavy is imported here, so that --help and a mistyped verb answer at once.
-Exit codes: 0 target reached, or no target and the asked work done; 1 ended without reaching the target; 2 user error;
-3 failed; 75 interrupted and resumable.
+Exit codes: 0 target reached, or no target and the whole length done, or stopped early as --steps or --time-budget asked;
+1 ended without reaching the target; 2 user error; 3 failed; 75 interrupted and resumable.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def saved_request(
     recipe_file, rest = _take(words, "--recipe")
     named = Named(recipe_file, _take(words, "--task")[0], f"paceline {verb} {shlex.quote(str(path))}")
     name, recipe, facts = saved_recipe(path, named, edited=True)
-    controls = fill(Controls(), {**facts["controls"], "out": ""}, f"{path}: controls")
+    controls = fill(Controls(), {**facts["controls"], "out": "", "quiet": False, "json": False}, f"{path}: controls")
     check_controls(controls)
     return (name, recipe, facts.get("system_name", "auto"), saved_system(facts, path)), controls, facts, rest
 

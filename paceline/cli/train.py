@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import Asked, parse_recipe
 from paceline.cli.saved import saved_request
 from paceline.cli.voice import say, speaks
 from paceline.config.errors import RecipeError
 from paceline.config.run import Controls, check_controls
+from paceline.dist.launcher import read_launch
+from paceline.going_on import stand_of
 from paceline.log.last_words import have_last_words
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
@@ -43,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)
+    refuse_finished(asked)
 
     from paceline.setup import Request
     from paceline.train import run_training
@@ -59,3 +63,15 @@ def run(arguments: Sequence[str]) -> int:
         repeats=base is not None,
     )
     return run_training(request).exit_code
+
+
+def refuse_finished(asked: Asked) -> None:
+    """Refuse a finished run of which no more is asked, and another task's run, before torch is loaded.
+
+    With several ranks, and where the report is still to be written, that is left to the run itself.
+    Raises UserError.
+    """
+    path = Path(asked.controls.out).expanduser().absolute()
+    there = asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html"))
+    if there and read_launch(os.environ).world == 1:
+        stand_of(path, asked.name, asked.recipe, asked.controls, asked.given)

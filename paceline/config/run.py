@@ -38,6 +38,7 @@ ADDED = {
     "versions": dict,
     "command": str,
     "started": str,
+    "fitted": dict,
 }
 Node = TypeVar("Node")
 
@@ -49,10 +50,11 @@ class Controls:
     data: str = ""  # data set: a folder with train/ and val/, or with a manifest.json; empty = the built-in shapes
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
     weights: str = ""  # start from these weights: .pth, .safetensors, or a checkpoint folder
-    steps: int = 0  # stop after this many steps; 0 = the recipe's length
+    steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: int = 0  # use only N training images, evenly spread; 0 = all
     limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
-    time_budget: str = ""  # stop in good order after this long, e.g. 90s, 30m, 2h
+    time_budget: str = ""  # stop in good order after this long, e.g. 90s, 30m, 2h; all processes of a run count
+    fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: int = 0  # stop after this many evaluations without a better result; 0 = never
     log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
     save_every: int = 0  # steps between checkpoints; 0 = one an epoch
@@ -62,6 +64,8 @@ class Controls:
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
     profile: str = ""  # write a profiler trace of these steps, e.g. 50:53
+    quiet: bool = False  # print only warnings, the end and where the report is
+    json: bool = False  # print the run's events to stdout, one JSON object a line, and what is for people to stderr
 
 
 @dataclass(frozen=True)
@@ -211,5 +215,7 @@ def check_controls(controls: Controls) -> None:
             raise RecipeError(f"--{name.replace('_', '-')} {getattr(controls, name)}: must be 0 (off) or more.")
     if controls.keep < 1:
         raise RecipeError(f"--keep {controls.keep}: at least the newest checkpoint stays.")
+    if controls.fit_schedule and not (controls.steps or controls.time_budget):
+        raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
     seconds_in(controls.time_budget)
     profile_range(controls.profile)

@@ -12,11 +12,13 @@ eval        images: how many were scored; eval_seconds: how long it took; every 
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
             checkpoint's event and before any event of a later step, so steps never run backwards
 checkpoint  name: the folder's name under checkpoints/
-resume      checkpoint: the name it went on from; world: number of ranks from here on
+resume      checkpoint: the name it went on from; world: number of ranks from here on; after: the status of the `end` that
+            stood here, where the run had ended and was given more
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
-            interrupted (may be resumed) or failed; best: the best value of every metric; reason, where there is one;
+            stopped_early (--steps or --time-budget ended it before its length), interrupted (may be resumed) or failed;
+            best: the best value of every metric; evaluations_since_best; reason, where there is one;
             discarded_steps: how many were trained past the evaluation that ended the run, while it was being scored;
-            `step` is that evaluation's
+            `step` is that evaluation's. A run that goes on has no `end` until it ends again
 
 More facts may stand beside these. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written
 as the string "nan", "inf" or "-inf"; `read_events` gives numbers back.
@@ -49,7 +51,7 @@ SCHEMA: dict[str, dict[str, str]] = {
     "end": {"status": "str", "best": "dict"},
 }
 COMMON = {"event": "str", "step": "int", "epoch": "number", "seconds": "number"}
-STATUSES = ("success", "ran_out", "interrupted", "failed")
+STATUSES = ("success", "ran_out", "stopped_early", "interrupted", "failed")
 # Losing one of these to a power cut would change what a resumed run or a launcher believes.
 DURABLE = ("eval", "checkpoint", "resume", "end")
 

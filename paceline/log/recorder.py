@@ -66,7 +66,8 @@ class Recorder:
         # A run that was killed before its first checkpoint starts over, and what it logged goes.
         keep = -1 if resumed_at is None else resumed_at
         self._events.truncate_after(keep, evaluated=evaluated)
-        self._mllog.truncate_after(keep, evaluated=evaluated)
+        # Where a run was ended and goes on, the evaluation that the end brought is none of MLPerf's: the block goes on.
+        self._mllog.truncate_after(keep, evaluated=evaluated and keep in facts.eval_steps)
         self._board = TensorBoard(folder / "tensorboard", purge_step=resumed_at)
         self._mllog.cache_clear(False, at=init_began)
         self._mllog.init_start(at=init_began)
@@ -98,11 +99,13 @@ class Recorder:
         if epoch_begins:
             self._open_epoch(step, seconds)
 
-    def resume(self, step: int, seconds: float, *, checkpoint: str, world: int) -> None:
-        """The run goes on from a checkpoint."""
+    def resume(self, step: int, seconds: float, *, checkpoint: str, world: int, after: str = "") -> None:
+        """The run goes on from a checkpoint; `after` is the status with which it had ended, where it was given more."""
         if not self._quiet:
-            self._write("resume", step, seconds, checkpoint=checkpoint, world=world)
-            self.console.say(f"resumed from {checkpoint} on {world} rank{'s' if world > 1 else ''}")
+            facts = {"after": after} if after else {}
+            self._write("resume", step, seconds, checkpoint=checkpoint, world=world, **facts)
+            given_more = f": it had ended ({after.replace('_', ' ')}), and was given more" if after else ""
+            self.console.say(f"resumed from {checkpoint} on {world} rank{'s' if world > 1 else ''}{given_more}")
 
     def epoch_ends(self, step: int) -> bool:
         """Whether an epoch's last sample is in this step; the same on every rank."""
@@ -191,17 +194,19 @@ class Recorder:
         target_met: bool,
         best: Mapping[str, float],
         reason: str,
+        since_best: int = 0,
         discarded_steps: int = 0,
     ) -> None:
         """The run ends, one way or another, with the weights after `step` steps; so many were trained past them.
 
         target_met  MLPerf's success: a run without a target, or cut short as asked, did its work but has none to show
+        since_best  evaluations since the best one
         """
         if self._quiet:
             return
         self._ended = True
         facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
-        self._write("end", step, seconds, **facts)
+        self._write("end", step, seconds, evaluations_since_best=since_best, **facts)
         self._mllog.run_stop("success" if target_met else "aborted", step=step)
         self.console.say(f"{status.replace('_', ' ')}: {reason}")
         if discarded_steps:

@@ -55,7 +55,7 @@ class WeightReport:
         lines = [f"weights {self.path}: {count} tensors used, {len(self.converted)} of them converted"]
         for what, names in (
             ("new in this model, first weights kept", self.reinitialised),
-            ("missing in the file, first values kept", self.missing),
+            ("missing in the file, first values kept", [name for name in self.missing if not is_counter(name)]),
             ("in the file only, skipped", self.unexpected),
             ("converted to this model's shape", self.converted),
         ):
@@ -158,10 +158,7 @@ def copy_named(
     wrong = [name for name in own if name in saved and name not in fresh and saved[name].shape != own[name].shape]
     missing = [name for name in own if name not in saved and name not in fresh]
     unexpected = [name for name in saved if name not in own]
-    # Older files, and MXNet's, do not count batches; nothing depends on the count.
-    vital = [
-        name for name in missing if not name.endswith("num_batches_tracked") and not name.startswith(allow_missing)
-    ]
+    vital = [name for name in missing if not is_counter(name) and not name.startswith(allow_missing)]
     strange = [name for name in unexpected if not name.startswith(allow_unexpected)]
     problems = [
         *(_problem("missing in the file", vital) if vital else ()),
@@ -184,6 +181,11 @@ def copy_named(
         for name in used:
             own[name].copy_(saved[name])
     return WeightReport(path, tuple(used), tuple(missing), tuple(unexpected), tuple(fresh), tuple(converted))
+
+
+def is_counter(name: str) -> bool:
+    """Whether a tensor only counts batches: older files, MXNet's and averages of weights lack it, and nothing depends on it."""
+    return name.endswith("num_batches_tracked")
 
 
 def convert_stem(weight: Tensor, channels: Literal[3, 4]) -> Tensor:

@@ -40,6 +40,7 @@ _BOX_OR_MASK = re.compile("(box|mask) (AP (?=[sml]))?")
 STATUS = {  # end event's status -> (colour, words)
     "success": ("good", "Target reached"),
     "ran_out": ("fair", "Ended below target"),
+    "stopped_early": ("fair", "Stopped early"),
     "interrupted": ("fair", "Interrupted, can be resumed"),
     "failed": ("bad", "Failed"),
     None: ("fair", "No end recorded: still running, or killed"),
@@ -112,7 +113,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
     colour, words = STATUS.get(end.get("status"), STATUS[None])
     last = events[-1] if events else {"step": 0, "epoch": 0.0, "seconds": 0.0}
     reached = next((event for event in evaluated if _meets(event, targets)), None) if targets else None
-    if end.get("status") == "success" and reached is None:  # no target was set, or a shorter run was asked for
+    if end.get("status") == "success" and reached is None:  # no target was set
         words = "Finished"
     cards = []
     for name in _targets_first(evaluated, targets)[:2]:
@@ -134,7 +135,10 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         on = f"{ranks} ranks" if ranks != 1 else "1 rank"
         cards.append(("images per second", quantity(rate), f"median, {on}"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
-    resumes = [f"step {event['step']:,} on {event['world']} rank(s)" for event in _of_kind(events, "resume")]
+    resumes = [
+        f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
+        for event in _of_kind(events, "resume")
+    ]
     return {
         "status": words,
         "status_colour": colour,

@@ -290,6 +290,18 @@ def test_another_recipe_is_refused_by_its_differing_keys():
     check_same_recipe(saved, now, ignore=("epochs", "optim.momentum", "model"))
 
 
+def test_of_many_differences_five_are_listed_or_none_where_another_line_says_it_all():
+    saved, now = ({f"field{number}": value for number in range(8)} for value in (1, 2))
+    with pytest.raises(CheckpointError, match="and 3 more") as error:
+        check_same_recipe(saved, now, summary="", go_on="So it goes on.")
+    assert (
+        "field4: 1 in" in str(error.value) and "field5" not in str(error.value) and "So it goes on." in str(error.value)
+    )
+    with pytest.raises(CheckpointError) as error:
+        check_same_recipe(saved, now, summary="It is another.", go_on="So it goes on.")
+    assert str(error.value) == "It is another. So it goes on."
+
+
 def test_an_index_that_was_changed_in_one_number_is_damaged(tmp_path):
     for step in (1, 2):
         save_checkpoint(tmp_path, step, snapshot(step))

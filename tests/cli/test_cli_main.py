@@ -116,10 +116,16 @@ def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
 @pytest.mark.parametrize(
     ("flags", "code", "status"),
     [
-        pytest.param(["--steps", "2"], 0, "success", id="no target and the asked work done"),
+        pytest.param(["--images-seen", "16"], 0, "success", id="no target and the whole length done"),
+        pytest.param(["--steps", "2"], 0, "stopped_early", id="as many steps as asked"),
         pytest.param(["--quality.targets", "top1", "0.0", "--eval-every", "1"], 0, "success", id="target reached"),
         pytest.param(["--quality.targets", "top1", "1.0", "--images-seen", "16"], 1, "ran_out", id="ended without it"),
-        pytest.param(["--quality.targets", "top1", "1.0", "--steps", "2"], 0, "success", id="as many steps as asked"),
+        pytest.param(
+            ["--quality.targets", "top1", "1.0", "--steps", "2"],
+            0,
+            "stopped_early",
+            id="asked to stop before the target",
+        ),
         pytest.param(
             ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1"], 3, "failed", id="not finite"
         ),
@@ -445,5 +451,5 @@ def test_a_run_says_what_it_does_on_stdout_and_nothing_on_stderr(photos, tmp_pat
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert "Warning" not in done.stdout
-    assert lines[-1].endswith("report.html") and lines[-2].startswith("success: ")
+    assert lines[-1].endswith("report.html") and lines[-2].startswith("stopped early: ")
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000

@@ -21,6 +21,7 @@ from small_run import (
     mllog,
     said,
     step_reached,
+    tensor_files,
     wait_until,
 )
 
@@ -133,6 +134,19 @@ def test_killed_between_the_checkpoint_that_met_the_target_and_the_end_event_it_
     copy = interrupted_copy(run, "met-and-killed", met["step"])
     trainer.finished(copy, flags)
     assert_same_run(copy, run)
+
+
+def test_two_ranks_that_were_stopped_early_and_given_more_steps_end_like_those_that_had_them_at_once(
+    trainer, unbroken, tmp_path
+):
+    run = tmp_path / "more"
+    trainer.finished(run, f"{FLAGS[2]} --steps 12", ranks=2)
+    assert last_event(run)["status"] == "stopped_early" and last_event(run)["step"] == 12
+    ended = trainer.run(trainer.train(run, f"{FLAGS[2]} --steps 12"), ranks=2)
+    assert [rank.code for rank in ended] == [2, 2] and "finished (stopped early" in said(ended), said(ended)
+    trainer.finished(run, FLAGS[2], ranks=2)
+    assert tensor_files(run) == tensor_files(unbroken(2))
+    assert [line[0] for line in mllog(run)] == [line[0] for line in mllog(unbroken(2))]
 
 
 def test_on_another_number_of_ranks_the_data_goes_on_where_it_stopped(trainer, unbroken):

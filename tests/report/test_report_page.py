@@ -122,7 +122,7 @@ def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
     "status, targets, words",
     [
         ("success", (), "Finished"),
-        ("success", (("top1", 0.99),), "Finished"),  # asked for fewer steps than the recipe's
+        ("stopped_early", (("top1", 0.99),), "Stopped early"),
         ("ran_out", (("top1", 0.99),), "Ended below target"),
         ("interrupted", (("top1", 0.99),), "Interrupted"),
         ("failed", (("top1", 0.99),), "Failed | run | non-finite loss at step 61"),

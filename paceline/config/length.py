@@ -1,0 +1,96 @@
+"""A run's length beside its recipe's: longer on going on, shorter with --fit-schedule, and what a cut-off run had come to.
+
+Letters: r the share of the recipe's steps that a fitted run takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import Plan, lr_at, whole_steps
+from paceline.config.recipe import Recipe
+
+# A recipe has its length in one of these; on going on they may grow.
+LENGTH = ("epochs", "images_seen")
+# A warm-up counted in steps keeps so many steps of a fitted run: scaled down in proportion, hundreds would become none.
+MOST_WARMUP = 0.1
+
+
+def length_in_steps(recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> int:
+    """Steps of a recipe (as in run.json) on the data and batch of a plan (likewise).
+
+    Raises KeyError, TypeError or ValueError for what no recipe or plan of ours holds.
+    """
+    epochs, images = float(recipe["epochs"]), int(recipe["images_seen"])
+    steps = epochs * float(plan["steps_per_epoch"]) if epochs else images / int(plan["global_batch"])
+    return max(1, whole_steps(steps))
+
+
+def fit_schedule(recipe: Recipe, plan: Plan, steps: int) -> Recipe:
+    """`recipe` with its whole schedule shortened to `steps` steps: length, warm-up, hold, horizon, boundaries, evaluations.
+
+    plan   of the recipe as it is
+    What is counted in epochs or steps shrinks in proportion, fractions of the run stay as they are. A warm-up counted in
+    steps keeps its length, up to MOST_WARMUP of the run, where proportion would leave less of it.
+    A recipe that is no longer than `steps` stays as it is.
+    """
+    if steps >= plan.total_steps:
+        return recipe
+    r = steps / plan.total_steps
+    schedule, quality = recipe.schedule, recipe.quality
+    if schedule.unit != "run":
+        warmup = schedule.warmup * r
+        if schedule.unit == "steps":
+            warmup = min(schedule.warmup, max(warmup, MOST_WARMUP * steps))
+        schedule = replace(
+            schedule,
+            warmup=warmup,
+            hold=schedule.hold * r,
+            horizon=schedule.horizon * r,
+            boundaries=tuple(boundary * r for boundary in schedule.boundaries),
+        )
+    if quality.unit != "run":
+        at = tuple(point * r for point in quality.at)
+        quality = replace(quality, first=quality.first * r, every=quality.every * r, at=at)
+    if recipe.epochs:
+        recipe = replace(recipe, epochs=steps / plan.steps_per_epoch)
+    else:
+        recipe = replace(recipe, images_seen=steps * plan.global_batch)
+    return replace(recipe, schedule=schedule, quality=quality)
+
+
+def steps_in_time(
+    seconds: float, *, step_seconds: float, eval_seconds: float, evaluations: int, eval_every: int = 0
+) -> int:
+    """How many steps fit into `seconds` together with their evaluations.
+
+    evaluations   how many the whole run has, however short it is; the last one included
+    eval_every    steps between evaluations where they are counted so; 0 = they are not
+    Raises RecipeError where not a single step fits.
+    """
+    if eval_every:
+        steps = (seconds - eval_seconds) / (step_seconds + eval_seconds / eval_every)
+    else:
+        steps = (seconds - evaluations * eval_seconds) / step_seconds
+    if steps < 1:
+        raise RecipeError(
+            f"--fit-schedule: not one step fits: a step takes {step_seconds:.2g} s and each of {evaluations} evaluations about "
+            f"{eval_seconds:.2g} s, and {max(0.0, seconds):.2g} s are left of --time-budget after the start.\n"
+            "Give more time, or fewer or smaller evaluations: --eval-every, --limit-val."
+        )
+    return int(steps)
+
+
+def schedule_in_words(recipe: Recipe, plan: Plan, step: int) -> str:
+    """How far the learning rate had come in the last of `step` steps; empty where it never changes."""
+    if step < plan.warmup_steps:
+        return "the learning rate was still warming up"
+    if recipe.schedule.kind == "constant":
+        return ""
+    share = lr_at(recipe, plan, max(0, step - 1)) / recipe.optim.lr
+    if share >= 1:
+        return "the learning rate had not begun to fall"
+    return f"the learning rate had fallen to {100 * share:.2g} % of its peak"

@@ -1,0 +1,115 @@
+"""Whether a run that has ended goes on: what the new command asks, beside where the run stands.
+
+A run ends at its target, at its length, at --steps, at --time-budget or by --patience. The same folder goes on where the
+command asks for more than that: each of the five that would end it at once is named otherwise.
+Standard library and small readers only: a refusal must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.length import length_in_steps
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, read_run, seconds_in
+from paceline.log.events import metrics_of, read_events
+from paceline.log.prose import duration
+from paceline.metrics.target import in_words, reached
+
+# Of an `end` event: the run did what it was asked, and only more of it is a reason to go on.
+ENDED = ("success", "ran_out", "stopped_early")
+
+
+class FinishedError(UserError):
+    """The named run is finished, and nothing more of it was asked; `folder` is where it lies."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        super().__init__(text)
+        self.folder = folder
+
+
+def stand_of(
+    path: Path, name: str, recipe: Recipe, controls: Controls, given: Collection[str]
+) -> tuple[dict[str, Any], str]:
+    """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
+
+    name    the recipe's name
+    given   dotted names of the recipe's fields set by hand
+    Raises FinishedError, with the ways to go on, where the command asks for no more than the run has; CheckpointError for a
+    run of another task; UserError where the folder cannot be read.
+    """
+    saved = read_run(path)
+    if saved["recipe"].get("task") != recipe.task:
+        raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path)}")
+    events = read_events(path / "events.jsonl")
+    ends = [event for event in events if event["event"] == "end"]
+    if not ends or ends[-1]["status"] not in ENDED:
+        return saved, ""
+    end = ends[-1]
+    scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
+    try:
+        ways = _ways(end, metrics_of(scored[-1]) if scored else {}, saved, recipe, controls, given)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
+        raise UserError(
+            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
+        ) from None
+    if ways:
+        raise FinishedError(
+            f"--out {controls.out or path}: this run is finished ({end['status'].replace('_', ' ')}: {end.get('reason', '')}).\n"
+            f"It goes on with {', and '.join(ways)}. Or start a new run: another --out, or none.",
+            path,
+        )
+    return saved, end["status"]
+
+
+def is_another(path: Path, saved: Mapping[str, Any], name: str) -> str:
+    """In words: the run in `path` is not one of the recipe `name`."""
+    return f"{path} is a {saved['recipe'].get('task')} run (recipe {saved['name']}), not {name}."
+
+
+def how_to_go_on(path: Path) -> str:
+    """The command that goes on with the run in `path` as it was asked for."""
+    return f"To go on with it:\n  paceline train {shlex.quote(f'{path}/run.json')} --out {shlex.quote(str(path))}"
+
+
+def _ways(
+    end: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    saved: Mapping[str, Any],
+    recipe: Recipe,
+    controls: Controls,
+    given: Collection[str],
+) -> list[str]:
+    """What must be asked otherwise, in words; [] where the run can go on."""
+    ways = []
+    # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
+    targets = recipe.quality.targets if "quality.targets" in given else saved["recipe"]["quality"]["targets"]
+    if reached(targets, metrics):
+        ways.append(f"another --quality.targets than {in_words(targets)} (or the flag alone: none)")
+    length = length_in_steps(asdict(recipe), saved["plan"])
+    asked = min(length, controls.steps or length)
+    if controls.fit_schedule:  # its length is the number of steps that was found when it began
+        length = asked = int(saved["plan"]["total_steps"])
+    if end["step"] >= asked:
+        if asked < length:
+            ways.append(f"--steps above {asked:,} (or without: {length:,})")
+        elif controls.fit_schedule:
+            ways.append("`paceline train RUN/run.json --out RUN` and more --epochs or --images-seen")
+        else:
+            flag = "epochs" if recipe.epochs else "images_seen"
+            most = max(getattr(recipe, flag), saved["recipe"][flag])
+            ways.append(f"--{flag.replace('_', '-')} above {most:g}")
+    budget = 0.0 if controls.fit_schedule and not controls.steps else seconds_in(controls.time_budget)
+    if 0 < budget <= end["seconds"]:
+        ways.append(
+            f"--time-budget above {controls.time_budget} (or without; {duration(end['seconds'])} of the run are used, all its "
+            "processes together)"
+        )
+    if 0 < controls.patience <= end.get("evaluations_since_best", 0):
+        ways.append(f"--patience above {controls.patience} (or without)")
+    return ways

@@ -1,0 +1,219 @@
+"""A run that ended goes on when its folder is given more, by rules that a test holds each; and what it says where it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_runs import TINY, command, of_its_own, refused, without_report
+
+import paceline
+from paceline.cli.main import main
+from paceline.config.errors import UserError
+from paceline.config.plan import lr_at, make_plan
+from paceline.config.recipe import override
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.going_on import _ways
+from paceline.log.events import read_events
+from paceline.log.mllog import PREFIX
+from paceline.recipes import RECIPES
+
+TENSORS = ("model.safetensors", "optimiser.safetensors", "average.safetensors")
+
+
+@pytest.fixture(scope="module")
+def photos(class_photos) -> Path:
+    return class_photos
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    without_report(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def ended(photos, tmp_path_factory) -> Path:
+    """A run that was ended at step 5 of 20, in the middle of an epoch of 2.25 steps."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        assert main([str(word) for word in words_for(photos, run, "--steps", 5)]) == 0
+    return run
+
+
+@pytest.fixture
+def run(ended, tmp_path) -> Path:
+    return shutil.copytree(ended, tmp_path / "run", symlinks=True)
+
+
+def words_for(photos: Path, run: Path, *more: object) -> list[object]:
+    length = ["--images-seen", 160, "--log-every", 2, "--eval-every", 4, "--keep", 99]
+    return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *length, *more]
+
+
+def end_of(run: Path) -> dict:
+    last = read_events(run / "events.jsonl")[-1]
+    assert last["event"] == "end"
+    return last
+
+
+def kinds(run: Path) -> list[str]:
+    return [event["event"] for event in read_events(run / "events.jsonl")]
+
+
+def same_bits(run: Path, other: Path) -> None:
+    for name in TENSORS:
+        one, two = (folder / "checkpoints" / "last" / name for folder in (run, other))
+        assert one.read_bytes() == two.read_bytes(), name
+
+
+def mllog(run: Path) -> list[tuple]:
+    lines = [json.loads(line.removeprefix(PREFIX)) for line in (run / "mllog.txt").read_text().splitlines()]
+    return [(line["key"], line["metadata"].get("step_num"), line["metadata"].get("status")) for line in lines]
+
+
+def test_more_steps_give_bit_for_bit_the_run_that_had_them_at_once(photos, run, tmp_path, capsys):
+    assert end_of(run)["status"] == "stopped_early"
+    said = command(capsys, *words_for(photos, run, "--steps", 11))
+    assert said.code == 0 and "it had ended (stopped early), and was given more" in said.out, said
+    whole = tmp_path / "whole"
+    assert command(capsys, *words_for(photos, whole, "--steps", 11)).code == 0
+    same_bits(run, whole)
+    # One end, and before it the word that another stood there; MLPerf's log is that of one run, without the stop between.
+    assert kinds(run).count("end") == 1 and end_of(run)["step"] == 11
+    (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
+    assert (resumed["step"], resumed["after"]) == (5, "stopped_early")
+    assert mllog(run) == mllog(whole) and mllog(run)[-1] == ("run_stop", 11, "aborted")
+
+
+def test_without_steps_it_goes_on_to_the_recipes_end(photos, run, capsys):
+    assert command(capsys, *words_for(photos, run)).code == 0
+    assert (end_of(run)["status"], end_of(run)["step"]) == ("success", 20)
+    refused(command(capsys, *words_for(photos, run)), "finished (success", "--images-seen above 160")
+
+
+def test_its_own_run_json_goes_on_with_more(run, capsys):
+    words = ["train", run / "run.json", "--out", run]
+    refused(command(capsys, *words), "finished (stopped early", "step 5 of 20", "--steps above 5 (or without: 20)")
+    assert command(capsys, *words, "--steps", 7).code == 0 and end_of(run)["step"] == 7
+
+
+def test_a_greater_length_brings_its_own_schedule_from_the_step_where_the_run_stands(photos, run, capsys):
+    for length in (160, 320):
+        assert command(capsys, *words_for(photos, run, "--images-seen", length, "--log-every", 1)).code == 0
+    rates = {event["step"]: event["lr"] for event in read_events(run / "events.jsonl") if event["event"] == "train"}
+    changes = {"optim.lr": 0.01, "global_batch": 8, "bn_span": 8}
+    for length, steps in ((160, range(6, 21)), (320, range(21, 41))):
+        recipe = override(RECIPES["resnet50-tiny"](), {**changes, "images_seen": length})
+        plan = make_plan(recipe, System(), world=1, most=8, train_images=18, val_images=9)
+        assert [rates[step] for step in steps] == [pytest.approx(lr_at(recipe, plan, step - 1)) for step in steps]
+    assert (end_of(run)["status"], end_of(run)["step"]) == ("success", 40)
+    first, now = (json.loads((run / name).read_text()) for name in ("run-first.json", "run.json"))
+    assert (first["recipe"]["images_seen"], now["recipe"]["images_seen"]) == (160, 320)
+
+
+def test_a_length_goes_on_only_where_it_is_greater_and_named(photos, run, capsys):
+    words = words_for(photos, run, "--steps", 7)
+    refused(command(capsys, *words, "--images-seen", 80), "begun with 20 steps", "--steps 10")
+    at = words.index("--images-seen")
+    refused(command(capsys, *words[:at], *words[at + 2 :]), "images_seen: 160 in the checkpoint", "run.json", lines=6)
+    assert end_of(run)["step"] == 5
+
+
+def test_a_run_that_reached_its_target_goes_on_with_another_or_none(photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = words_for(photos, run, "--steps", 6)
+    assert command(capsys, *words, "--quality.targets", "top1", 0.0).code == 0
+    assert (end_of(run)["status"], end_of(run)["step"]) == ("success", 4)
+    refused(
+        command(capsys, *words, "--quality.targets", "top1", 0.0), "target top1 0 reached", "another --quality.targets"
+    )
+    # Forgetting the flag is no change of it.
+    refused(command(capsys, *words), "another --quality.targets")
+    shutil.copytree(run, tmp_path / "copy", symlinks=True)
+    assert command(capsys, *words, "--quality.targets", "top1", 1.5).code == 0
+    assert (end_of(run)["status"], end_of(run)["step"]) == ("stopped_early", 6)
+    said = command(capsys, "train", tmp_path / "copy" / "run.json", "--out", tmp_path / "copy", "--quality.targets")
+    assert said.code == 0 and end_of(tmp_path / "copy")["step"] == 6, said
+
+
+def test_flags_of_quality_that_were_forgotten_are_named_with_the_command_that_has_them(photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert command(capsys, *words_for(photos, run, "--steps", 3, "--quality.targets", "top1", 1.5)).code == 0
+    said = command(capsys, *words_for(photos, run, "--steps", 5))
+    refused(
+        said,
+        'quality.targets: [["top1", 1.5]] in the checkpoint',
+        f"paceline train {run}/run.json --out {run}",
+        lines=6,
+    )
+
+
+def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of_them(photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    hasty = ["--time-budget", "0.001s"]
+    assert command(capsys, *words_for(photos, run, *hasty)).code == 0
+    end = end_of(run)
+    assert end["status"] == "stopped_early" and end["reason"].startswith("time budget 0.001s used up at step 1 of 20")
+    refused(command(capsys, *words_for(photos, run, *hasty)), "--time-budget above 0.001s")
+    patient = ["--eval-every", 1, "--optim.lr", 0.01, "--quality.targets", "top1", 1.5]
+    assert command(capsys, *words_for(photos, run, "--time-budget", "1h", "--patience", 1, *patient)).code in (0, 1)
+    if end_of(run)["step"] < 20:  # it was not better each time
+        refused(command(capsys, *words_for(photos, run, "--patience", 1, *patient)), "--patience above 1")
+
+
+@pytest.mark.parametrize(
+    "asked, more, wanted",
+    [
+        ({}, {}, ["--images-seen above 160"]),
+        ({"steps": 20}, {}, ["--images-seen above 160"]),
+        ({}, {"images_seen": 320}, []),
+        ({"steps": 20}, {"images_seen": 320}, ["--steps above 20 (or without: 40)"]),
+        ({"time_budget": "90s"}, {"images_seen": 320}, ["--time-budget above 90s"]),
+        ({"time_budget": "101s"}, {"images_seen": 320}, []),
+        ({"patience": 2}, {"images_seen": 320}, ["--patience above 2"]),
+        ({"patience": 3}, {"images_seen": 320}, []),
+        ({"patience": 1, "time_budget": "1s", "steps": 9}, {}, ["--steps", "--time-budget", "--patience"]),
+    ],
+)
+def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
+    recipe = replace(RECIPES["resnet50-tiny"](), global_batch=8, epochs=0.0, images_seen=160)
+    end = {"step": 20, "seconds": 100.0, "evaluations_since_best": 2}
+    saved = {
+        "recipe": {"epochs": 0.0, "images_seen": 160, "quality": {"targets": []}},
+        "plan": {"steps_per_epoch": 2.25, "global_batch": 8, "total_steps": 20},
+    }
+    ways = _ways(end, {"top1": 0.5}, saved, replace(recipe, **more), Controls(**asked), {"images_seen"})
+    assert len(ways) == len(wanted) and all(text in way for way, text in zip(ways, wanted)), ways
+
+
+def test_another_recipes_folder_is_named_in_a_line_with_the_command_that_goes_on(photos, run, capsys):
+    go_on = f"paceline train {run}/run.json --out {run}"
+    said = command(capsys, "train", "ssd-tiny", "--out", run)
+    refused(said, f"{run} is a classification run (recipe resnet50-tiny), not ssd-tiny.", go_on, lines=2)
+    said = command(capsys, "train", "resnet50", "--data", photos, "--out", run, "--system", "cpu")
+    refused(said, "(recipe resnet50-tiny), not resnet50.", go_on, lines=2)
+
+
+def test_what_is_refused_leaves_no_folder_behind(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--out", "a/b/c"]):
+        refused(command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "none", *more), "no such folder")
+        assert os.listdir(tmp_path) == []
+    with pytest.raises(UserError, match="no such folder"):
+        paceline.train("resnet50-tiny", data=str(tmp_path / "none"))
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "runs").mkdir()
+    refused(command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "none"), "no such folder")
+    assert os.listdir(tmp_path) == ["runs"]  # it was there before
+
+
+def test_weights_out_of_a_run_are_reported_without_counters(photos, run, tmp_path, capsys):
+    words = words_for(photos, tmp_path / "new", "--steps", 1, "--weights", run / "checkpoints" / "last")
+    said = command(capsys, *words)
+    assert said.code == 0 and "tensors used" in said.out and "num_batches_tracked" not in said.out, said
