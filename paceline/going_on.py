@@ -34,18 +34,25 @@ class FinishedError(UserError):
 
 
 def stand_of(
-    path: Path, name: str, recipe: Recipe, controls: Controls, given: Collection[str]
+    path: Path, name: str, recipe: Recipe, controls: Controls, given: Collection[str], *, repeats: bool
 ) -> tuple[dict[str, Any], str]:
     """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
 
     name    the recipe's name
     given   dotted names of the recipe's fields set by hand
+    repeats whether recipe and controls come from a run.json
     Raises FinishedError, with the ways to go on, where the command asks for no more than the run has; CheckpointError for a
-    run of another task; UserError where the folder cannot be read.
+    run of another task, or fitted to another length; UserError where the folder cannot be read.
     """
     saved = read_run(path)
     if saved["recipe"].get("task") != recipe.task:
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path)}")
+    asked, had = fitted_to(controls), saved.get("fitted", {}).get("asked", "")
+    if asked != had and (asked or not repeats):
+        to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]
+        raise CheckpointError(
+            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. {how_to_go_on(path)}"
+        )
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     if not ends or ends[-1]["status"] not in ENDED:
@@ -65,6 +72,13 @@ def stand_of(
             path,
         )
     return saved, end["status"]
+
+
+def fitted_to(controls: Controls) -> str:
+    """What --fit-schedule fits a schedule to, as flags; empty without it."""
+    if not controls.fit_schedule:
+        return ""
+    return f"--steps {controls.steps}" if controls.steps else f"--time-budget {controls.time_budget}"
 
 
 def is_another(path: Path, saved: Mapping[str, Any], name: str) -> str:

@@ -185,11 +185,12 @@ def fingerprint(run: Run) -> dict[str, Any]:
 
 @contextmanager
 def open_run_folder(
-    name: str, recipe: Recipe, controls: Controls, given: Collection[str], world: World
+    name: str, recipe: Recipe, controls: Controls, given: Collection[str], world: World, *, repeats: bool
 ) -> Iterator[RunFolder]:
     """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
 
-    given   dotted names of the recipe's fields set by hand
+    given     dotted names of the recipe's fields set by hand
+    repeats   whether recipe and controls come from a run.json
     Raises UserError for a folder that is finished, in use, not ours, or not writable.
     """
     answer, lock, made, ended = None, None, None, ""
@@ -199,7 +200,7 @@ def open_run_folder(
         try:
             saved = None
             if (path / "run.json").exists():
-                saved, ended = stand_of(path, name, recipe, controls, given)
+                saved, ended = stand_of(path, name, recipe, controls, given, repeats=repeats)
         except UserError:
             lock.close()
             raise

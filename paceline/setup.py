@@ -20,7 +20,7 @@ from paceline.alike import data_facts, request_facts, run_facts
 from paceline.checkpoint.layout import INDEX
 from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
-from paceline.config.plan import MOST_FIRST_WEIGHTS, evaluation_batch, first_weights_share, make_plan, shorten
+from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, evaluation_batch, first_weights_share, make_plan, shorten
 from paceline.config.printable import printable
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
@@ -28,6 +28,7 @@ from paceline.config.system import System
 from paceline.dist.failure import is_echo
 from paceline.dist.launcher import Launch
 from paceline.dist.world import World
+from paceline.fitting import fit, try_out
 from paceline.job import Job
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Facts, Recorder
@@ -46,7 +47,7 @@ from paceline.run_folder import RunFolder, fingerprint, open_run_folder
 from paceline.shortage import check_addresses, failures_in_words
 from paceline.state import Meters, State
 from paceline.tasks import open_task
-from paceline.tasks.memory import images_that_fit
+from paceline.tasks.memory import MemoryEstimate, images_that_fit
 from paceline.tasks.mlperf import mllog_facts
 from paceline.tasks.task import Place, Task
 
@@ -82,8 +83,11 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
 
     Raises UserError for whatever a user can mend.
     """
+    began = time.monotonic()
     check_controls(request.controls)
-    with open_run_folder(request.name, request.recipe, request.controls, request.given, world) as run_folder:
+    with open_run_folder(
+        request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
+    ) as run_folder:
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
         say = _say if world.is_main else _silent
         named = "system.intra_op_threads" in request.given
@@ -97,22 +101,30 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         check_metrics(recipe, task)
         system = settle_system(task, system, controls.exact, say)
         memory = task.memory(system)
-        plan = make_plan(
-            recipe,
-            system,
-            world=world.world,
-            most=images_that_fit(memory, system),
-            train_images=task.train_images,
-            val_images=task.val_images,
-        )
-        if (check := getattr(task, "check_plan", None)) is not None:
-            check(plan)
-        plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
-        facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
-        run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
+        plan = plan_for(task, recipe, system, world, memory)
         check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
         place = Place(world.rank, world.world, world.device, threads["loader"])
         make_exact(controls.exact)
+        fitted: dict[str, Any] = {}
+        if controls.fit_schedule:
+            trial = Run(request.name, recipe, request.system_name, system, plan, controls)
+            recipe, controls, fitted = fit(
+                recipe,
+                controls,
+                plan,
+                saved=run_folder.saved,
+                measure=lambda: try_out(
+                    trial, build_state(build_model(task, trial, world), trial, world), task, place, world
+                ),
+                seconds=lambda: time.monotonic() - began,
+                world=world,
+                say=say,
+            )
+            plan = plan_for(task, recipe, system, world, memory)
+        plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
+        facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
+        facts |= {"fitted": fitted} if fitted else {}
+        run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
         resumed = run_folder.load(run, request.given, say)
         weights = weights_file(controls.weights) if controls.weights and resumed is None else None
         world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
@@ -177,6 +189,21 @@ def _job(
         last_step=plan.stop_after,
         _eval_steps=set(plan.eval_steps),
     )
+
+
+def plan_for(task: Task, recipe: Recipe, system: System, world: World, memory: MemoryEstimate) -> Plan:
+    """The plan of `recipe` on the task's data. Raises RecipeError for one that cannot be carried out as the recipe says."""
+    plan = make_plan(
+        recipe,
+        system,
+        world=world.world,
+        most=images_that_fit(memory, system),
+        train_images=task.train_images,
+        val_images=task.val_images,
+    )
+    if (check := getattr(task, "check_plan", None)) is not None:
+        check(plan)
+    return plan
 
 
 def settle_target(request: Request, task: Task, say) -> Recipe:

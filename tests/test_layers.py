@@ -21,7 +21,7 @@ LAYERS = [
     {"state", "provenance", "machine", "scoring", "loss_groups", "shortage", "going_on"},
     {"trained", "run_folder", "alike"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
-    {"predict", "job"},
+    {"predict", "job", "fitting"},
     {"setup"},
     {"train", "bench"},
     {"cli"},

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)
-    refuse_finished(asked)
+    refuse_finished(asked, repeats=base is not None)
 
     from paceline.setup import Request
     from paceline.train import run_training
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     return run_training(request).exit_code
 
 
-def refuse_finished(asked: Asked) -> None:
+def refuse_finished(asked: Asked, *, repeats: bool) -> None:
     """Refuse a finished run of which no more is asked, and another task's run, before torch is loaded.
 
     With several ranks, and where the report is still to be written, that is left to the run itself.
@@ -74,4 +74,4 @@ def refuse_finished(asked: Asked) -> None:
     path = Path(asked.controls.out).expanduser().absolute()
     there = asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html"))
     if there and read_launch(os.environ).world == 1:
-        stand_of(path, asked.name, asked.recipe, asked.controls, asked.given)
+        stand_of(path, asked.name, asked.recipe, asked.controls, asked.given, repeats=repeats)

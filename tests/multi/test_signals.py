@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -122,6 +123,16 @@ def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(
     ended = trainer.run(trainer.train(run, f"{ENDLESS} --log-every 2 --time-budget 1s"), ranks=2)
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
+
+
+def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tmp_path):
+    run = tmp_path / "fitted"
+    flags = "--images-seen 120000 --time-budget 3s --fit-schedule --eval-every 0 --save-every 1000"
+    ended = trainer.run(trainer.train(run, flags), ranks=2)
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    fitted = json.loads((run / "run.json").read_text())["fitted"]
+    assert 1 <= fitted["steps"] < 10_000 and last_event(run)["step"] == fitted["steps"]
+    assert last_event(run)["status"] == "success"
 
 
 TWO = f"{SAVED} --ema 0.9 --bn-span 3"  # running statistics, and averages of them, that differ from rank to rank

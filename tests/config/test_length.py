@@ -1,0 +1,99 @@
+"""A schedule fitted to fewer steps is the same schedule, drawn smaller; and steps that fit into a time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from paceline.config.errors import RecipeError
+from paceline.config.length import MOST_WARMUP, fit_schedule, length_in_steps, schedule_in_words, steps_in_time
+from paceline.config.plan import lr_at, make_plan
+from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.system import System
+from paceline.recipes import RECIPES
+
+
+def planned(recipe: Recipe):
+    train, val = DATA_IMAGES.get(recipe.target_data, (1_000, 100))
+    span = {"bn_span": min(recipe.bn_span, recipe.global_batch)}
+    return make_plan(
+        replace(recipe, **span), System(), world=1, most=recipe.global_batch, train_images=train, val_images=val
+    )
+
+
+@pytest.mark.parametrize("share", [0.5, 0.037])
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
+    recipe = RECIPES[name]()
+    plan = planned(recipe)
+    steps = round(plan.total_steps * share)
+    fitted = fit_schedule(recipe, plan, steps)
+    small = planned(fitted)
+    r = steps / plan.total_steps
+    assert small.total_steps == steps and (fitted.epochs > 0) == (recipe.epochs > 0)
+    assert length_in_steps(asdict(fitted), asdict(plan)) == steps
+    assert small.schedule_steps == pytest.approx(plan.schedule_steps * r)
+    assert small.boundaries == pytest.approx([boundary * r for boundary in plan.boundaries])
+    if recipe.schedule.unit == "steps":
+        assert small.warmup_steps == pytest.approx(
+            min(plan.warmup_steps, max(plan.warmup_steps * r, MOST_WARMUP * steps))
+        )
+    else:
+        assert small.warmup_steps == pytest.approx(plan.warmup_steps * r)
+        # The oracle: at the same share of the run the same learning rate, but for the steps' own width.
+        for point in (0.2, 0.5, 0.8, 0.97):
+            place = round(point * steps)
+            if any(abs(place - boundary) < 2 for boundary in small.boundaries):
+                continue
+            near = [lr_at(recipe, plan, round((place + shift) / r)) for shift in (-2, 2)]
+            slack = 1e-9 + abs(near[0] - near[1])
+            assert min(near) - slack <= lr_at(fitted, small, place) <= max(near) + slack
+    # Evaluations fall at the same shares of the run; of those that come together one is left.
+    assert all(any(abs(step * r - due) < 1.5 for due in small.eval_steps) for step in plan.eval_steps)
+    assert len(small.eval_steps) <= len(plan.eval_steps) and small.eval_steps[-1] == steps
+
+
+def test_a_recipe_that_is_no_longer_stays_as_it_is():
+    recipe = RECIPES["ssd-tiny"]()
+    plan = planned(recipe)
+    assert fit_schedule(recipe, plan, plan.total_steps) is recipe
+    assert fit_schedule(recipe, plan, plan.total_steps + 1) is recipe
+
+
+def test_a_warm_up_counted_in_steps_keeps_a_tenth_of_the_run():
+    recipe = RECIPES["maskrcnn"]()
+    assert recipe.schedule.unit == "steps" and recipe.schedule.warmup == 500
+    plan = planned(recipe)
+    assert fit_schedule(recipe, plan, 1_000).schedule.warmup == 100
+    assert fit_schedule(recipe, plan, 60_000).schedule.warmup == 500  # never more than the recipe's own
+
+
+@pytest.mark.parametrize("evaluations, every", [(3, 0), (1, 0), (1, 7), (1, 50)])
+def test_the_steps_that_fit_are_the_most_whose_time_is_not_above_the_budget(evaluations, every):
+    def needed(steps: int) -> float:
+        count = steps / every + 1 if every else evaluations
+        return steps * 0.5 + count * 4.0
+
+    steps = steps_in_time(300, step_seconds=0.5, eval_seconds=4.0, evaluations=evaluations, eval_every=every)
+    assert needed(steps) <= 300 < needed(steps + 1)
+
+
+def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
+    with pytest.raises(
+        RecipeError, match=r"not one step fits.*each of 20 evaluations about 4 s.*60 s are left"
+    ) as error:
+        steps_in_time(60, step_seconds=0.5, eval_seconds=4.0, evaluations=20)
+    assert "--eval-every" in str(error.value)
+
+
+def test_how_far_the_learning_rate_had_come_is_said_in_words():
+    recipe = RECIPES["resnet50-tiny"]()
+    plan = planned(recipe)
+    for share, wanted in ((0.05, "still warming up"), (1.0, "had fallen to 0 % of its peak")):
+        assert wanted in schedule_in_words(recipe, plan, round(share * plan.total_steps))
+    steps = RECIPES["maskrcnn"]()
+    assert "had not begun to fall" in schedule_in_words(steps, planned(steps), 1_000)
+    assert "had fallen to 10 % of its peak" in schedule_in_words(steps, planned(steps), 60_001)
+    constant = replace(recipe, schedule=replace(recipe.schedule, kind="constant", warmup=0.0))
+    assert schedule_in_words(constant, planned(constant), 5) == ""
