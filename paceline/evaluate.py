@@ -41,10 +41,12 @@ def run_inference(
     place: Place,
     autocast: Callable[[], AbstractContextManager],
     vote: StopVote | None = None,
+    passed: Callable[[int], None] = lambda _: None,
 ) -> Score | None:
     """This rank's share of the validation images through `model`; None on every rank when any rank was told to stop.
 
-    batch  most images in one forward
+    batch   most images in one forward
+    passed  told the number of images of each forward that is sent
     """
     score = task.new_score()
     stopped = False
@@ -53,6 +55,7 @@ def run_inference(
             for images in batches:
                 with autocast():
                     score.add(images, model.predict(images))  # type: ignore[operator]
+                passed(len(images))
             stopped = vote is not None and vote.stopping_here()
             if stopped:
                 break

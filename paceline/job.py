@@ -103,6 +103,7 @@ class Job:
                 place=self.place,
                 autocast=autocast,
                 vote=vote,
+                passed=lambda images: self.recorder.scored(images * self.world.world),
             )
         if score is None:
             return False
@@ -117,6 +118,12 @@ class Job:
         """Whether --time-budget is used up by this rank's clock."""
         budget = seconds_in(self.run.controls.time_budget)
         return budget > 0 and self.clock.seconds() >= budget
+
+    def seconds_left(self, images_per_second: float) -> float:
+        """Until the last step at this pace, or until --time-budget is used up where that comes first."""
+        plan, budget = self.run.plan, seconds_in(self.run.controls.time_budget)
+        left = (plan.stop_after - self.state.step) * plan.global_batch / max(images_per_second, 1e-9)
+        return max(0.0, min(left, budget - self.clock.seconds())) if budget else left
 
     def end_here(self, why: str) -> None:
         """Make this step the run's last: it is evaluated and saved as the last step always is."""
@@ -184,7 +191,7 @@ class Job:
                 page = write_report(self.folder)
             except OSError as error:
                 raise cannot_write(self.folder / "report.html", error) from error
-            self.recorder.say(f"report: {page}")
+            self.recorder.tell(f"report: {page}")
 
 
 def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,6 @@ from paceline.checkpoint.layout import INDEX
 from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, evaluation_batch, first_weights_share, make_plan, shorten
-from paceline.config.printable import printable
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
@@ -30,6 +29,7 @@ from paceline.dist.launcher import Launch
 from paceline.dist.world import World
 from paceline.fitting import fit, try_out
 from paceline.job import Job
+from paceline.log.console import Console
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Facts, Recorder
 from paceline.loss_groups import configure_loss_groups
@@ -78,9 +78,10 @@ class Request:
 
 
 @contextmanager
-def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
+def set_up(request: Request, launch: Launch, world: World, console: Console) -> Iterator[Job]:
     """Everything before the first step; the job's logs and files are closed at the end.
 
+    console   where rank 0 speaks
     Raises UserError for whatever a user can mend.
     """
     began = time.monotonic()
@@ -89,12 +90,13 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
     ) as run_folder:
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
-        say = _say if world.is_main else _silent
+        say, warn = (console.say, console.tell) if world.is_main else (_silent, _silent)
         named = "system.intra_op_threads" in request.given
-        threads = set_threads(run_folder.with_threads(system, given=named, world=world.world), world, say)
-        run_folder.say_threads(threads["intra_op"], say)
+        threads = set_threads(run_folder.with_threads(system, given=named, world=world.world), world, warn)
+        run_folder.say_threads(threads["intra_op"], warn)
         recipe, controls = request.recipe, request.controls
         init_began: list[float] = []  # seconds since 1970; preparing a data set is no part of a timed run
+        console.doing("opening the data")
         task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
         world.agree(data_facts(task), "data")
         recipe = settle_target(request, task, say)
@@ -107,6 +109,7 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         make_exact(controls.exact)
         fitted: dict[str, Any] = {}
         if controls.fit_schedule:
+            console.doing("measuring the speed")
             trial = Run(request.name, recipe, request.system_name, system, plan, controls)
             recipe, controls, fitted = fit(
                 recipe,
@@ -125,7 +128,8 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
         facts |= {"fitted": fitted} if fitted else {}
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
-        resumed = run_folder.load(run, request.given, say)
+        console.doing("building the model")
+        resumed = run_folder.load(run, request.given, warn)
         weights = weights_file(controls.weights) if controls.weights and resumed is None else None
         world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
         model = build_model(task, run, world)
@@ -141,6 +145,8 @@ def set_up(request: Request, launch: Launch, world: World) -> Iterator[Job]:
         recorder = Recorder(
             run_folder.path if world.is_main else None,
             log_facts(run, task, state, world),
+            console,
+            json=controls.json,
             resumed_at=state.step if resumed else None,
             evaluated=not state.evaluation_pending,
             init_began=init_began[0],
@@ -337,6 +343,7 @@ def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:
     return Facts(
         target=in_words(run.recipe.quality.targets),
         total_steps=plan.stop_after,
+        global_batch=plan.global_batch,
         steps_per_epoch=plan.steps_per_epoch,
         eval_steps=plan.eval_steps,
         train_images=plan.train_images,
@@ -346,11 +353,6 @@ def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:
         mllog=mllog_facts(run),
         weights=[name for name, _ in state.model.named_parameters()],
     )
-
-
-def _say(text: str) -> None:
-    """A line or several before the run's console is there; names in them are other people's."""
-    print(printable(text))
 
 
 def _silent(_: str) -> None:

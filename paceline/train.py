@@ -25,6 +25,7 @@ from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
 from paceline.going_on import FinishedError
 from paceline.job import Job
+from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
@@ -90,17 +91,21 @@ def train(
     )
 
 
-def run_training(request: Request) -> Ending:
-    """Carry out one request on this rank: join the other ranks, set up, train, report."""
+def run_training(request: Request, console: Console | None = None) -> Ending:
+    """Carry out one request on this rank: join the other ranks, set up, train, report.
+
+    console   where rank 0 speaks; closed here. None: one as the request's controls want it
+    """
     launch = read_launch(os.environ)
     device = choose_device(request.system, launch.local_rank, launch.local_world)
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
     try:
         with (
             lasting_output() as output,
+            console or open_console(request.controls, launch.rank) as console,
             open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
             failures_in_words(),
-            set_up(request, launch, world) as job,
+            set_up(request, launch, world, console) as job,
         ):
             output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
             ending = loop(job)
@@ -125,6 +130,7 @@ def loop(job: Job) -> Ending:
     step_once = TrainStep(state, plan, job.run.system, job.place.device)
     with ExitStack() as open_things:
         stop_request = open_things.enter_context(catch_stop(job.folder / STOP_FILE))
+        recorder.stopping(lambda: stop_request.asked)
         vote = StopVote(job.world, stop_request)
         open_things.callback(vote.close)
         state.evaluation_pending |= state.step >= job.last_step and state.evaluated_step != state.step
@@ -136,6 +142,7 @@ def loop(job: Job) -> Ending:
             forwards = max(plan.loss_forwards, min(plan.forwards, 2))
             step_once.discard([job.task.warm_up_batch(plan, job.place.device)] * forwards)
         recorder.start(state.step, job.clock.seconds())
+        recorder.doing("first step")
         job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
         loader = open_things.enter_context(job.train_loader())
         tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, active=job.world.is_main))
@@ -160,6 +167,7 @@ def loop(job: Job) -> Ending:
                 if (ending := take_result(job)) is not None:
                     return ending
                 if vote.reason != "time budget":
+                    recorder.doing("stopping: saving a checkpoint")
                     state.evaluation_pending = job.evaluation_due()
                     if (ending := save(job)) is not None:
                         return ending
@@ -186,7 +194,7 @@ def report_interval(job: Job, lr: float, waited: float) -> Ending | None:
     job.recorder.train(
         state.step,
         job.clock.seconds(),
-        eta_seconds=(plan.stop_after - state.step) * plan.global_batch / max(pace["images_per_second"], 1e-9),
+        eta_seconds=job.seconds_left(pace["images_per_second"]),
         lr=lr,
         samples=state.step * plan.global_batch,
         **pace,
@@ -206,6 +214,7 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
     if not job.begin_evaluation(step_once.autocast, vote):
         return finish(job, "interrupted", "stopped inside an evaluation; the same command goes on with it")
     goes_on = job.run.system.score_beside and state.step < job.last_step
+    job.recorder.doing("" if goes_on else "scoring")
     return None if goes_on else take_result(job)
 
 

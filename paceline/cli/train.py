@@ -9,11 +9,13 @@ from pathlib import Path
 
 from paceline.cli.flags import Asked, parse_recipe
 from paceline.cli.saved import saved_request
-from paceline.cli.voice import say, speaks
+from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError
+from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls
 from paceline.dist.launcher import read_launch
 from paceline.going_on import stand_of
+from paceline.log.console import open_console
 from paceline.log.last_words import have_last_words
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
@@ -34,13 +36,13 @@ def run(arguments: Sequence[str]) -> int:
             print(f"  {name:<26} {(make.__doc__ or '').strip().splitlines()[0]}")
         print("\n`paceline train RECIPE --help` lists its flags.")
         return 0 if arguments else 2
-    base, controls = None, Controls()
+    base, controls, notes = None, Controls(), []
     if arguments[0].endswith(".json"):
         base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
         asked = parse_recipe(words, controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
         for name in ("data", "weights"):
             if (path := getattr(asked.controls, name)) and name not in asked.given and speaks():
-                say(f"--{name} {path!r}: as {arguments[0]} names it")
+                notes.append(one_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
         if Path(arguments[0]).is_dir():
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
@@ -48,21 +50,26 @@ def run(arguments: Sequence[str]) -> int:
     check_controls(asked.controls)
     refuse_finished(asked, repeats=base is not None)
 
-    from paceline.setup import Request
-    from paceline.train import run_training
+    with open_console(asked.controls, read_launch(os.environ).rank) as console:
+        for note in notes:
+            console.tell(note)
+        console.doing("starting")
 
-    have_last_words()
-    request = Request(
-        name=asked.name,
-        recipe=asked.recipe,
-        system_name=asked.system_name,
-        system=asked.system,
-        controls=asked.controls,
-        given=asked.given,
-        command=shlex.join(["paceline", "train", *arguments]),
-        repeats=base is not None,
-    )
-    return run_training(request).exit_code
+        from paceline.setup import Request
+        from paceline.train import run_training
+
+        have_last_words()
+        request = Request(
+            name=asked.name,
+            recipe=asked.recipe,
+            system_name=asked.system_name,
+            system=asked.system,
+            controls=asked.controls,
+            given=asked.given,
+            command=shlex.join(["paceline", "train", *arguments]),
+            repeats=base is not None,
+        )
+        return run_training(request, console).exit_code
 
 
 def refuse_finished(asked: Asked, *, repeats: bool) -> None:

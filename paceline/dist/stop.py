@@ -44,6 +44,11 @@ class StopRequest:
         if REASONS.index(reason) > REASONS.index(self._reason):
             self._reason = reason
 
+    @property
+    def asked(self) -> bool:
+        """Whether this process has been asked, as far as it knows; looks at nothing."""
+        return bool(self._reason)
+
     def reason(self) -> Reason:
         """Why to stop, or ''. Looks for the STOP file at most once a second."""
         if not self._reason and self._stop_file is not None and time.monotonic() - self._looked >= FILE_SECONDS:

@@ -73,7 +73,7 @@ class EventLog:
         record = plain({"event": event, "step": step, "epoch": epoch, "seconds": seconds, **facts})
         if problems := schema_problems(record):
             raise ValueError(f"event {record!r}: {'; '.join(problems)}")
-        self._lines.append(_with_crc(json.dumps(record, allow_nan=False)), durable=event in DURABLE)
+        self._lines.append(_with_crc(one_line(record)), durable=event in DURABLE)
         return record
 
     def damage(self) -> list[str]:
@@ -166,6 +166,11 @@ def plain(value: Any) -> Any:
         number = float(value)
         return number if math.isfinite(number) else str(number)
     raise ValueError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")
+
+
+def one_line(record: Mapping[str, Any]) -> str:
+    """An event as one line of JSON."""
+    return json.dumps(record, allow_nan=False)
 
 
 def _is(type_name: str, value: Any) -> bool:

@@ -5,13 +5,13 @@ Only rank 0 speaks and writes. Every other rank has a Recorder too, whose method
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.log.console import Console
-from paceline.log.events import EventLog
+from paceline.log.events import EventLog, one_line
 from paceline.log.mllog import MLLog
 from paceline.log.tensorboard import TensorBoard
 
@@ -22,6 +22,7 @@ class Facts:
 
     target: str  # in words, for the console
     total_steps: int
+    global_batch: int
     steps_per_epoch: float
     eval_steps: Sequence[int]
     train_images: int
@@ -36,6 +37,8 @@ class Recorder:
     """Tells a run's story to every log.
 
     folder       the run's folder; None on ranks that keep quiet
+    console      where people are told
+    json         whether events are printed to stdout too, one JSON object a line
     resumed_at   the checkpoint's step where the run goes on; None for a fresh run
     evaluated    whether the result of that step's evaluation is in the checkpoint
     init_began   when this process began to build what the run needs, seconds since 1970
@@ -45,24 +48,28 @@ class Recorder:
         self,
         folder: Path | None,
         facts: Facts,
+        console: Console,
         *,
+        json: bool = False,
         resumed_at: int | None,
         evaluated: bool = True,
         init_began: float | None = None,
     ) -> None:
         self._facts = facts
         self._quiet = folder is None
+        self._json = json
+        self.console = console
         self._evaluated = evaluated
         self._ended = False
         self._epoch_begun = (0, 0.0)  # step and seconds from which an epoch's throughput counts
         self._epoch_due = False  # an epoch begins once this step's evaluation is over
         if folder is None:
             return
-        self.console = Console(facts.total_steps, target=facts.target)
+        console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
         self._events = EventLog(folder / "events.jsonl")
         self._mllog = MLLog(folder / "mllog.txt")
         for line in (*self._events.damage(), *self._mllog.damage):
-            self.console.say(line)
+            self.console.tell(line)
         # A run that was killed before its first checkpoint starts over, and what it logged goes.
         keep = -1 if resumed_at is None else resumed_at
         self._events.truncate_after(keep, evaluated=evaluated)
@@ -75,10 +82,25 @@ class Recorder:
             facts.benchmark, org="reference_implementation", division="closed", status="onprem", platform=facts.platform
         )
 
-    def say(self, text: str) -> None:
-        """A line for people."""
+    def tell(self, text: str) -> None:
+        """A line for people, however quiet they want it."""
         if not self._quiet:
-            self.console.say(text)
+            self.console.tell(text)
+
+    def doing(self, what: str, of: int = 0) -> None:
+        """What goes on where that is not training, for the live line; empty is training."""
+        if not self._quiet:
+            self.console.doing(what, of)
+
+    def stopping(self, asked: Callable[[], bool]) -> None:
+        """`asked` tells whether the run was told to stop, for the live line."""
+        if not self._quiet:
+            self.console.stopping(asked)
+
+    def scored(self, images: int) -> None:
+        """So many more images of the evaluation under way are done, on all ranks."""
+        if not self._quiet:
+            self.console.done(images)
 
     def start(self, step: int, seconds: float) -> None:
         """Everything is built; training goes on from `step`."""
@@ -112,8 +134,11 @@ class Recorder:
         return self._epochs_done(step) > self._epochs_done(step - 1)
 
     def passed(self, step: int, seconds: float) -> None:
-        """After every step: closes an epoch of MLPerf's log where one ends."""
-        if self._quiet or not self.epoch_ends(step):
+        """After every step: moves the live line, and closes an epoch of MLPerf's log where one ends."""
+        if self._quiet:
+            return
+        self.console.stepped(step)
+        if not self.epoch_ends(step):
             return
         epoch = self._epochs_done(step)
         self._mllog.epoch_stop(epoch_num=epoch, step=step)
@@ -143,6 +168,7 @@ class Recorder:
     def evaluation_begins(self, step: int) -> None:
         """An evaluation after `step` steps starts."""
         if not self._quiet:
+            self.console.doing("evaluating", self._facts.val_images)
             self._mllog.eval_start(epoch_num=self._mlperf_epoch(step), step=step)
 
     def evaluation(
@@ -208,9 +234,10 @@ class Recorder:
         facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
         self._write("end", step, seconds, evaluations_since_best=since_best, **facts)
         self._mllog.run_stop("success" if target_met else "aborted", step=step)
-        self.console.say(f"{status.replace('_', ' ')}: {reason}")
+        self.console.close()  # nothing is drawn below the end
+        self.console.tell(f"{status.replace('_', ' ')}: {reason}")
         if discarded_steps:
-            self.console.say(f"{discarded_steps:,} steps trained while step {step:,} was being scored are discarded")
+            self.console.tell(f"{discarded_steps:,} steps trained while step {step:,} was being scored are discarded")
 
     def fail(self, step: int, seconds: float, *, best: Mapping[str, float], reason: str) -> None:
         """The run broke; nothing happens when it had ended already."""
@@ -220,12 +247,13 @@ class Recorder:
     def close(self) -> None:
         """Flush and close every log."""
         if not self._quiet:
-            self.console.close()
             self._board.close()
 
     def _write(self, kind: str, step: int, seconds: float, **facts: Any) -> None:
         record = self._events.write(kind, step=step, epoch=step / self._facts.steps_per_epoch, seconds=seconds, **facts)
         self._board.write(record)
+        if self._json:
+            print(one_line(record), flush=True)
 
     def _open_epoch(self, step: int, seconds: float) -> None:
         self._epoch_begun, self._epoch_due = (step, seconds), False

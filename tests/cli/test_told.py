@@ -1,0 +1,92 @@
+"""What `train` prints: for people, for people who want little, and for programs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_runs import train, without_report
+
+import paceline
+from paceline.cli import flags
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.log.events import read_events
+from paceline.recipes import RECIPES
+
+PACKAGE = Path(paceline.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def photos(class_photos) -> Path:
+    return class_photos
+
+
+def test_quiet_prints_the_end_and_where_the_report_is(photos, tmp_path, capsys):
+    said = train(capsys, photos, tmp_path / "run", "--quiet")
+    assert (said.code, said.err) == (0, "")
+    end, report = said.out.splitlines()
+    assert end.startswith("stopped early: ") and report == f"report: {tmp_path / 'run' / 'report.html'}"
+
+
+def test_json_prints_the_events_on_stdout_and_all_else_on_stderr(photos, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    said = train(capsys, photos, tmp_path / "run", "--json")
+    assert said.code == 0
+    assert [json.loads(line) for line in said.out.splitlines()] == read_events(tmp_path / "run" / "events.jsonl")
+    assert "stopped early: " in said.err
+    said = train(capsys, photos, tmp_path / "run", "--json", "--quiet", steps=3)
+    first, *_, last = (json.loads(line) for line in said.out.splitlines())
+    assert (first["event"], last["event"]) == ("resume", "end") and len(said.err.splitlines()) == 1, said
+
+
+def test_how_it_prints_is_no_part_of_what_a_run_repeats(photos, tmp_path, capsys, monkeypatch):
+    from tiny_runs import command
+
+    without_report(monkeypatch)
+    assert train(capsys, photos, tmp_path / "run", "--json", "--quiet").code == 0
+    said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "again")
+    assert said.code == 0 and "saved step-" in said.out and "{" not in said.out, said
+
+
+def sentences(tree: ast.AST) -> Iterator[str]:
+    """Every piece of text in a file that is no docstring."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = {
+        id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and _opens_with_text(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def _opens_with_text(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> bool:
+    first = node.body[0] if node.body else None
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+
+
+def test_every_flag_that_a_message_of_training_names_exists():
+    known = {"--help", "--system", "--recipe", "--task"}
+    known |= {"--shm-size", "--porcelain", "--untracked-files"}  # docker's and git's
+    for name in RECIPES:
+        recipe: Recipe = RECIPES[name]()
+        known |= {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(Controls())}
+    parts = [flag.split(".") for flag in known]
+    groups = {".".join(words[:count]) for words in parts for count in range(1, len(words))}
+    checked, wrong = 0, []
+    for room in ("config", "checkpoint", "data", "dist", "log", "optim", "tasks", "*.py", "cli/train.py"):
+        for path in [
+            found for entry in PACKAGE.glob(room) for found in ([entry] if entry.is_file() else entry.rglob("*.py"))
+        ]:
+            for text in sentences(ast.parse(path.read_text())):
+                for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)*", text):
+                    checked += 1
+                    if flag not in known | groups:
+                        wrong.append(f"{path.relative_to(PACKAGE)}: {flag} in {text[:60]!r}")
+    assert not wrong, "\n".join(wrong)
+    assert checked > 100
