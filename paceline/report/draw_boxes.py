@@ -2,23 +2,25 @@
 
 A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
 every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
-drawn. Names never cover each other: a name that finds no free place is left out, the colour still tells the class.
+drawn. Names never cover each other, and not the picture (draw_names.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from PIL import Image, ImageDraw
 
 from paceline.batch.detection import Objects
 from paceline.batch.instances import InstanceObjects
-from paceline.report.draw import BACKGROUND, MOST_ENLARGED, Photo, font_of, shortened, to_picture
+from paceline.report.draw import BACKGROUND, MOST_ENLARGED, Photo, to_picture
 from paceline.report.draw_masks import Mask, canvas_pixels, instance_colour, with_masks
+from paceline.report.draw_names import Rectangle, area, best_names, with_legend, write_names
 
 # Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
 PALETTE = (
@@ -26,10 +28,8 @@ PALETTE = (
     (166, 128, 255), (255, 82, 100), (196, 226, 66), (90, 120, 255), (240, 165, 110), (60, 200, 120),
 )  # fmt: skip
 _HALO = (10, 12, 16)
-_SMALL = 3  # a box up to so many letters' heights square would vanish under a name
+CROWD = 12  # from so many boxes on, frames are no thicker than a twelfth of the middle one's side
 _DASH = 5  # a dash's length in line widths, and the gap's
-
-Rectangle = tuple[int, int, int, int]  # left, top, right, bottom; pixels, right and bottom outside
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,29 @@ def colour_of(label: int) -> tuple[int, int, int]:
 
 
 def marks_picture(
-    photo: Photo, marks: Sequence[Mark], *, width: int, height: int, most_enlarged: float = MOST_ENLARGED
+    photo: Photo,
+    marks: Sequence[Mark],
+    *,
+    width: int,
+    height: int,
+    most_enlarged: float = MOST_ENLARGED,
+    legend: Mapping[int, str] | None = None,
 ) -> Image.Image:
     """The photo, whole and as large as fits into `width` times `height`, with its boxes.
 
-    marks  the most important first: names find their places in this order
+    marks   the most important first: names find their places in this order
+    legend  classes and their names: they stand below the picture, beyond `height`, where a mark's name finds no place
     """
     picture = to_picture(photo)
     scale = min(width / picture.width, height / picture.height, most_enlarged)
     size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     sharp = picture if size == picture.size else picture.resize(size, Image.Resampling.LANCZOS)
     across, down = size[0] / picture.width, size[1] / picture.height
-    return _with_marks(sharp, [(rectangle, mark) for mark in marks if (rectangle := _pixels(mark, across, down, size))])
+    placed = [(rectangle, mark) for mark in marks if (rectangle := _pixels(mark, across, down, size))]
+    drawn, names = _with_marks(sharp, placed)
+    if legend is None or names == sum(bool(mark.text) for _, mark in placed):
+        return drawn
+    return with_legend(drawn, Counter(mark.label for _, mark in placed), legend, colour_of)
 
 
 def beside(photo: Photo, left: Sequence[Mark], right: Sequence[Mark], *, width: int, height: int) -> Image.Image:
@@ -141,8 +152,11 @@ def _pixels(mark: Mark, across: float, down: float, size: tuple[int, int]) -> Re
     return x, y, max(x + 1, round(min(edges[2], size[0]))), max(y + 1, round(min(edges[3], size[1])))
 
 
-def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]]) -> Image.Image:
-    """A copy of the picture with the boxes drawn, the small ones over the large ones, and the names over all boxes."""
+def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]]) -> tuple[Image.Image, int]:
+    """A copy of the picture with the boxes drawn, the small ones over the large ones, and the names over all boxes.
+
+    -> it, and the number of names that found a place
+    """
     side = math.sqrt(picture.width * picture.height)
     line, text = max(2, round(side / 220)), min(max(round(side / 24), 12), 30)
     masks, of_class = [], Counter[int]()
@@ -154,16 +168,18 @@ def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]]) -> I
     if masks:  # they tell more than the frames, which step back
         picture = with_masks(picture, masks, line=max(1, line // 3))
         line, text = max(2, line // 2), max(11, round(text * 0.85))
+    if len(placed) >= CROWD:
+        line = max(
+            1,
+            min(line, round(median(min(right - left, bottom - top) for (left, top, right, bottom), _ in placed) / 12)),
+        )
     canvas = picture.copy()
     draw = ImageDraw.Draw(canvas)
-    for rectangle, mark in sorted(placed, key=lambda pair: -_area(pair[0])):
+    for rectangle, mark in sorted(placed, key=lambda pair: -area(pair[0])):
         _outline(draw, rectangle, colour_of(mark.label), line, mark.line)
-    for words, rectangle, mark in _names(placed, picture.size, text):
-        colour = colour_of(mark.label)
-        draw.rectangle((rectangle[0], rectangle[1], rectangle[2] - 1, rectangle[3] - 1), colour)
-        middle = (rectangle[1] + rectangle[3]) / 2
-        draw.text((rectangle[0] + text // 4, middle), words, _readable_on(colour), font_of(text), anchor="lm")
-    return canvas
+    names, text = best_names([(box, mark.text) for box, mark in placed], picture.size, text)
+    write_names(draw, names, [colour_of(mark.label) for _, mark in placed], text)
+    return canvas, len(names)
 
 
 def _outline(
@@ -186,57 +202,3 @@ def _outline(
         end = min(start + dash - 1, bottom)
         draw.rectangle((left, start, left + inner - 1, end), colour)
         draw.rectangle((right - inner + 1, start, right, end), colour)
-
-
-def _names(placed: list[tuple[Rectangle, Mark]], size: tuple[int, int], text: int) -> list[tuple[str, Rectangle, Mark]]:
-    """Where each name stands: (text, rectangle, mark); names are placed in order, and those without room are left out.
-
-    Of the free places a name takes the one that hides the least of small boxes, the first of equal ones.
-
-    size  of the picture
-    text  height of the letters, pixels
-    """
-    small = [box for box, _ in placed if _area(box) <= (_SMALL * text) ** 2]
-    taken: list[Rectangle] = []
-    names = []
-    for box, mark in placed:
-        if not mark.text:
-            continue
-        words = shortened(mark.text, size[0] - text // 2, text)
-        width, height = min(size[0], math.ceil(font_of(text).getlength(words)) + text // 2), text + text // 4
-        free = []
-        for x, y in _corners(box, width, height):
-            left, top = min(max(x, 0), size[0] - width), min(max(y, 0), size[1] - height)
-            rectangle = left, top, left + width, top + height
-            if top >= 0 and not any(_shared(rectangle, other) for other in taken):
-                free.append(rectangle)
-        if free:
-            best = min(free, key=lambda rectangle: sum(_shared(rectangle, other) for other in small))
-            taken.append(best)
-            names.append((words, best, mark))
-    return names
-
-
-def _corners(box: Rectangle, width: int, height: int) -> list[tuple[int, int]]:
-    """Places for a name, best first: above the box; then inside a large box, outside a small one."""
-    left, top, right, bottom = box
-    inside = [(left, top), (right - width, top), (left, bottom - height), (right - width, bottom - height)]
-    outside = [(left, bottom), (right - width, top - height), (right - width, bottom), (right, top)]
-    roomy = bottom - top > 3 * height and right - left > width
-    return [(left, top - height), *(inside + outside if roomy else outside + inside)]
-
-
-def _shared(one: Rectangle, other: Rectangle) -> int:
-    """Pixels that lie in both."""
-    across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
-    return max(across, 0) * max(down, 0)
-
-
-def _area(rectangle: Rectangle) -> int:
-    return (rectangle[2] - rectangle[0]) * (rectangle[3] - rectangle[1])
-
-
-def _readable_on(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Black or white: whichever is read better on `colour`."""
-    red, green, blue = colour
-    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else (255, 255, 255)

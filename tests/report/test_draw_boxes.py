@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from PIL import Image
 
 from paceline.batch.detection import Objects
 from paceline.report.draw import font_of
-from paceline.report.draw_boxes import PALETTE, Mark, _names, beside, colour_of, marks_picture, objects_picture
+from paceline.report.draw_boxes import PALETTE, Mark, beside, colour_of, marks_picture, objects_picture
+from paceline.report.draw_names import SMALLEST_LETTERS, best_names, place_names
 
 GREY = (90, 90, 90)
 
@@ -121,8 +123,7 @@ boxes = st.tuples(st.integers(0, 280), st.integers(0, 180), st.integers(1, 300),
 @examples(60)
 @given(st.lists(st.tuples(boxes, st.sampled_from(["cat", "traffic light 0.93", "", "w" * 90])), max_size=25))
 def test_names_lie_in_the_picture_and_never_on_each_other(placed):
-    marks = [(box, Mark((0, 0, 1, 1), 1, text)) for box, text in placed]
-    names = _names(marks, (300, 200), 12)
+    names = place_names(placed, (300, 200), 12)
     painted = np.zeros((200, 300), int)
     for words, (left, top, right, bottom), _ in names:
         assert left >= 0 and top >= 0 and right <= 300 and bottom <= 200
@@ -135,11 +136,71 @@ def test_names_lie_in_the_picture_and_never_on_each_other(placed):
 
 def test_a_name_spares_a_small_box_where_another_place_is_free():
     large, small = (100, 60, 250, 180), (104, 44, 116, 56)  # the small one lies right where the large one's name would
-    marks = [(box, Mark((0, 0, 1, 1), 1, text)) for box, text in ((large, "table"), (small, ""))]
-    ((_, name, _),) = _names(marks, (300, 200), 12)
+    boxes = [(large, "table"), (small, "")]
+    ((_, name, _),) = place_names(boxes, (300, 200), 12)
     assert name[3] <= small[1] or name[1] >= small[3] or name[0] >= small[2] or name[2] <= small[0]
-    ((_, alone, _),) = _names(marks[:1], (300, 200), 12)
+    ((_, alone, _),) = place_names(boxes[:1], (300, 200), 12)
     assert alone[:2] == (100, 60 - 15)  # above the box
+
+
+# Crowds --------------------------------------------------------------------------------------------------------------
+
+
+def crowd(count: int, classes: int = 2, side: float = 12.0) -> list[Mark]:
+    """Small boxes in rows on a picture of 640 x 480."""
+    places = [(20 + 40 * (i % 15), 20 + 40 * (i // 15)) for i in range(count)]
+    return [Mark((x, y, side, side), 1 + i % classes, f"class{i % classes} 0.90") for i, (x, y) in enumerate(places)]
+
+
+def changed(one: Image.Image, other: Image.Image) -> float:
+    """The share of pixels that differ."""
+    return float((np.asarray(one) != np.asarray(other)).any(axis=-1).mean())
+
+
+@pytest.mark.parametrize("count", [1, 12, 60, 165])
+def test_names_of_a_crowd_never_hide_more_than_an_eighth_of_the_picture(count):
+    marks = crowd(count)
+    bare = [replace(mark, text="") for mark in marks]
+    named, plain = (marks_picture(grey(640, 480), part, width=640, height=480) for part in (marks, bare))
+    assert 0 < changed(named, plain) < 0.125
+
+
+def test_letters_are_smaller_where_that_gives_more_names_a_place_and_as_large_as_ever_where_all_have_one():
+    def letters(marks: list[Mark]) -> tuple[int, int]:
+        boxes = [((int(x), int(y), int(x + w), int(y + h)), mark.text) for mark in marks for x, y, w, h in [mark.box]]
+        names, text = best_names(boxes, (640, 480), 24)
+        assert len(names) >= len(place_names(boxes, (640, 480), 24))
+        return len(names), text
+
+    assert letters(crowd(1)) == (1, 24)
+    assert letters(crowd(4)) == (4, 17)
+    assert letters(crowd(165))[1] == SMALLEST_LETTERS and 20 < letters(crowd(165))[0] < 165
+
+
+def test_frames_of_a_crowd_of_small_boxes_leave_their_inside_free():
+    picture = marks_picture(grey(640, 480), [replace(mark, text="") for mark in crowd(60)], width=640, height=480)
+    inside = np.asarray(picture)[20 + 2 : 32 - 2, 20 + 2 : 32 - 2]
+    assert (inside == GREY).all()
+
+
+def test_a_legend_stands_below_the_picture_where_a_name_finds_no_place_and_only_there():
+    names = {1: "class0", 2: "class1"}
+    few = marks_picture(grey(640, 480), crowd(3), width=640, height=480, legend=names)
+    many = marks_picture(grey(640, 480), crowd(165), width=640, height=480, legend=names)
+    without = marks_picture(grey(640, 480), crowd(165), width=640, height=480)
+    assert few.size == without.size == (640, 480) and many.size == (640, 480 + 30)
+    assert changed(many.crop((0, 0, 640, 480)), without) == 0
+    strip = many.crop((0, 480, 640, 510))
+    first, second = where(strip, colour_of(1)), where(strip, colour_of(2))
+    assert first is not None and second is not None and first[2] < second[0]  # 83 of class 1, 82 of class 2
+
+
+def test_a_legend_of_many_classes_has_several_rows_and_every_class():
+    names = {label: f"a rather long name {label}" for label in range(1, 13)}
+    picture = marks_picture(grey(640, 480), crowd(165, classes=12), width=640, height=480, legend=names)
+    assert picture.height > 480 + 60
+    strip = picture.crop((0, 480, 640, picture.height))
+    assert all(where(strip, colour_of(label)) for label in names)
 
 
 def test_both_sides_show_the_photo_each_with_its_own_boxes():
