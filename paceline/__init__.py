@@ -1,10 +1,14 @@
 """paceline trains ResNet-50, SSD-ResNet34 and Mask R-CNN to their quality targets, from a laptop's CPU to many GPU nodes.
 
     import paceline
-    paceline.train("resnet50-tiny", data="photos", out="runs/first")
-    paceline.load("runs/first").predict(["cat.jpg"])
+    ending = paceline.train("resnet50-tiny", data="photos", out="runs/first")
+    paceline.load("runs/first").predict("cat.jpg").draw().show()
 
-Importing has no side effects and does not import torch; the two functions do when called.
+train      train a recipe; returns how the run ended
+load       open a finished (or unfinished) run for prediction
+UserError  what both raise for anything that a user can mend: its text says what is wrong and what to do
+
+Importing has no side effects and does not import torch; the functions do when called.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.config.errors import UserError
     from paceline.predict import load
     from paceline.train import train
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "train"]
+__all__ = ["UserError", "__version__", "load", "train"]
 
 
 class _Package(ModuleType):
@@ -40,4 +45,12 @@ def __getattr__(name: str) -> Any:
         from paceline.predict import load
 
         return load
+    if name == "UserError":
+        from paceline.config.errors import UserError
+
+        return UserError
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,6 +9,7 @@ a later step is written down, so a run whose result decides its end has left not
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any, Literal
 
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
+from paceline.config.keywords import controls_and_changes
 from paceline.config.plan import ema_at, lr_at
 from paceline.config.recipe import Recipe, override
-from paceline.config.run import Controls
 from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
@@ -59,18 +60,39 @@ class Ending:
 def train(
     recipe: str | Recipe,
     *,
-    data: str = "",
-    out: str = "",
+    data: str | Path = "",
+    out: str | Path = "",
     system: str = "auto",
-    changes: dict[str, Any] | None = None,
-    **controls: Any,
+    changes: Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> Ending:
-    """Train from Python: `paceline.train("resnet50-tiny", data="photos", changes={"optim.lr": 0.1}, steps=100)`.
+    """Train a recipe to its quality target, or as long as is asked, and say how the run ended.
 
-    recipe    a name from the menu, or a Recipe
-    changes   dotted recipe fields to replace
-    controls  further fields of paceline.config.run.Controls
-    Raises UserError (and its kinds) for anything a user can mend.
+        ending = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
+        ending = paceline.train("ssd-custom", data="coco", global_batch=16, changes={"optim.lr": 0.005})
+        ending.status, ending.best, ending.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
+        paceline.load(ending.run).predict("cat.jpg")
+
+    It is what `paceline train` does, in this process: it prints its progress, writes a checkpoint an epoch and a report, and
+    goes on where it was broken off when it is called again with the same `out`.
+
+    recipe    a name from `paceline train --help`, e.g. "resnet50-tiny", "ssd-custom", "maskrcnn-tiny"; or a Recipe
+    data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
+    out       the run's folder; one with an unfinished run resumes it; "" makes runs/NAME-001, -002, ...
+    system    where it runs: auto, cpu, gpu, ... (`paceline show RECIPE` tells)
+    changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}
+
+    Keywords of the run (paceline.config.run.Controls says what each means):
+        weights steps time_budget patience limit_train limit_val log_every save_every eval_every keep keep_every
+        overfit_one_batch exact profile
+    Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
+        global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
+        quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
+
+    return    an Ending: status, "success" where the target or the end was reached, reason in words, step, best value of each
+              metric, and run, the folder that paceline.load opens
+    Raises UserError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
+    that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
     """
     from paceline.recipes import RECIPES
     from paceline.systems import SYSTEMS
@@ -79,14 +101,15 @@ def train(
         if isinstance(name, str) and name not in menu:
             raise UserError(f"there is no {noun} {name!r}. Known: {', '.join(menu)}.")
     chosen = RECIPES[recipe]() if isinstance(recipe, str) else recipe
+    controls, changed = controls_and_changes(chosen, {"data": data, "out": out, **keywords}, changes or {})
     return run_training(
         Request(
             name=recipe if isinstance(recipe, str) else "custom",
-            recipe=override(chosen, changes or {}),
+            recipe=override(chosen, changed),
             system_name=system,
             system=SYSTEMS[system](),
-            controls=Controls(data=data, out=out, **controls),
-            given=frozenset(changes or {}) | ({"system"} if system != "auto" else set()),
+            controls=controls,
+            given=frozenset(changed) | ({"system"} if system != "auto" else set()),
         )
     )
 

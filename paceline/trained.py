@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -54,13 +55,15 @@ def open_trained(
     device: torch.device | None = None,
     recipe: Recipe | None = None,
     build: Callable[[], nn.Module] | None = None,
+    say: Callable[[str], object] = warnings.warn,
 ) -> Trained:
     """Open a run folder.
 
-    checkpoint  best, last or step-N
+    checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     device      None: CUDA where torch sees one, else the CPU
     recipe      the run's, where it was read before; None: as run.json has it, for one of our tasks
     build       makes the run's model as its task does; None: what our task of that name makes
+    say         told, in words, that the last checkpoint stands in for the best one
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     facts = read_run(folder)
@@ -68,7 +71,7 @@ def open_trained(
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    path = find_checkpoint(folder / "checkpoints", checkpoint)
+    path = find_checkpoint(folder / "checkpoints", checkpoint, say)
     snapshot = load_checkpoint(path, check_snapshot)
     tensors = dict(snapshot.tensors["model"])
     tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model

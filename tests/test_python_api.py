@@ -20,7 +20,7 @@ from torch import nn
 
 import paceline
 from paceline.cli import choose
-from paceline.config.errors import DataError, RecipeError, UserError
+from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
 from paceline.evaluate import inference
 from paceline.models.weights import export_torchvision_state
@@ -94,8 +94,6 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         with pytest.raises(UserError, match=wanted):
             paceline.train(**{"data": str(photos), "out": str(tmp_path / "run"), **words})
     assert not (tmp_path / "run").exists()
-    with pytest.raises(TypeError, match="stepps"):
-        paceline.train("resnet50-tiny", data=str(photos), stepps=3)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         ({"optim.lrr": 1}, "Did you mean lr"),
         ({"optm.lr": 1}, "Did you mean optim"),
         ({"seed.x": 1}, "seed.x: int has no fields"),
-        ({"global_batch": 7}, "--optim.lr"),
+        ({"global_batch": 7}, "changes=."),
         ({"epochs": 2, "images_seen": 5}, "give the length once"),
     ],
 )
@@ -148,21 +146,6 @@ def test_three_classes_give_three_answers_and_top5_is_certain(trained, photos):
     assert len(answer.classes) == len(answer.names) == len(answer.scores) == 3
     assert sorted(answer.names) == sorted(CLASSES)
     assert all(event["top5"] == 1.0 for event in events(trained.run, "eval"))
-
-
-@pytest.mark.parametrize(
-    "photo",
-    [
-        np.zeros((4, 4), np.uint8),
-        np.zeros((4, 4, 4), np.uint8),
-        np.zeros((4, 4, 3), np.float32),
-        np.zeros((0, 4, 3), np.uint8),
-    ],
-    ids=lambda photo: f"{photo.shape} {photo.dtype}",
-)
-def test_an_array_that_is_no_rgb_photo_is_refused(trained, photo):
-    with pytest.raises(DataError, match=r"\(H, W, 3\) uint8 RGB"):
-        paceline.load(trained.run).predict([photo])
 
 
 def test_the_answers_do_not_depend_on_the_batch_and_no_photos_give_none(trained, photos):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -143,13 +144,18 @@ def newest_valid(
     return None
 
 
-def find_checkpoint(folder: Path, which: str) -> Path:
-    """The folder of 'last', 'best' or 'step-N'.
+def find_checkpoint(folder: Path, which: str, say: Callable[[str], object] = warnings.warn) -> Path:
+    """The folder of 'last', 'best' or 'step-N'; of 'last' where no evaluation has chosen a best one yet.
 
+    say                     told of that in words
     raise CheckpointError   there is no such checkpoint; the message lists those there are
     """
     steps = list_steps(folder)
     step = link_step(folder, which) if which in (LAST, BEST) else step_of(which)
+    if which == BEST and step not in steps and steps:
+        path = find_checkpoint(folder, LAST)
+        say(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")
+        return path
     if which == LAST and step not in steps and steps:
         step = steps[-1]
     if step is None or step not in steps:

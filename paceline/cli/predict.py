@@ -1,26 +1,28 @@
-"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures and predictions.json."""
+"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import difflib
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
-from paceline.config.errors import UserError
+from paceline.config.errors import DataError, UserError
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from paceline.predict.folders import Listing, Unreadable
+    from paceline.predict.predictor import Predictor
+    from paceline.predict.results import Result
 
-    from paceline.predict import Answer, Found, FoundObjects
-
-# Pixels of the longer side of a picture with objects: small photos are enlarged for the names, large ones reduced.
-SMALLEST, LARGEST = 640, 1600
+# Pictures that may wait to be drawn while the next photos are answered.
+DRAWN_BESIDE = 8
 
 
 @dataclass(frozen=True)
@@ -28,150 +30,143 @@ class Flags:
     """What to label."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder
-    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders of photos
-    out: Path = Path("predictions")  # folder for the pictures and predictions.json
+    photos: Annotated[
+        tuple[Path, ...], tyro.conf.Positional
+    ] = ()  # photos, or folders: with all photos in and below them
+    out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
     score_above: float = 0.3  # objects: smallest score of those that are drawn and printed; predictions.json has all
+    classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
+    max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
+    labels: bool = True  # objects: write names and scores beside the boxes
+    annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Label photos and write what was found."""
-    flags = parse(arguments, Flags(), prog="predict", description="Label photos with a trained run.")
+    """Answer for photos; 1 where some of them have no answer."""
+    flags = parse(arguments, Flags(), prog="predict", description="Find classes, objects or masks in photos.")
     if not flags.photos:
         raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
     if not 0 <= flags.score_above <= 1:
         raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
-    from PIL import Image
+    if flags.max_objects < 0:
+        raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
+    from paceline.predict.folders import find_photos
 
-    from paceline.predict import find_photos, load
+    listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
+    from paceline import predict  # the module: what follows needs torch
+    from paceline.predict.answers import check_answers_folder
 
-    photos = find_photos(flags.photos)
-    predictor = load(flags.run, checkpoint=flags.checkpoint)
-    shown = SHOWN[predictor.trained.recipe.task]
-    answers = predictor.predict(photos)
-    folder = _writable(flags.out)
-    for photo, name, answer in zip(photos, _picture_names(photos), answers):
-        say(f"{photo}: {shown.line(answer, flags.score_above)}")
-        if flags.pictures:
-            with Image.open(photo) as image:
-                shown.picture(image.convert("RGB"), answer, flags.score_above).save(folder / name, quality=90)
-    facts = {
-        "run": str(flags.run),
-        "checkpoint": predictor.trained.checkpoint,
-        "classes": list(predictor.classes),
-        "images": [shown.record(answer, predictor) for answer in answers],
-    }
-    (folder / "predictions.json").write_text(json.dumps(facts, indent=2))
-    say(f"{len(photos)} photo{'' if len(photos) == 1 else 's'}: {folder}")
-    return 0
-
-
-class Shown(NamedTuple):
-    """How a task's answers are printed, drawn and written."""
-
-    line: Callable[[Any, float], str]  # (answer, smallest score)
-    picture: Callable[[Image.Image, Any, float], Image.Image]  # (photo, answer, smallest score)
-    record: Callable[[Any, Any], dict[str, Any]]  # (answer, predictor) -> JSON
-
-
-def _classes_line(answer: Answer, _: float) -> str:
-    return "  ".join(f"{label} {100 * score:.1f} %" for label, score in zip(answer.names[:3], answer.scores))
-
-
-def _classes_picture(photo: Image.Image, answer: Answer, _: float) -> Image.Image:
-    from paceline.report.draw import top5_picture
-
-    return top5_picture(photo, answer.names, answer.scores)
-
-
-def _classes_record(answer: Answer, _: object) -> dict[str, Any]:
-    return asdict(answer)
-
-
-def _objects_line(found: Found | FoundObjects, least: float) -> str:
-    count = sum(score >= least for score in found.scores)
-    if not count:
-        return f"nothing with a score of {least:g} or more"
-    best = "  ".join(f"{name} {score:.2f}" for name, score in zip(found.names[: min(count, 5)], found.scores))
-    return best + (f"  and {count - 5} more" if count > 5 else "")
-
-
-def _boxes_picture(photo: Image.Image, found: Found, least: float) -> Image.Image:
-    return _objects_picture(photo, found, [None] * len(found.scores), least)
-
-
-def _masks_picture(photo: Image.Image, found: FoundObjects, least: float) -> Image.Image:
-    return _objects_picture(photo, found, [found.rle(i) for i in range(len(found.scores))], least)
-
-
-def _objects_picture(
-    photo: Image.Image, found: Found | FoundObjects, masks: Sequence[dict[str, Any] | None], least: float
-) -> Image.Image:
-    from paceline.report.draw_boxes import Mark, marks_picture
-
-    side = min(max(*photo.size, SMALLEST), LARGEST)
-    marks = [
-        Mark((left, top, width, height), label, f"{name} {score:.2f}", mask=mask)
-        for (left, top, width, height), label, name, score, mask in zip(
-            found.boxes.tolist(), found.classes, found.names, found.scores, masks
-        )
-        if score >= least
-    ]
-    return marks_picture(photo, marks, width=side, height=side)
-
-
-def _boxes_record(found: Found | FoundObjects, predictor: Any) -> dict[str, Any]:
-    """One photo; its `detections` have the fields of COCO's result format, and a name.
-
-    Joined over the photos they are a result file, for photos that have COCO's numbers for names.
-    """
-    stem = Path(found.file).stem
-    image_id = int(stem) if stem.isascii() and stem.isdigit() else stem
-    detections = [
-        {
-            "image_id": image_id,
-            "category_id": predictor.category_ids[label - 1],
-            "name": name,
-            "bbox": [round(edge, 2) for edge in box],
-            "score": round(score, 5),
-        }
-        for box, label, name, score in zip(found.boxes.tolist(), found.classes, found.names, found.scores)
-    ]
-    return {"file": found.file, "width": found.width, "height": found.height, "detections": detections}
-
-
-def _masks_record(found: FoundObjects, predictor: Any) -> dict[str, Any]:
-    """As of boxes, and each detection's mask as `segmentation`, COCO's compressed run-length encoding."""
-    record = _boxes_record(found, predictor)
-    for i, detection in enumerate(record["detections"]):
-        detection["segmentation"] = found.rle(i)
-    return record
-
-
-# By the recipe's task.
-SHOWN: dict[str, Shown] = {
-    "classification": Shown(_classes_line, _classes_picture, _classes_record),
-    "ssd": Shown(_objects_line, _boxes_picture, _boxes_record),
-    "maskrcnn": Shown(_objects_line, _masks_picture, _masks_record),
-}
-
-
-def _writable(folder: Path) -> Path:
+    check_answers_folder(flags.out)
+    predictor = predict.load(flags.run, checkpoint=flags.checkpoint, say=say)
+    _check_objects(flags, predictor)
+    ids, no_ids = _image_ids(flags, listing, predictor)
+    if passed_over := listing.skipped():
+        say(f"skipped {passed_over}")
+    began = time.perf_counter()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(
-            f"--out {folder}: cannot be made ({problem.strerror}). Name a folder that can be written."
-        ) from None
-    return folder
+        answered, without = _answer(flags, listing, predictor, ids)
+    except KeyboardInterrupt:
+        say(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        raise
+    seconds = time.perf_counter() - began
+    photos = f"{answered:,} photo{'' if answered == 1 else 's'}"
+    say(f"{photos} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    if predictor.finds_objects and not ids:
+        say(f"no coco_results.json: {no_ids}")
+    if without:
+        say(f"without an answer: {len(without):,} of {answered + len(without):,}")
+        for photo in without:
+            say(f"  {photo.file}: {photo.reason}")
+    return 1 if without else 0
 
 
-def _picture_names(photos: Sequence[Path]) -> list[str]:
-    """A file name for each picture; photos of the same name from two folders get numbers."""
-    seen: dict[str, int] = {}
-    names = []
-    for photo in photos:
-        count = seen[photo.stem] = seen.get(photo.stem, 0) + 1
-        names.append(f"{photo.stem}{'' if count == 1 else f'-{count}'}.jpg")
-    return names
+def _answer(
+    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int]
+) -> tuple[int, list[Unreadable]]:
+    """Print, draw and write every photo's answer -> how many there are, and the photos without one."""
+    from paceline.predict.answers import new_answers, picture_names
+    from paceline.predict.folders import Unreadable
+    from paceline.predict.predictor import in_order
+
+    head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
+    names = picture_names(listing.places)
+    without = list(listing.refused)
+
+    def told() -> Iterator[tuple[Path, str, Result]]:
+        for photo, name, result in zip(listing.photos, names, predictor.stream(listing.photos)):
+            if isinstance(result, Unreadable):
+                say(f"{photo}: skipped, {result.reason}")
+                without.append(result)
+            else:
+                say(f"{photo}: {_shown(result, flags).line(flags.score_above)}")
+                yield photo, name, result
+
+    def drawn(one: tuple[Path, str, Result]) -> tuple[Path, str, Result, bytes | DataError | None]:
+        photo, name, result = one
+        return photo, name, result, _picture(_shown(result, flags), flags) if flags.pictures else None
+
+    answered = 0
+    with new_answers(flags.out, head, coco=bool(ids)) as answers:
+        for photo, name, result, picture in in_order(told(), drawn, ahead=DRAWN_BESIDE):
+            if isinstance(picture, DataError):  # gone meanwhile, or damaged where the network does not look
+                without.append(Unreadable(result.file, f"no picture: {str(picture).splitlines()[0]}"))
+                picture = None
+            answers.add(result, name, picture, ids.get(photo))
+            answered += 1
+        answers.finish(without)
+    return answered, without
+
+
+def _shown(result: Result, flags: Flags) -> Result:
+    """What of a result is printed and drawn."""
+    from paceline.predict.results import Found
+
+    if not isinstance(result, Found):
+        return result
+    return result.only(flags.classes or None, most=flags.max_objects or None)
+
+
+def _picture(result: Result, flags: Flags) -> bytes | DataError:
+    """An encoded JPEG."""
+    buffer = io.BytesIO()
+    try:
+        result.draw(flags.score_above, labels=flags.labels).save(buffer, "JPEG", quality=90)
+    except DataError as problem:
+        return problem
+    return buffer.getvalue()
+
+
+def _check_objects(flags: Flags, predictor: Predictor) -> None:
+    """Refuse flags of objects for a run that names whole photos, and classes that the run does not have."""
+    if not predictor.finds_objects:
+        given = {
+            "--classes": flags.classes,
+            "--max-objects": flags.max_objects,
+            "--no-labels": not flags.labels,
+            "--annotations": flags.annotations,
+        }
+        for flag in (flag for flag, value in given.items() if value):
+            raise UserError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
+    for name in flags.classes:
+        if name not in predictor.classes:
+            near = difflib.get_close_matches(name, predictor.classes, n=3)
+            known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"Its classes: {known}."
+            raise UserError(f"--classes {name}: {flags.run} has no such class. {hint}")
+
+
+def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
+    """The photos' ids in an annotation file, for coco_results.json; where there are none, why."""
+    from paceline.predict.coco_ids import ids_in_file, known_ids
+
+    if not predictor.finds_objects:
+        return {}, ""
+    if not flags.annotations:
+        return known_ids(listing.photos, predictor.trained.facts)
+    categories = dict(zip(predictor.classes, predictor.category_ids))
+    ids = ids_in_file(listing.photos, Path(flags.annotations).expanduser(), categories)
+    if left := len(listing.photos) - sum(photo in ids for photo in listing.photos):
+        say(f"{left:,} photo{'' if left == 1 else 's'} not in {flags.annotations}: left out of coco_results.json")
+    return ids, ""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from paceline.config.errors import RecipeError
+from paceline.config.typed import checked, hints_of
 
 ModelT = TypeVar("ModelT")
 InputT = TypeVar("InputT")
@@ -215,20 +216,26 @@ def _counted(unit: Unit) -> str:
     return "fractions of the run" if unit == "run" else unit
 
 
-def check_batch_and_lr(before: Recipe, after: Recipe, given: set[str]) -> None:
+def check_batch_and_lr(
+    before: Recipe, after: Recipe, given: Set[str], *, spelt: Literal["flags", "python"] = "flags"
+) -> None:
     """Refuse a changed global batch whose learning rate was not stated again (no hidden scaling).
 
     given   dotted names of the fields that were set by hand
+    spelt   how the message names fields
     Raises RecipeError that prints both ways out.
     """
     if after.global_batch == before.global_batch or "optim.lr" in given:
         return
+    batch, lr, way = "--global-batch", "--optim.lr", "--optim.lr {:.6g}"
+    if spelt == "python":
+        batch, lr, way = "global_batch", "optim.lr", 'changes={{"optim.lr": {:.6g}}}'
     scaled = before.optim.lr * after.global_batch / before.global_batch
     raise RecipeError(
-        f"--global-batch changed from {before.global_batch} to {after.global_batch}, but --optim.lr was left at "
+        f"{batch} changed from {before.global_batch} to {after.global_batch}, but {lr} was left at "
         f"{before.optim.lr:g}, which was tuned for {before.global_batch}.\n"
-        f"  keep the linear-scaling rule:  --optim.lr {scaled:.6g}\n"
-        f"  keep the learning rate:        --optim.lr {before.optim.lr:g}"
+        f"  keep the linear-scaling rule:  {way.format(scaled)}\n"
+        f"  keep the learning rate:        {way.format(before.optim.lr)}"
     )
 
 
@@ -247,13 +254,13 @@ def settle_length(recipe: Recipe, given: set[str]) -> Recipe:
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with dotted fields replaced, e.g. {"optim.lr": 0.1, "global_batch": 64}; the batch rule is applied.
 
-    Raises RecipeError for an unknown field, naming its nearest neighbour.
+    Raises RecipeError for an unknown field, naming its nearest neighbour, and for a value of another type.
     """
     changed = recipe
     for dotted, value in changes.items():
         changed = _replace_at(changed, dotted.split("."), value, dotted)
     changed = settle_length(changed, set(changes))
-    check_batch_and_lr(recipe, changed, set(changes))
+    check_batch_and_lr(recipe, changed, set(changes), spelt="python")
     check_recipe(changed)
     return changed
 
@@ -266,6 +273,14 @@ def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:
         near = difflib.get_close_matches(path[0], names, n=1)
         hint = f" Did you mean {near[0]}?" if near else f" Known: {', '.join(names)}."
         raise RecipeError(f"{dotted}: a recipe has no such field.{hint}")
+    current = getattr(node, path[0])
     if len(path) > 1:
-        value = _replace_at(getattr(node, path[0]), path[1:], value, dotted)
+        value = _replace_at(current, path[1:], value, dotted)
+    elif is_dataclass(current) and type(value) is not type(current):
+        inside = fields(current)[0].name
+        raise RecipeError(
+            f'{dotted}: this is a group of fields; name them, as in changes={{"{dotted}.{inside}": ...}}.'
+        )
+    else:
+        value = checked(hints_of(type(node)).get(path[0]), value, dotted)
     return replace(node, **{path[0]: value})  # type: ignore[arg-type]  # the checker does not narrow `type` out of Any

@@ -67,6 +67,6 @@ def _frozen(value: Any) -> Any:
 
 
 def _wrong(where: str, value: Any, wanted: str) -> RecipeError:
-    text = json.dumps(value)
+    text = json.dumps(value, default=repr)
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     return RecipeError(f"{where} is {shown}: must be {wanted}.")

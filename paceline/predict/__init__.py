@@ -1,42 +1,42 @@
-"""Prediction on photos: `paceline.load(RUN).predict(["cat.jpg"])`, for each task in its own kind of answer."""
+"""Prediction on photos: `paceline.load(RUN).predict("cat.jpg")`, for each task in its own kind of result."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from paceline.predict.boxes import BoxPredictor, Found
-from paceline.predict.classes import Answer, ClassPredictor
-from paceline.predict.instances import FoundObjects, InstancePredictor
-from paceline.predict.photos import Photo, find_photos
-from paceline.trained import Trained, open_trained
+if TYPE_CHECKING:
+    from paceline.predict.boxes import BoxPredictor
+    from paceline.predict.classes import ClassPredictor
+    from paceline.predict.instances import InstancePredictor
 
-__all__ = [
-    "Answer",
-    "BoxPredictor",
-    "ClassPredictor",
-    "Found",
-    "FoundObjects",
-    "InstancePredictor",
-    "Photo",
-    "find_photos",
-    "load",
-]
-
-Predictor = ClassPredictor | BoxPredictor | InstancePredictor
-# By the recipe's task.
-PREDICTORS: dict[str, Callable[[Trained], Predictor]] = {
-    "classification": ClassPredictor,
-    "ssd": BoxPredictor,
-    "maskrcnn": InstancePredictor,
-}
+__all__ = ["load"]
 
 
-def load(run: str | Path, *, checkpoint: str = "best") -> Predictor:
-    """Open a run folder for prediction.
+def load(
+    run: str | Path, *, checkpoint: str = "best", say: Callable[[str], object] = warnings.warn
+) -> ClassPredictor | BoxPredictor | InstancePredictor:
+    """Open a run folder for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
-    checkpoint  best, last or step-N
-    Raises UserError for a folder that is no run, CheckpointError for a damaged checkpoint.
+    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`
+    checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
+    say         told that in words; a warning unless another is named
+    return      a predictor: .predict(photos), .stream(photos), .classes
+    Raises UserError for a folder that is no run, CheckpointError (a UserError) for a checkpoint that is missing or damaged.
     """
-    trained = open_trained(Path(run), checkpoint=checkpoint)
-    return PREDICTORS[trained.recipe.task](trained)
+    from paceline.trained import open_trained  # a package that loads torch when it is used, and not before
+
+    trained = open_trained(Path(run), checkpoint=checkpoint, say=say)
+    if trained.recipe.task == "classification":
+        from paceline.predict.classes import ClassPredictor
+
+        return ClassPredictor(trained)
+    if trained.recipe.task == "ssd":
+        from paceline.predict.boxes import BoxPredictor
+
+        return BoxPredictor(trained)
+    from paceline.predict.instances import InstancePredictor
+
+    return InstancePredictor(trained)

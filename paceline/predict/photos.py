@@ -1,65 +1,142 @@
-"""The photos that people hand over: files, folders, arrays, PIL images."""
+"""What people hand over as a photo, and its pixels as the network saw them.
+
+A photo is a path, the bytes of an image file, a PIL image, an (H, W, 3), (H, W, 4) or (H, W) uint8 array in RGB order, or a
+torch tensor: (3, H, W) or (1, H, W), uint8 or floating point from 0 to 1. All of them take one path: as an encoded file.
+"""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from PIL import Image
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain
-from paceline.data.class_folder import one_line_name
-from paceline.data.header import MOST_BYTES, endless_jpeg, undecodable
+from paceline.data.crop import Window
+from paceline.data.decode import decode_crop
+from paceline.data.header import MOST_BYTES, Header, endless_jpeg, read_header, undecodable
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
-Photo = str | Path | np.ndarray | Image.Image
-
-
-def find_photos(paths: Sequence[Path]) -> list[Path]:
-    """The named photos, and every photo directly in a named folder, in name order.
-
-    Raises DataError for a path that is not there, for a folder without photos, and for a name with a line break.
-    """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
-            for entry in inside:
-                one_line_name(path, os.fsencode(entry.name))
-            if not inside:
-                raise DataError(f"{path}: no photos in this folder (looked for {', '.join(SUFFIXES)}).")
-            found += inside
-        elif path.exists():
-            found.append(path)  # what is no plain file is named when it is opened
-        else:
-            raise DataError(f"{path}: there is no such file or folder.")
-    return found
+Photo: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor"
+KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray, torch.Tensor)
+WANTED = (
+    "A photo is a path, the bytes of an image file, a PIL image, an (H, W, 3) uint8 array in RGB order "
+    "(or (H, W), or (H, W, 4)), or a (3, H, W) tensor, uint8 or from 0 to 1"
+)
+GIVEN = "the given photo"
+_ORIENTATION = 0x0112
 
 
 def encoded(photo: Photo) -> tuple[bytes, str]:
-    """A photo's encoded bytes and its name; pixels are encoded without loss, so that all photos take one path."""
-    if isinstance(photo, str | Path):
-        try:
-            data = read_plain(photo, MOST_BYTES)
-        except OSError as problem:
-            raise DataError(f"{photo}: cannot be read ({problem.strerror}).") from None
-        if endless := endless_jpeg(data):
-            raise undecodable(str(photo), endless)
-        return data, str(photo)
-    if isinstance(photo, np.ndarray) and not (
-        photo.dtype == np.uint8 and photo.ndim == 3 and photo.shape[2] == 3 and photo.size
-    ):
-        raise DataError(f"a photo given as an array must be (H, W, 3) uint8 RGB, not {photo.shape} {photo.dtype}.")
-    image = photo if isinstance(photo, Image.Image) else Image.fromarray(photo)
-    buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, format="BMP")
-    return buffer.getvalue(), "the given photo"
+    """A photo's encoded bytes and its name; pixels are encoded without loss.
+
+    Raises DataError for a file that cannot be read, and for pixels of another kind than those above.
+    """
+    if isinstance(photo, str | os.PathLike):
+        data, name = _file(Path(photo)), str(photo)
+    elif isinstance(photo, bytes | bytearray | memoryview):
+        data, name = bytes(photo), GIVEN
+    else:
+        return _encoded_pixels(_picture(photo)), GIVEN
+    if endless := endless_jpeg(data):
+        raise undecodable(name, endless)
+    return data, name
 
 
 def name_of(photo: Photo) -> str:
-    """A photo's path, or "" where it was given as pixels."""
-    return str(photo) if isinstance(photo, str | Path) else ""
+    """A photo's path, or "" where it was given as bytes or pixels."""
+    return str(photo) if isinstance(photo, str | os.PathLike) else ""
+
+
+def header_of(data: bytes, name: str, settings: Any) -> Header:
+    """The header as the recipe's data treatment `settings` reads it. Raises DataError."""
+    return read_header(data, name)
+
+
+def whole_photo(photo: Photo, settings: Any) -> np.ndarray:
+    """The photo in its own size, upright or not as the network saw it: (h, w, 3) uint8 RGB.
+
+    settings  the recipe's data treatment, which names the decoder
+    Raises DataError where the photo cannot be decoded.
+    """
+    data, name = encoded(photo)
+    header = header_of(data, name, settings)
+    size = header.height, header.width
+    pixels = np.empty((*size, 3), np.uint8)
+    decode_crop(data, header, Window(0, 0, *size, *size), pixels, flip=False, decoder=settings.decoder, name=name)
+    return pixels
+
+
+def _file(path: Path) -> bytes:
+    try:
+        return read_plain(path, MOST_BYTES)
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
+    except ValueError as problem:  # a name with a zero byte
+        raise DataError(f"{str(path)!r}: cannot be read ({problem}).") from None
+
+
+def _picture(photo: Image.Image | np.ndarray | torch.Tensor) -> Image.Image:
+    if isinstance(photo, Image.Image):
+        return photo
+    if isinstance(photo, torch.Tensor):
+        return Image.fromarray(_tensor_pixels(photo))
+    if not isinstance(photo, np.ndarray):
+        raise _no_photo(type(photo).__name__)
+    grey = photo.ndim == 2 or (photo.ndim == 3 and photo.shape[2] == 1)
+    if photo.dtype != np.uint8 or not photo.size or not (grey or (photo.ndim == 3 and photo.shape[2] in (3, 4))):
+        raise _no_photo(f"an array of {photo.dtype}, {photo.shape},", photo.ndim)
+    return Image.fromarray(photo.reshape(photo.shape[:2]) if grey else photo)
+
+
+def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
+    """(H, W, 3) or (H, W) uint8."""
+    if photo.ndim != 3 or photo.shape[0] not in (1, 3) or not photo.numel():
+        raise _no_photo(f"a tensor of {photo.dtype}, {tuple(photo.shape)},", photo.ndim)
+    values = photo.detach().cpu()
+    if values.is_floating_point():
+        least, most = values.min().item(), values.max().item()
+        if not 0 <= least <= most <= 1:
+            raise DataError(
+                f"{WANTED}; this tensor has values from {least:g} to {most:g}: hand it over not normalised."
+            )
+        values = (values.double() * 255).round().to(torch.uint8)
+    if values.dtype != torch.uint8:
+        raise _no_photo(f"a tensor of {values.dtype}")
+    return (values[0] if len(values) == 1 else values.permute(1, 2, 0)).contiguous().numpy()
+
+
+def _no_photo(what: str, dimensions: int = 0) -> DataError:
+    several = " For several photos hand over a list of them." if dimensions == 4 else ""
+    return DataError(f"{what} is no photo. {WANTED}.{several}")
+
+
+def _encoded_pixels(image: Image.Image) -> bytes:
+    """As a file that decodes to the same pixels; 16-bit pixels and a noted orientation are kept for the decoder to treat."""
+    buffer = io.BytesIO()
+    try:
+        deep = image.mode == "I" or image.mode.startswith("I;16")
+        if image.mode == "F" or (deep and not _fits_16_bits(image)):
+            raise _no_photo(f"a PIL image of mode {image.mode}, whose values have no fixed range,")
+        orientation = image.getexif().get(_ORIENTATION, 1)
+        rgb = image if deep else image.convert("RGB")
+        if not deep and orientation == 1:
+            rgb.save(buffer, "BMP")
+        else:
+            exif = Image.Exif()
+            exif[_ORIENTATION] = orientation
+            rgb.save(buffer, "PNG", compress_level=0, exif=exif)
+    except DataError:
+        raise
+    except Exception as reason:  # Pillow's format plugins raise many types where an opened file is damaged
+        raise undecodable(GIVEN, reason) from reason
+    return buffer.getvalue()
+
+
+def _fits_16_bits(image: Image.Image) -> bool:
+    pixels = np.asarray(image)
+    return not pixels.size or 0 <= pixels.min() <= pixels.max() < 1 << 16

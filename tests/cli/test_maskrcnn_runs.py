@@ -78,7 +78,7 @@ def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(t
     named = [tmp_path / f"{number:03d}.png" for number in sizes]
     assert command(capsys, "predict", trained, *named, "--out", out).code == 0
     images = json.loads((out / "predictions.json").read_text())["images"]
-    detections = [detection for image in images for detection in image["detections"]]
+    detections = json.loads((out / "coco_results.json").read_text())
     assert len(images) == 2 and {detection["image_id"] for detection in detections} == set(sizes)
     truth: Any = COCO()
     truth.dataset = {
@@ -89,7 +89,7 @@ def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(t
     }
     with contextlib.redirect_stdout(io.StringIO()):
         truth.createIndex()
-        loaded = truth.loadRes(detections)
+        loaded = truth.loadRes(str(out / "coco_results.json"))
     assert len(loaded.anns) == len(detections)
     for annotation in loaded.anns.values():
         width, height = sizes[annotation["image_id"]]

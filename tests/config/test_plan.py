@@ -109,7 +109,7 @@ def test_a_batch_that_does_not_divide_names_the_nearest_ones() -> None:
 def test_a_changed_batch_without_its_lr_prints_both_ways_out() -> None:
     with pytest.raises(RecipeError) as refusal:
         override(RECIPES["resnet50"](), {"global_batch": 256})
-    assert "--optim.lr 0.256" in str(refusal.value) and "--optim.lr 2.048" in str(refusal.value)
+    assert 'changes={"optim.lr": 0.256}' in str(refusal.value) and 'changes={"optim.lr": 2.048}' in str(refusal.value)
     assert override(RECIPES["resnet50"](), {"global_batch": 256, "optim.lr": 0.256}).optim.lr == 0.256
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from paceline.config.detection import BoxInput, Detect, SSDModel
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.predict import BoxPredictor
+from paceline.predict.boxes import BoxPredictor
 from paceline.report.draw_boxes import colour_of
 from paceline.trained import Trained
 
@@ -130,10 +130,13 @@ def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys
     first, second = facts["images"]
     assert (first["file"], first["width"], first["height"]) == (str(photos[0]), 800, 400)
     assert first["detections"] == [
-        {"image_id": 139, "category_id": 7, "name": "cat", "bbox": [0.0, 0.0, 880.0, 200.0], "score": 0.8},
-        {"image_id": 139, "category_id": 90, "name": "dog", "bbox": [80.0, 100.0, 320.0, 200.0], "score": 0.4},
+        {"category_id": 7, "name": "cat", "bbox": [0.0, 0.0, 880.0, 200.0], "score": 0.8},
+        {"category_id": 90, "name": "dog", "bbox": [80.0, 100.0, 320.0, 200.0], "score": 0.4},
     ]
-    assert {one["image_id"] for one in second["detections"]} == {"own"}
+    assert [(one["file"], one["picture"]) for one in (first, second)] == [
+        (str(photos[0]), "000000000139.jpg"),
+        (str(photos[1]), "own.jpg"),
+    ]
     picture = pixels_of(tmp_path / "out" / "000000000139.jpg")
     assert picture.shape == (400, 800, 3)
     assert np.abs(picture[250, 81] - colour_of(2)).sum() < 60  # the dog's left edge

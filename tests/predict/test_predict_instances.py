@@ -22,7 +22,7 @@ from paceline.config.errors import DataError
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.predict import InstancePredictor
+from paceline.predict.instances import InstancePredictor
 from paceline.report.draw_boxes import colour_of
 from paceline.tasks.instance_predictions import InstanceScore
 from paceline.tasks.maskrcnn import build_segmenter
@@ -186,13 +186,14 @@ def pixels_of(path: Path) -> np.ndarray:
 def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path, capsys):
     photo = white(tmp_path / "000000000139.png", (800, 400), 250)
     said = command(capsys, "predict", tmp_path / "run", photo, "--out", tmp_path / "out")
-    assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 photo:" in said.out
+    assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 photo in " in said.out
     (record,) = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
     first, second = record["detections"]
-    assert {name: first[name] for name in ("image_id", "category_id", "name", "bbox", "score")} == {
-        **{"image_id": 139, "category_id": 7, "name": "cat"},
-        **{"bbox": [0.0, 0.0, 640.0, 200.0], "score": pytest.approx(0.8 * 250 / 255, abs=1e-4)},
+    assert {name: first[name] for name in ("category_id", "name", "bbox", "score")} == {
+        **{"category_id": 7, "name": "cat", "bbox": [0.0, 0.0, 640.0, 200.0]},
+        "score": pytest.approx(0.8 * 250 / 255, abs=1e-4),
     }
+    assert record["image_id"] == 139 and record["picture"] == "000000000139.jpg"
     assert first["segmentation"]["size"] == [400, 800] and isinstance(first["segmentation"]["counts"], str)
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
@@ -202,7 +203,7 @@ def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path
             "annotations": [],
         }
         truth.createIndex()
-        taken = truth.loadRes(record["detections"])
+        taken = truth.loadRes(str(tmp_path / "out" / "coco_results.json"))
     assert (taken.annToMask(taken.anns[2]) == coco_mask.decode(second["segmentation"])).all()
     picture = pixels_of(tmp_path / "out" / "000000000139.jpg")
     assert picture.shape == (400, 800, 3)

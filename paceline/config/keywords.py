@@ -1,0 +1,73 @@
+"""The keywords of the Python call: run controls and fields of a recipe, told apart by their names, checked as flags are."""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from paceline.config.errors import UserError
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
+from paceline.config.typed import checked, hints_of
+
+# Keywords of the call itself.
+OWN = ("data", "out", "system", "changes")
+
+
+def controls_and_changes(
+    recipe: Recipe, keywords: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[Controls, dict[str, Any]]:
+    """What the call's keywords ask of the run, and every change of the recipe: dotted names, as `override` takes them.
+
+    changes  dotted names that were given as such
+    Raises UserError for a keyword that is neither, naming its nearest neighbours, and for a value of another type.
+    """
+    hints = hints_of(Controls)
+    of_recipe = {entry.name for entry in fields(recipe)}
+    controls: dict[str, Any] = {}
+    changed = {name: _plain(value) for name, value in changes.items()}
+    for name, value in keywords.items():
+        if name in hints:
+            controls[name] = checked(hints[name], _plain(value), name)
+        elif name not in of_recipe:
+            raise UserError(f"there is no keyword {name!r}.{_nearest(name, recipe)}")
+        elif name in changes:
+            raise UserError(f"{name} is given as a keyword and in changes: give it once.")
+        else:
+            changed[name] = _plain(value)
+    return Controls(**controls), changed
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, and other libraries' numbers (numpy's) as Python's."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+def _nearest(name: str, recipe: Recipe) -> str:
+    below = dict(_dotted(recipe))
+    whole = [*OWN, *(entry.name for entry in fields(Controls)), *(entry.name for entry in fields(recipe))]
+    near = [dotted for dotted, last in below.items() if last == name]
+    near = near or difflib.get_close_matches(name, [*whole, *below], n=2, cutoff=0.5)
+    ways = [f'changes={{"{one}": ...}}' if "." in one else f"{one}=..." for one in near[:3]]
+    hint = f" Did you mean {' or '.join(ways)}?" if ways else ""
+    return f"{hint} Keywords: {', '.join(dict.fromkeys(whole))}; fields below these, as optim.lr, go into changes."
+
+
+def _dotted(node: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    """Every field below a recipe's own: (optim.lr, lr)."""
+    for entry in fields(node):
+        value, name = getattr(node, entry.name), f"{above}{entry.name}"
+        if is_dataclass(value):
+            yield from _dotted(value, f"{name}.")
+        elif above:
+            yield name, entry.name

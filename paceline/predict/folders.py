@@ -1,0 +1,146 @@
+"""Which photos are meant: named files, and every photo in a named folder and the folders in it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from paceline.config.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+# predictions.json, finished or not, begins so: what follows is the list of answers (answers.py).
+ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline": "predictions"'
+
+
+class Unreadable(NamedTuple):
+    """A photo without an answer."""
+
+    file: str  # path, or "" for a photo given as bytes or pixels
+    reason: str  # in a few words
+
+
+@dataclass
+class Listing:
+    """What was found under the named paths."""
+
+    photos: list[Path] = field(default_factory=list)
+    places: list[PurePath] = field(default_factory=list)  # of each photo: its path in the named folder, or its name
+    refused: list[Unreadable] = field(default_factory=list)  # what would be photos, but cannot be taken
+    others: Counter[str] = field(default_factory=Counter)  # files that are no photos, by suffix ("" for none)
+    passed: Counter[str] = field(default_factory=Counter)  # hidden entries, and folders that were not entered, by why
+
+    def skipped(self) -> str:
+        """What was passed over in the named folders, on one line; "" where nothing was."""
+        parts = []
+        if count := sum(self.others.values()):
+            kinds = ", ".join(f"{number} {suffix or 'without suffix'}" for suffix, number in self.others.most_common())
+            parts.append(f"{count} file{'s that are no photos' if count > 1 else ' that is no photo'}: {kinds}")
+        parts += [f"{number} {why}" for why, number in self.passed.items()]
+        return "; ".join(parts)
+
+
+def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Listing:
+    """The named photos, and the photos in named folders: of each folder its own in name order, then its folders'.
+
+    Hidden files and folders, the folders `apart_from`, and folders that hold the answers of an earlier prediction are
+    passed over; a folder that several links lead to is entered once.
+    Raises DataError for a path that is not there, and for a folder without photos.
+    """
+    found = Listing()
+    away = {key for folder in apart_from if (key := _key(folder)) is not None}
+    for path in paths:
+        if path.is_dir():
+            before = len(found.photos) + len(found.refused)
+            for photo in _in_folder(path, found, away):
+                found.photos.append(photo)
+                found.places.append(PurePath(photo.relative_to(path)))
+            if len(found.photos) + len(found.refused) == before:
+                inside = f" In it: {text}." if (text := found.skipped()) else ""
+                raise DataError(f"{path}: no photos in this folder (looked for {', '.join(SUFFIXES)}).{inside}")
+        elif os.path.lexists(path):
+            found.photos.append(path)  # what is no plain file is named when it is opened
+            found.places.append(PurePath(path.name))
+        else:
+            raise DataError(f"{path}: there is no such file or folder.")
+    return found
+
+
+def _in_folder(top: Path, found: Listing, away: set[tuple[int, int]]) -> Iterator[Path]:
+    """Photos below `top`; what is passed over is counted in `found`."""
+    waiting, entered = [top], set(away)
+    while waiting:
+        folder = waiting.pop()
+        if (why := _not_entered(folder, top, entered, away)) is not None:
+            found.passed[why] += 1
+            continue
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as problem:
+            found.refused.append(Unreadable(str(folder), f"the folder cannot be listed ({problem.strerror})"))
+            continue
+        below: list[Path] = []
+        for name in names:
+            path = folder / name
+            if name.startswith("."):
+                found.passed["hidden"] += 1
+            elif "\n" in name:
+                found.refused.append(Unreadable(str(path), "it has a line break in its name. Rename it"))
+            elif _is_folder(path):
+                below.append(path)
+            elif path.suffix.lower() in SUFFIXES:
+                yield path
+            else:
+                found.others[path.suffix.lower()[:20]] += 1
+        # Folders before links to folders, which may lead to one of them; the last of the list is taken first.
+        waiting += sorted(below, key=lambda path: (path.is_symlink(), path.name), reverse=True)
+
+
+def _not_entered(folder: Path, top: Path, entered: set[tuple[int, int]], away: set[tuple[int, int]]) -> str | None:
+    """Why a folder is passed over; None for one to enter, which then counts as entered."""
+    key = _key(folder)
+    if folder != top:
+        if key in away:
+            return "folder of the run or of its answers"
+        if key in entered:
+            return "link to a folder that is read already"
+        if holds_answers(folder):
+            return "folder with the answers of an earlier prediction"
+    if key is not None:
+        entered.add(key)
+    return None
+
+
+def holds_answers(folder: Path) -> bool:
+    """Whether a prediction of ours wrote its answers into `folder`, or began to."""
+    return any(begins_as_ours(folder / name) for name in (ANSWERS, PART))
+
+
+def begins_as_ours(file: Path) -> bool:
+    """Whether `file` is a plain file that begins as our predictions.json does."""
+    try:
+        if not file.is_file():
+            return False
+        with file.open("rb") as opened:
+            return opened.read(len(OURS)) == OURS
+    except OSError:
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    """False for a link that leads to itself: it is named when it is opened."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _key(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,149 @@
+"""From photos to results: read and decoded on threads some photos ahead, a batch at a time through the model, in order."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, overload
+
+from paceline.config.errors import DataError
+from paceline.predict.folders import Unreadable, find_photos
+from paceline.predict.photos import KINDS, WANTED, Photo, name_of
+from paceline.predict.results import Result
+from paceline.systems.detect import cpu_cores
+from paceline.trained import Trained
+
+# More threads than this read no faster than one device computes.
+MOST_THREADS = 8
+
+Item = TypeVar("Item")
+Read = TypeVar("Read")
+Done = TypeVar("Done")
+Kind = TypeVar("Kind", bound=Result)
+
+
+class Predictor(ABC, Generic[Kind, Read]):
+    """A trained run that answers for photos: `predict` for what is at hand, `stream` for more than fits into memory."""
+
+    batch: ClassVar[int]  # photos of one forward unless another number is named
+    finds_objects: ClassVar[bool]  # else it names whole photos
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Readable class names: of a classifier by class index, of a detector class k is classes[k - 1]."""
+        return self.trained.classes
+
+    @property
+    def category_ids(self) -> tuple[int, ...]:
+        """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
+        return self.trained.category_ids
+
+    @overload
+    def predict(self, photos: Photo, *, batch: int | None = None) -> Kind: ...
+    @overload
+    def predict(self, photos: Iterable[Photo], *, batch: int | None = None) -> list[Kind]: ...
+    def predict(self, photos: Any, *, batch: int | None = None) -> Any:
+        """One photo gives one result; a folder, list, tuple or generator of photos gives a list of results.
+
+            run = paceline.load("runs/first")
+            run.predict("cat.jpg").draw().show()
+            for result in run.predict("holiday/"): print(result.file, result.line())
+
+        A photo is
+            a path                  str or Path; a folder means the photos in it and in its folders, in name order
+            bytes                   of an image file
+            a PIL image             of any mode but F
+            an array                (H, W, 3) uint8, RGB (OpenCV's are BGR: array[..., ::-1]); (H, W); (H, W, 4), alpha is dropped
+            a tensor                (3, H, W) or (1, H, W), uint8 or floating point from 0 to 1, on any device
+
+        photos  one of them, a folder, or an iterable of them
+        batch   most photos in one forward; None: as many as suit the model
+        return  an Answer (classes) or a Found (objects, with masks where the run has them): .draw(), .save(path), .line(),
+                and of a Found .to_coco(image_id); in a list in the photos' order, a folder in it counts as its photos
+        Raises DataError for the first photo that cannot be read; `stream` goes on instead.
+        """
+        found = []
+        for place, result in enumerate(self.stream(_listed(photos), batch=batch)):
+            if isinstance(result, Unreadable):
+                name = result.file or ("" if _is_one(photos) else f"photo {place + 1} of those given")
+                raise DataError(f"{name}: {result.reason}." if name else f"{result.reason}.")
+            found.append(result)
+        return found[0] if _is_one(photos) else found
+
+    def stream(self, photos: Iterable[Photo], *, batch: int | None = None) -> Iterator[Kind | Unreadable]:
+        """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
+
+        photos  taken as they are needed, a few ahead; files are read and decoded on threads
+        """
+        size = self.batch if batch is None else max(1, batch)
+        inputs = in_order(photos, self._read_or_say, ahead=MOST_THREADS + size)
+        while part := list(islice(inputs, size)):
+            answers = iter(self._answers([read for read in part if not isinstance(read, Unreadable)]))
+            yield from (read if isinstance(read, Unreadable) else next(answers) for read in part)
+
+    def _read_or_say(self, photo: Photo) -> Read | Unreadable:
+        try:
+            return self._read(photo)
+        except DataError as problem:
+            # The first line says what is wrong; what follows is advice on training sets.
+            name = name_of(photo)
+            reason = str(problem).partition("\n")[0].removeprefix(f"{name}: ")
+            return Unreadable(name, reason.rstrip("."))
+
+    @abstractmethod
+    def _read(self, photo: Photo) -> Read:
+        """The photo as the network takes it; called on threads. Raises DataError."""
+
+    @abstractmethod
+    def _answers(self, part: Sequence[Read]) -> Sequence[Kind]:
+        """The results of photos that were read, in their order; `part` may be empty."""
+
+
+def in_order(items: Iterable[Item], work: Callable[[Item], Done], *, ahead: int) -> Iterator[Done]:
+    """`work` of each item, on threads, in the items' order; at most `ahead` results wait to be taken.
+
+    What `work` raises is raised where its result would have come; the threads end with the generator.
+    """
+    pending: deque[Future[Done]] = deque()
+    threads = max(1, min(MOST_THREADS, cpu_cores()))
+    with ThreadPoolExecutor(threads, thread_name_prefix="paceline-photos") as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(work, item))
+                if len(pending) > ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _is_one(photos: object) -> bool:
+    if isinstance(photos, str | os.PathLike):
+        return not Path(photos).is_dir()
+    return isinstance(photos, KINDS)
+
+
+def _listed(photos: Any) -> Iterator[Photo]:
+    """The photos that are meant, with those of folders in place of these. Raises DataError for what holds none."""
+    if _is_one(photos):
+        yield photos
+    elif isinstance(photos, str | os.PathLike):
+        listing = find_photos([Path(photos)])
+        for file, reason in listing.refused:
+            raise DataError(f"{file}: {reason}.")
+        yield from listing.photos
+    elif isinstance(photos, Iterable) and not isinstance(photos, Mapping):
+        for photo in photos:
+            yield from _listed(photo) if isinstance(photo, str | os.PathLike) else [photo]
+    else:
+        raise DataError(f"{type(photos).__name__} is no photo. {WANTED}; several are a folder, or a list of these.")
