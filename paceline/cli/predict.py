@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     check_answers_folder(flags.out)
     predictor = predict.load(flags.run, checkpoint=flags.checkpoint, say=say)
     _check_objects(flags, predictor)
-    ids, no_ids = _image_ids(flags, listing, predictor)
+    ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
         say(f"skipped {passed_over}")
     began = time.perf_counter()
@@ -73,8 +73,8 @@ def run(arguments: Sequence[str]) -> int:
     seconds = time.perf_counter() - began
     photos = f"{answered:,} photo{'' if answered == 1 else 's'}"
     say(f"{photos} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
-    if predictor.finds_objects and not ids:
-        say(f"no coco_results.json: {no_ids}")
+    if predictor.finds_objects:
+        say(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if without:
         say(f"without an answer: {len(without):,} of {answered + len(without):,}")
         for photo in without:
@@ -158,7 +158,7 @@ def _check_objects(flags: Flags, predictor: Predictor) -> None:
 
 
 def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
-    """The photos' ids in an annotation file, for coco_results.json; where there are none, why."""
+    """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
     from paceline.predict.coco_ids import ids_in_file, known_ids
 
     if not predictor.finds_objects:
@@ -167,6 +167,7 @@ def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Ma
         return known_ids(listing.photos, predictor.trained.facts)
     categories = dict(zip(predictor.classes, predictor.category_ids))
     ids = ids_in_file(listing.photos, Path(flags.annotations).expanduser(), categories)
-    if left := len(listing.photos) - sum(photo in ids for photo in listing.photos):
-        say(f"{left:,} photo{'' if left == 1 else 's'} not in {flags.annotations}: left out of coco_results.json")
-    return ids, ""
+    left = sum(photo not in ids for photo in listing.photos)
+    return ids, f"ids of {flags.annotations}" + (
+        f"; {left:,} photos that it does not list are left out" if left else ""
+    )

@@ -47,18 +47,18 @@ def ids_in_file(photos: Sequence[Path], file: Path, categories: Mapping[str, int
 
 
 def known_ids(photos: Sequence[Path], facts: Mapping[str, Any]) -> tuple[Ids, str]:
-    """Ids of all photos without a file that lists them, and "", or no ids and the reason.
+    """Ids of all photos without a file that lists them, and whence; or none, and why.
 
     facts  the run's; photos of a split of its data set have the ids of that split's annotations
     """
     if ids := _ids_in_data(photos, facts.get("data", {})):
-        return ids, ""
+        return ids, "ids of the run's data set"
     numbers = {photo: int(photo.stem) for photo in photos if photo.stem.isascii() and photo.stem.isdigit()}
     if len(numbers) < len(photos):
         return {}, "the photos' ids are not known (--annotations FILE, a COCO JSON that lists them, would tell)"
     if len(set(numbers.values())) < len(photos):
-        return {}, "two photos have the same number for a name"
-    return numbers, ""
+        return {}, "two photos have the same number for a name (--annotations FILE would tell their ids)"
+    return numbers, "the photos' names are taken for their ids"
 
 
 def _coco(file: Path) -> dict[str, Any]:

@@ -276,6 +276,20 @@ def test_checkpoints_are_found_by_name(tmp_path):
         find_checkpoint(tmp_path, "step-6")
 
 
+@pytest.mark.parametrize("link", ["", "step-000099"], ids=["no link", "dangling link"])
+def test_the_last_checkpoint_stands_in_for_a_best_one_that_is_not_there_and_that_is_said(tmp_path, link):
+    for step in (5, 12):
+        save_checkpoint(tmp_path, step, snapshot(step))
+    if link:
+        (tmp_path / "best").symlink_to(link)
+    said: list[str] = []
+    assert find_checkpoint(tmp_path, "best", said.append).name == "step-000012"
+    assert len(said) == 1 and "no best checkpoint" in said[0] and "step-000012" in said[0]
+    with pytest.warns(UserWarning, match="no best checkpoint"):  # never in silence
+        find_checkpoint(tmp_path, "best")
+    assert find_checkpoint(tmp_path, "last", said.append).name == "step-000012" and len(said) == 1
+
+
 def test_another_recipe_is_refused_by_its_differing_keys():
     saved = {"epochs": 3.0, "optim": {"lr": 0.1, "decay_epochs": [1, 2]}, "model": {"depth": 50}}
     same = {"epochs": 3.0, "optim": {"lr": 0.1, "decay_epochs": (1, 2)}, "model": {"depth": 50}}

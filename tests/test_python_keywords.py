@@ -1,0 +1,159 @@
+"""`paceline.train(...)` from Python: keywords of the run and of the recipe, what is refused, and what help shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pydoc
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline.config.errors import RecipeError, UserError
+from paceline.config.keywords import OWN, controls_and_changes
+from paceline.config.recipe import Optim, Recipe, override
+from paceline.config.run import Controls
+from paceline.recipes import RECIPES
+
+ROOT = Path(paceline.__file__).parents[1]
+
+
+def tiny() -> Recipe:
+    return RECIPES["resnet50-tiny"]()
+
+
+def test_keywords_of_run_and_recipe_are_told_apart():
+    controls, changes = controls_and_changes(
+        tiny(), {"data": Path("photos"), "steps": 3, "global_batch": 64, "seed": 7}, {"optim.lr": 0.5}
+    )
+    assert controls == Controls(data="photos", steps=3)
+    assert changes == {"optim.lr": 0.5, "global_batch": 64, "seed": 7}
+    recipe = override(tiny(), changes)
+    assert (recipe.global_batch, recipe.seed, recipe.optim.lr) == (64, 7, 0.5)
+
+
+def test_no_keyword_means_two_things():
+    assert not {entry.name for entry in fields(Controls)} & {entry.name for entry in fields(Recipe)}
+    assert not {"system", "changes"} & {entry.name for kind in (Controls, Recipe) for entry in fields(kind)}
+
+
+def test_numpy_s_numbers_and_paths_are_taken_as_python_s():
+    controls, changes = controls_and_changes(
+        tiny(), {"steps": np.int64(3), "seed": np.int32(4), "weights": Path("w.pth")}, {"optim.lr": np.float32(0.5)}
+    )
+    assert (type(controls.steps), controls.steps, controls.weights) == (int, 3, "w.pth")
+    assert type(changes["optim.lr"]) is float and type(override(tiny(), changes).seed) is int
+
+
+@pytest.mark.parametrize(
+    "keywords, said",
+    [
+        ({"stepps": 3}, "Did you mean steps=..."),
+        ({"lr": 0.1}, 'Did you mean changes={"optim.lr": ...}?'),
+        ({"optim_lr": 0.1}, 'changes={"optim.lr": ...}'),
+        ({"global_bach": 3}, "global_batch=..."),
+        ({"momentum": 0.5}, 'changes={"optim.momentum": ...}'),
+        ({"xyzzy": 1}, "Keywords: data, out, system, changes, "),
+        ({"steps": "3"}, 'steps is "3": must be a whole number'),
+        ({"steps": 3.5}, "steps is 3.5: must be a whole number"),
+        ({"exact": 1}, "exact is 1: must be true or false"),
+        ({"data": 7}, "data is 7: must be text"),
+        ({"data": object()}, "must be text"),
+    ],
+    ids=str,
+)
+def test_a_keyword_that_is_none_is_refused_with_its_nearest_neighbour(keywords, said):
+    with pytest.raises(UserError) as refusal:
+        controls_and_changes(tiny(), keywords, {})
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"global_batch": "64"}, 'global_batch is "64": must be a whole number'),
+        ({"optim.lr": "0.1"}, 'optim.lr is "0.1": must be a number'),
+        ({"optim.kind": "adam"}, 'optim.kind is "adam": must be one of sgd, lars, adamw'),
+        ({"optim": {"lr": 0.1}}, 'changes={"optim.kind": ...}'),
+        ({"global_batch": 48}, 'changes={"optim.lr": '),
+    ],
+    ids=str,
+)
+def test_a_change_of_the_recipe_is_checked_as_a_flag_is(changes, said):
+    with pytest.raises(RecipeError) as refusal:
+        override(tiny(), changes)
+    assert said in str(refusal.value) and "--global-batch" not in str(refusal.value)
+
+
+def test_whole_parts_of_a_recipe_and_whole_numbers_for_fractions_are_taken():
+    assert override(tiny(), {"optim": Optim(lr=3.0)}).optim == Optim(lr=3.0)
+    assert override(tiny(), {"epochs": 2}).epochs == 2.0
+    assert override(tiny(), {"quality.at": [1, 2]}).quality.at == (1.0, 2.0)
+
+
+def test_a_keyword_given_twice_is_refused():
+    with pytest.raises(UserError, match="seed is given as a keyword and in changes"):
+        controls_and_changes(tiny(), {"seed": 1}, {"seed": 2})
+
+
+def test_train_with_keywords_trains_that_recipe_and_a_refused_call_leaves_nothing(class_photos, tmp_path, monkeypatch):
+    from tiny_runs import TINY_CHANGES, without_report
+
+    without_report(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    below = {name: value for name, value in TINY_CHANGES.items() if "." in name}
+    ending = paceline.train(
+        "resnet50-tiny", data=class_photos, out=tmp_path / "run", changes=below, global_batch=4, seed=5, steps=1
+    )
+    recipe = json.loads((Path(ending.run) / "run.json").read_text())["recipe"]
+    assert (recipe["global_batch"], recipe["seed"], ending.step) == (4, 5, 1)
+    before = sorted(tmp_path.iterdir())
+    for keywords in ({"global_batch": 4}, {"stepps": 1}, {"seed": "1"}):
+        with pytest.raises(paceline.UserError):
+            paceline.train("resnet50-tiny", data=class_photos, **keywords)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# What people see ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_package_shows_its_api_and_nothing_else_and_loads_no_torch_for_it():
+    assert dir(paceline) == ["UserError", "__version__", "load", "train"]
+    assert all(hasattr(paceline, name) for name in dir(paceline))
+    assert paceline.UserError is UserError
+    program = "import paceline, sys; dir(paceline), paceline.UserError; print([name for name in sys.modules if 'torch' in name])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]", done
+
+
+def test_help_on_the_package_names_both_functions_and_their_error():
+    page = pydoc.plain(pydoc.render_doc(paceline))
+    assert "train(recipe" in page and "load(run" in page and "UserError" in page
+    assert "_Package" not in page and "TYPE_CHECKING" not in page
+
+
+def test_help_on_train_names_every_keyword_an_example_the_result_and_the_errors():
+    page = pydoc.plain(pydoc.render_doc(paceline.train))
+    words = set(page.replace(",", " ").replace(".", " ").replace(":", " ").split())
+    fields_of_recipe = {entry.name for entry in fields(Recipe)} - {"task"}
+    lacking = ({entry.name for entry in fields(Controls)} | fields_of_recipe | set(OWN)) - words
+    assert not lacking, f"help(paceline.train) does not name {sorted(lacking)}"
+    for part in ("paceline.train(", "return", "Ending", "Raises UserError"):
+        assert part in page
+    assert max(map(len, (paceline.train.__doc__ or "").splitlines())) <= 130
+
+
+def test_help_on_load_and_predict_says_what_is_taken_and_what_comes_back():
+    from paceline.predict.predictor import Predictor
+
+    load, predict = (pydoc.plain(pydoc.render_doc(thing)) for thing in (paceline.load, Predictor.predict))
+    assert "best, last or step-N" in load and "Raises UserError" in load
+    for part in ("One photo gives one result", "PIL image", "tensor", "bytes", "Answer", "Found", "Raises DataError"):
+        assert part in predict
