@@ -12,8 +12,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 import paceline
 
 if TYPE_CHECKING:
@@ -34,6 +32,8 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a result; absent packages are left out."""
+    import torch
+
     found = {"paceline": paceline.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -65,6 +65,8 @@ def git_commit() -> str:
 
 def host() -> dict[str, Any]:
     """The machine rank 0 runs on."""
+    import torch
+
     facts: dict[str, Any] = {
         "name": platform.node(),
         "system": platform.platform(),

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from paceline.checkpoint.read import find_checkpoint, load_checkpoint
-from paceline.config.errors import CheckpointError, RecipeError, UserError
-from paceline.config.recipe import Recipe, check_recipe
-from paceline.config.run import fill, read_run, run_file, saved_system
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.recipe import Recipe
+from paceline.config.run import read_run, saved_system
+from paceline.config.workloads import saved_recipe
 from paceline.machine import autocast_for
 from paceline.state import check_snapshot, check_tensors, load_model
-from paceline.tasks import BUILDERS, CHECKS, SETTINGS
+from paceline.tasks import BUILDERS
 
 
 @dataclass(frozen=True)
@@ -109,22 +110,3 @@ def check_network(recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -
         reason = (str(problem).splitlines() or [""])[0]
         raise CheckpointError(f"the network that run.json describes cannot be built: {reason}") from None
     check_tensors(own, tensors)
-
-
-def saved_recipe(facts: Mapping[str, Any], path: Path) -> Recipe:
-    """The recipe in run.json, for a built-in task; the Python file of a recipe of one's own is not needed for that.
-
-    path   the run folder or run.json, for the message
-    Raises RecipeError for another task, for keys of another version, and for values that cannot be meant.
-    """
-    name = facts["recipe"].get("task")
-    if not isinstance(name, str) or name not in SETTINGS:
-        raise RecipeError(f"{run_file(path)}: its task {name!r} is not one of ours ({', '.join(SETTINGS)}).")
-    model, data_treatment = SETTINGS[name]
-    try:
-        recipe = fill(Recipe(task=name, model=model, input=data_treatment), facts["recipe"], "recipe")
-        check_recipe(recipe)
-        CHECKS[name](recipe)
-    except RecipeError as problem:
-        raise RecipeError(f"{run_file(path)}: {problem}") from None
-    return recipe

@@ -15,7 +15,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torchvision.ops import roi_align
+
+from paceline.boxes.kernels import roi_align
 
 MaskTarget = Literal["soft", "binary"]
 
@@ -33,7 +34,7 @@ def mask_targets(canvases: Tensor, frames: Tensor, boxes: Tensor, *, side: int, 
     count = len(canvases)
     places = torch.arange(count, device=boxes.device, dtype=torch.float32).unsqueeze(1)
     regions = torch.cat((places, on_canvas(boxes.float(), frames)), dim=1)
-    shares = roi_align(canvases.float().unsqueeze(1), regions, (side, side), sampling_ratio=-1, aligned=False)
+    shares = roi_align(canvases.float().unsqueeze(1), regions, side, scale=1.0, sampling_ratio=-1, aligned=False)
     shares = shares.squeeze(1)
     return shares if target == "soft" else (shares >= 0.5).float()
 

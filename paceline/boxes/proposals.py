@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torchvision
 from torch import Tensor
 
 from paceline.boxes.box_deltas import decode_deltas
 from paceline.boxes.detections import best, rows_of
+from paceline.boxes.kernels import nms
 from paceline.boxes.suppression import ROUNDS, stays_settled
 
 NMSOver = Literal["level", "image"]
@@ -166,7 +166,7 @@ def suppressed_by_torchvision(boxes: Tensor, iou: float) -> Tensor:
     """(C, 4) ltrb, best first -> places of those that stay, ascending. On a CPU."""
     # torchvision compares float32 overlaps with a float64 threshold; rounded like theirs, it is the same rule as ours.
     threshold = float(torch.tensor(iou, dtype=boxes.dtype))
-    return torchvision.ops.nms(boxes, -torch.arange(len(boxes), dtype=boxes.dtype), threshold)
+    return nms(boxes, -torch.arange(len(boxes), dtype=boxes.dtype), threshold)
 
 
 def padded(rows: Tensor, count: int, value: float) -> Tensor:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torchvision
 from torch import Tensor
 from torch.nn.functional import embedding_bag
+
+from paceline.boxes.kernels import roi_align
 
 LevelLaw = Literal["torchvision", "gluoncv"]
 # A region of this side takes this level: the size of ImageNet's crops, and the stage that classifies them.
@@ -154,7 +155,9 @@ def on_all_levels(
         member = (levels == level) & (image >= 0)
         place = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
         regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), place), dim=1)
-        part = torchvision.ops.roi_align(feature.float(), regions, side, 1 / stride, sampling_ratio, aligned)
+        part = roi_align(
+            feature.float(), regions, side, scale=1 / stride, sampling_ratio=sampling_ratio, aligned=aligned
+        )
         result = part if result is None else result + part
     assert result is not None
     return result.to(features[0].dtype)

@@ -12,6 +12,7 @@ KINDS = """usage: paceline bench KIND ...
   step     a training step, beside torchvision's and timm's model in a plain loop; of SSD, beside the plain
            formulation; of Mask R-CNN, beside torchvision and detectron2; and the shapes that its photos are padded to
   eval     scoring of boxes, beside pycocotools and faster-coco-eval
+  startup  from Enter to the first work, beside `import torch` alone, and what is imported for it
 
 Each answers --help."""
 
@@ -33,4 +34,8 @@ def run(arguments: Sequence[str]) -> int:
         from paceline.cli.bench_eval import run_eval
 
         return run_eval(arguments[1:])
-    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step, eval.")
+    if arguments[0] == "startup":
+        from paceline.cli.bench_startup import run_startup
+
+        return run_startup(arguments[1:])
+    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step, eval, startup.")

@@ -6,9 +6,11 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 from paceline.cli.choose import choose_recipe, choose_system
+from paceline.cli.habits import elsewhere
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
@@ -27,9 +29,25 @@ class Asked:
     name: str  # the recipe's name
     recipe: Recipe
     system_name: str
-    system: System
     controls: Any  # the verb's own dataclass
     given: frozenset[str]  # dotted names of the fields set by hand; "system" where a system was named
+    system_flags: System  # as parsed; where the machine is asked, only those of its fields count that were given
+    asks: bool  # whether the machine is asked
+
+    @cached_property
+    def system(self) -> System:
+        """Where to compute. The machine is asked when this is first read: that takes torch, which no refusal should wait for.
+
+        Raises RecipeError for a machine that lacks what was asked for, and for numbers that cannot describe one.
+        """
+        system = self.system_flags
+        if self.asks:
+            names = [entry.name for entry in dataclasses.fields(System)]
+            given = {name for name in names if self.given & {f"system.{name}", f"system.no_{name}"}}
+            changes = {name: getattr(system, name) for name in given}
+            system = dataclasses.replace(choose_system(self.system_name), **changes)
+        check_system(system)
+        return system
 
 
 def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:
@@ -61,15 +79,17 @@ def parse_recipe(
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
         asked_system, words = _take_system(words[1:])
-        system_name = asked_system or "auto"
-        # Asking the machine needs torch; --help should not wait for it.
-        unasked = system_name == "auto" and any(word in ("-h", "--help") for word in words)
-        system = System() if unasked else choose_system(system_name)
+        system_name, system = asked_system or "auto", None
     else:
         name, recipe, system_name, system = base
         asked_system, words = _take_system(words)
         if asked_system:
-            system_name, system = asked_system, choose_system(asked_system)
+            system_name, system = asked_system, None
+    asks = system is None and asks_machine(system_name, words)
+    if asks:
+        system = System()
+    elif system is None:
+        system = choose_system(system_name)
     flat = tyro.conf.arg(name="")
     flags = dataclasses.make_dataclass(
         "Flags",
@@ -86,9 +106,18 @@ def parse_recipe(
     changed = settle_length(parsed.recipe, given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
-    check_system(parsed.system)
+    # Whether a loss scale fits is the machine's to say: its number format is not known yet where it is asked.
+    check_system(dataclasses.replace(parsed.system, loss_scale=0.0) if asks else parsed.system)
     given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
-    return Asked(name, changed, system_name, parsed.system, parsed.controls, frozenset(given))
+    return Asked(name, changed, system_name, parsed.controls, frozenset(given), parsed.system, asks)
+
+
+def asks_machine(system_name: str, words: Sequence[str]) -> bool:
+    """Whether the machine is asked once the words are parsed; for --help, auto is not asked at all and a named one at once."""
+    from paceline.systems import DETECTED
+
+    help_asked = any(word in ("-h", "--help") for word in words)
+    return system_name in DETECTED and (system_name == "auto" or not help_asked)
 
 
 def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str, description: str) -> Any:
@@ -112,8 +141,11 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if not flag.startswith("--") or flag in known or flag in ALWAYS:
             continue
         bare = {name.removeprefix("--"): name for name in known}
-        near = difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)
-        hint = f"Did you mean {' or '.join(bare[name] for name in near)}? " if near else ""
+        near, hint = elsewhere(flag.removeprefix("--"), known)
+        near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
+        if not hint and near:
+            hint = f"Did you mean {' or '.join(near[:3])}?"
+        hint += " " if hint else ""
         raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help")
 
 

@@ -16,6 +16,7 @@ from paceline.config.python_file import is_in_file, same_file
 from paceline.config.recipe import Recipe, check_recipe
 from paceline.config.run import Controls, check_controls, fill, read_run, saved_system
 from paceline.config.system import System
+from paceline.config.workloads import saved_recipe as of_built_in_task
 
 # More images than any data set has.
 MOST_IMAGES = 2**40
@@ -39,8 +40,6 @@ def saved_recipe(path: Path, named: Named, *, edited: bool = False) -> tuple[str
     Raises RecipeError when such a file is gone or not named, UserError when `path` is no run.
     """
     facts = read_run(path, changed=complain if edited else None)
-    from paceline.trained import saved_recipe as of_built_in_task
-
     name, task = named.recipe or facts["name"], named.task or facts["recipe"].get("task")
     facts = {**facts, "recipe": {**facts["recipe"], "task": task}}
     if not isinstance(task, str) or not is_in_file(task):

@@ -17,6 +17,7 @@ from paceline.dist.launcher import read_launch
 from paceline.going_on import stand_of
 from paceline.log.console import open_console
 from paceline.log.last_words import have_last_words
+from paceline.tasks import check_request
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
@@ -48,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)
-    refuse_finished(asked, repeats=base is not None)
+    refuse_early(asked, repeats=base is not None)
 
     with open_console(asked.controls, read_launch(os.environ).rank) as console:
         for note in notes:
@@ -72,13 +73,16 @@ def run(arguments: Sequence[str]) -> int:
         return run_training(request, console).exit_code
 
 
-def refuse_finished(asked: Asked, *, repeats: bool) -> None:
-    """Refuse a finished run of which no more is asked, and another task's run, before torch is loaded.
+def refuse_early(asked: Asked, *, repeats: bool) -> None:
+    """Refuse before torch is loaded a finished run of which no more is asked, another task's run, a recipe that cannot be, and
+    a data folder that is not there.
 
     With several ranks, and where the report is still to be written, that is left to the run itself.
     Raises UserError.
     """
+    if read_launch(os.environ).world > 1:
+        return
     path = Path(asked.controls.out).expanduser().absolute()
-    there = asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html"))
-    if there and read_launch(os.environ).world == 1:
+    if asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
         stand_of(path, asked.name, asked.recipe, asked.controls, asked.given, repeats=repeats)
+    check_request(asked.recipe, asked.controls.data)

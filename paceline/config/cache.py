@@ -1,11 +1,18 @@
-"""Where paceline keeps what it can make again: rendered data sets, prepared weights."""
+"""Where paceline keeps what it can make again: rendered data sets, prepared weights, numbers that take a while to work out."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.sealed import is_whole, parse, sealed
 
 
 def cache_folder() -> Path:
@@ -21,3 +28,37 @@ def cache_folder() -> Path:
             f"the cache folder {chosen} has no place: this user has no home folder.\n"
             "Set PACELINE_CACHE to a folder that can be written."
         ) from None
+
+
+def remembered(kind: str, question: Mapping[str, Any], work_out: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The answer to a question, of what JSON has: as it was worked out once, or worked out now and kept.
+
+    kind      folder of the cache
+    question  everything that the answer follows from, also the code and the libraries that work it out
+    A damaged file is replaced. Without a cache that can be written everything is worked out anew: only time is lost.
+    """
+    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    try:
+        file = cache_folder() / kind / f"{name}.json"
+    except UserError:
+        return work_out()
+    with suppress(OSError, ValueError):
+        kept = parse(file.read_bytes())
+        if isinstance(kept, dict) and is_whole(kept):
+            return kept["answer"]
+    answer = work_out()
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f".{file.name}.{os.getpid()}.part")
+        part.write_text(json.dumps(sealed({"question": question, "answer": answer})))
+        os.replace(part, file)
+    return answer
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 over every Python file of this package."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -32,6 +32,8 @@ DATA_IMAGES = {
     "shapes": (2_000, 400),
     "shapes-boxes": (1_600, 320),
 }
+# Their classes.
+DATA_CLASSES = {"imagenet": 1_000, "coco": 80, "shapes": 8, "shapes-boxes": 8}
 # Bounds of the whole numbers in a network and in its input (sides in pixels), of a step's images, and of evaluations.
 MOST_IN_MODEL, MOST_IN_INPUT, MOST_BATCH, MOST_EVALUATIONS = 2**16, 2**14, 2**24, 10**6
 

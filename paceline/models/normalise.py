@@ -34,8 +34,10 @@ class Normalise(nn.Module):
         super().__init__()
         self.channels = channels
         # In pixel units, so one subtraction and one product do it. Recipes own these numbers, checkpoints do not.
-        self.register_buffer("mean", 255 * torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(1, 3, 1, 1)), persistent=False)
+        # On the CPU even where a network is only laid out: arithmetic on torch's meta device imports torch.compile.
+        with torch.device("cpu"):
+            self.register_buffer("mean", 255 * torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+            self.register_buffer("scale", 1 / (255 * torch.tensor(std).view(1, 3, 1, 1)), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W), RGB -> float32 (B, 3 or 4, H, W) in the same memory format."""

@@ -31,6 +31,8 @@ def v100x8() -> System:
     return System("cuda", per_node=8, memory_gib=32, precision="fp16", compile=False, loader_threads=8)
 
 
+# Those that ask the machine, with torch's help.
+DETECTED = ("auto", "cpu", "gpu")
 SYSTEMS: dict[str, Callable[[], System]] = {
     "auto": auto,
     "cpu": cpu,

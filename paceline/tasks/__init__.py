@@ -1,30 +1,32 @@
-"""The tasks, and how a recipe and a data set become one."""
+"""The tasks, and how a recipe and a data set become one.
+
+A workload's modules are imported when it is used: reading this menu takes no torch, and no workload brings another's libraries.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from paceline.config.classification import PhotoInput, ResNetModel, check_classification
-from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.instances import InstanceInput, MaskRCNNModel, check_instances
 from paceline.config.python_file import from_file, is_in_file
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
+from paceline.config.workloads import WORKLOADS
 from paceline.data.manifest import Manifest
-from paceline.dist.world import World
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared
-from paceline.tasks.classification import Classification, build_classifier, classifier_memory
-from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter, segmenter_memory
-from paceline.tasks.memory import MemoryEstimate
-from paceline.tasks.ssd import Detection, build_detector, detector_memory
-from paceline.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from paceline.dist.world import World
+    from paceline.tasks.classification import Classification
+    from paceline.tasks.maskrcnn import InstanceSegmentation
+    from paceline.tasks.memory import MemoryEstimate
+    from paceline.tasks.ssd import Detection
+    from paceline.tasks.task import Task
 
 Say = Callable[[str], None]
 
@@ -52,10 +54,13 @@ def open_classification(
     manifest  of data to score on, which is prepared already; None: the training data that `controls` names
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
-    check_classification(recipe)
-    manifest = manifest or prepared_once(
-        world, lambda: ensure_prepared(data_root(controls.data, "classes", say), say=say)
-    )
+    from paceline.prepare.folder import ensure_prepared
+    from paceline.tasks.classification import Classification
+
+    CHECKS["classification"](recipe)
+    if manifest is None:
+        root = data_root(controls.data, "classification", say)
+        manifest = prepared_once(world, lambda: ensure_prepared(root, say=say))
     prepared()
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
@@ -74,10 +79,13 @@ def open_detection(
     prepared  as above
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
-    check_detection(recipe)
-    manifest = manifest or prepared_once(
-        world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say)
-    )
+    from paceline.prepare.box_folder import ensure_boxes_prepared
+    from paceline.tasks.ssd import Detection
+
+    CHECKS["ssd"](recipe)
+    if manifest is None:
+        root = data_root(controls.data, "ssd", say)
+        manifest = prepared_once(world, lambda: ensure_boxes_prepared(root, say=say))
     prepared()
     return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
@@ -96,12 +104,24 @@ def open_instances(
     prepared  as above
     Raises RecipeError for a recipe that cannot be, DataError for data that cannot be used.
     """
-    check_instances(recipe)
-    manifest = manifest or prepared_once(
-        world, lambda: ensure_boxes_prepared(data_root(controls.data, "boxes", say), say=say)
-    )
+    from paceline.prepare.box_folder import ensure_boxes_prepared
+    from paceline.tasks.maskrcnn import InstanceSegmentation
+
+    CHECKS["maskrcnn"](recipe)
+    if manifest is None:
+        root = data_root(controls.data, "maskrcnn", say)
+        manifest = prepared_once(world, lambda: ensure_boxes_prepared(root, say=say))
     prepared()
     return InstanceSegmentation(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+def _when_called(module: str, name: str) -> Callable[..., Any]:
+    """A function of a task's module, which is imported at the first call."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(f"paceline.tasks.{module}"), name)(*arguments, **named)
+
+    return call
 
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -109,28 +129,38 @@ TASKS: dict[str, Callable[..., Task]] = {
     "ssd": open_detection,
     "maskrcnn": open_instances,
 }
-# What the two typed parts of a task's recipe are, for reading one back from run.json.
-SETTINGS: dict[str, tuple[Any, Any]] = {
-    "classification": (ResNetModel(), PhotoInput()),
-    "ssd": (SSDModel(), BoxInput()),
-    "maskrcnn": (MaskRCNNModel(), InstanceInput()),
+# What the two typed parts of a task's recipe are, with their defaults; and what refuses one that cannot be.
+SETTINGS: dict[str, tuple[Any, Any]] = {name: (workload.model, workload.input) for name, workload in WORKLOADS.items()}
+CHECKS: dict[str, Callable[[Recipe], None]] = {name: workload.check for name, workload in WORKLOADS.items()}
+# (recipe, system, classes=N) -> what a training step needs on one rank.
+MEMORY: dict[str, Callable[..., MemoryEstimate]] = {
+    "classification": _when_called("classification", "classifier_memory"),
+    "ssd": _when_called("ssd", "detector_memory"),
+    "maskrcnn": _when_called("maskrcnn", "segmenter_memory"),
 }
-MEMORY: dict[str, Callable[[Recipe, System], MemoryEstimate]] = {
-    "classification": classifier_memory,
-    "ssd": detector_memory,
-    "maskrcnn": segmenter_memory,
-}
-CHECKS: dict[str, Callable[[Recipe], None]] = {
-    "classification": check_classification,
-    "ssd": check_detection,
-    "maskrcnn": check_instances,
-}
-# The network of a recipe for so many classes, for checkpoints.
+# (recipe, classes) -> the network of a recipe for so many classes, for checkpoints.
 BUILDERS: dict[str, Callable[[Recipe, int], nn.Module]] = {
-    "classification": build_classifier,
-    "ssd": build_detector,
-    "maskrcnn": build_segmenter,
+    "classification": _when_called("classification", "build_classifier"),
+    "ssd": _when_called("ssd", "build_detector"),
+    "maskrcnn": _when_called("maskrcnn", "build_segmenter"),
 }
+
+
+def check_request(recipe: Recipe, data: str) -> None:
+    """Refuse what can be refused before anything is opened; a task of one's own looks for itself.
+
+    data  as Controls.data
+    Raises RecipeError for an unknown task or a recipe that cannot be, UserError for a data folder that is not there.
+    """
+    if is_in_file(recipe.task):
+        return
+    if recipe.task not in WORKLOADS:
+        raise RecipeError(
+            f"--task {recipe.task}: there is no such task. Known: {', '.join(WORKLOADS)}. One of your own: ./file.py:function"
+        )
+    CHECKS[recipe.task](recipe)
+    if data:
+        data_folder(data, recipe.task)
 
 
 def open_task(
@@ -151,34 +181,39 @@ def open_task(
     if is_in_file(recipe.task):
         prepared()
         return from_file(recipe.task, "task")(recipe, controls, world, say=say)
-    maker = TASKS.get(recipe.task)
-    if maker is None:
-        raise RecipeError(
-            f"--task {recipe.task}: there is no such task. Known: {', '.join(TASKS)}. One of your own: ./file.py:function"
-        )
-    return maker(recipe, controls, world, say=say, prepared=prepared, manifest=manifest)
+    check_request(recipe, "" if manifest is not None else controls.data)
+    return TASKS[recipe.task](recipe, controls, world, say=say, prepared=prepared, manifest=manifest)
 
 
-def network_memory(recipe: Recipe, system: System) -> MemoryEstimate:
-    """The memory estimate of a recipe without its data (ImageNet's 1000 classes where the class count matters)."""
+def network_memory(recipe: Recipe, system: System, classes: int = 0) -> MemoryEstimate:
+    """The memory estimate of a recipe without its data.
+
+    classes  0 = those of the data set that the recipe was written for
+    """
     if recipe.task not in MEMORY:
         raise RecipeError(
             f"--task {recipe.task}: the memory of this task is not known without its data ({', '.join(MEMORY)} is)."
         )
     CHECKS[recipe.task](recipe)
-    return MEMORY[recipe.task](recipe, system)
+    classes = classes or DATA_CLASSES.get(recipe.target_data, 0)
+    return MEMORY[recipe.task](recipe, system, **({"classes": classes} if classes else {}))
 
 
-def data_root(data: str, kind: str, say: Say) -> Path:
+def data_folder(data: str, task: str) -> Path:
+    """The folder that --data names. Raises UserError, with what a built-in task's data folder holds, where it is not there."""
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        raise UserError(f"--data {data}: there is no such folder. Name one that holds {WORKLOADS[task].data}.")
+    return root
+
+
+def data_root(data: str, task: str, say: Say) -> Path:
     """The asked data set's folder; without one, the built-in shapes, rendered into the cache on first use.
 
     Raises UserError when the folder is not there.
     """
     if data:
-        root = Path(data).expanduser()
-        if not root.is_dir():
-            raise UserError(f"--data {data}: there is no such folder. Name one that holds train/ and val/.")
-        return root
+        return data_folder(data, task)
     from paceline.prepare.shapes import shapes_folder
 
     started: list[int] = []
@@ -188,4 +223,4 @@ def data_root(data: str, kind: str, say: Say) -> Path:
             say(f"rendering the built-in shapes ({total:,} pictures, once) into the cache")
             started.append(done)
 
-    return shapes_folder("classes" if kind == "classes" else "boxes", progress=tell)
+    return shapes_folder("classes" if task == "classification" else "boxes", progress=tell)

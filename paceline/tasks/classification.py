@@ -6,6 +6,7 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.config.workloads import WORKLOADS
 from paceline.data.crop import random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import decode_crop, require_decoder
 from paceline.data.header import read_header
@@ -55,7 +57,7 @@ class ClassificationScore:
 class Classification:
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
-    headline = "top1"
+    headline = WORKLOADS["classification"].headline
     metrics: Sequence[str] = ("top1", "top5")
     benchmark = "resnet"
 
@@ -220,4 +222,5 @@ def classifier_memory(recipe: ClassificationRecipe, system: System, classes: int
         none = torch.empty(len(images), dtype=torch.int64, device=images.device)
         return Batch(images, none, none)
 
-    return estimate(lambda: build_classifier(recipe, classes), (3, side, side), recipe, system, batch)
+    build = partial(build_classifier, recipe, classes)
+    return estimate(build, (3, side, side), recipe, system, batch, remember=f"{classes} classes")

@@ -23,6 +23,7 @@ from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.config.workloads import WORKLOADS
 from paceline.data.boxes import open_boxes
 from paceline.data.buckets import Shape, aspect_groups, padded, resized_all, short_of_step
 from paceline.data.decode import require_decoder
@@ -57,7 +58,7 @@ TYPICAL_SLOTS = 64
 class InstanceSegmentation:
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
-    headline = "mask_ap"
+    headline = WORKLOADS["maskrcnn"].headline
     metrics: Sequence[str] = METRICS
     benchmark = "maskrcnn"
     shapes_vary = True
@@ -342,4 +343,5 @@ def segmenter_memory(
             frames=boxes,
         )
 
-    return estimate(lambda: build_segmenter(recipe, classes), (3, height, width), recipe, system, batch)
+    build = partial(build_segmenter, recipe, classes)
+    return estimate(build, (3, height, width), recipe, system, batch, remember=f"{classes} classes")

@@ -3,13 +3,16 @@
 The model runs once on torch's meta device, which computes shapes only; what autograd would keep for the backward is counted
 through its saved-tensor hooks, each storage once. For an accelerator the largest tensor is looked for as well: kernels there
 count a tensor's elements in 32 bits, so a forward is kept small enough that none has 2^31 of them.
+
+The meta device takes two seconds to begin (its shapes come from Python code that imports torch.compile), so counts of the built-in
+networks are remembered in the cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paceline.batch.batch import Batch
+from paceline.config.cache import remembered, source_digest
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
@@ -51,15 +55,44 @@ def estimate(
     recipe: Recipe,
     system: System,
     make_batch: Callable[[Tensor], Batch],
+    remember: str = "",
 ) -> MemoryEstimate:
     """What one rank needs.
 
     build       makes the model on the current default device
     shape       (3, H, W) of one image
     make_batch  a batch of the task's kind for (2, 3, H, W) images
+    remember    what `build` follows from beside the recipe; with it the counts are kept in the cache. "": they are not, for a
+                network of one's own may change between two runs
     """
+    counted = system.accelerator != "cpu"
+    if remember:
+        question = {
+            "recipe": asdict(recipe.model) | asdict(recipe.input),
+            "task": f"{recipe.task}, {remember}, {shape}, {'accelerator' if counted else 'CPU'}",
+            "code": f"{source_digest()}, torch {torch.__version__}",
+        }
+        found = remembered("memory", question, lambda: _count(build, shape, make_batch, counted))
+    else:
+        found = _count(build, shape, make_batch, counted)
+    activations, parameters = found["activations"] / 2, found["parameters"]
+    if system.precision != "fp32":
+        activations /= 2
+    # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
+    per_parameter = 12 + (4 if recipe.ema else 0) + (2 if system.precision != "fp32" else 0)
+    per_image = int(activations * (1 + WORKING_SHARE))
+    return MemoryEstimate(parameters * per_parameter, per_image, parameters, -(-found["largest"] // 2))
+
+
+def _count(
+    build: Callable[[], nn.Module],
+    shape: tuple[int, int, int],
+    make_batch: Callable[[Tensor], Batch],
+    counted: bool,
+) -> dict[str, int]:
+    """Of two images: bytes of kept activations in float32, and the largest tensor's elements where they are counted."""
     with torch.device("meta"):
-        model = build()
+        model = build().to("meta")
         batch = make_batch(torch.empty((2, *shape), dtype=torch.uint8))
     weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
@@ -72,21 +105,15 @@ def estimate(
         return tensor
 
     alive: list[object] = []
-    seen, counted = _Largest(), system.accelerator != "cpu"
+    seen = _Largest()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), seen if counted else nullcontext():
         found = model(batch)
     del found  # held until here, so that its graph was
     if counted:
         with torch.no_grad(), seen:
             model.eval().predict(batch)  # type: ignore[operator]
-    activations = sum(kept.values()) / 2
-    if system.precision != "fp32":
-        activations /= 2
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
-    per_parameter = 12 + (4 if recipe.ema else 0) + (2 if system.precision != "fp32" else 0)
-    per_image = int(activations * (1 + WORKING_SHARE))
-    return MemoryEstimate(parameters * per_parameter, per_image, parameters, -(-seen.elements // 2))
+    return {"activations": sum(kept.values()), "parameters": parameters, "largest": seen.elements}
 
 
 class _Largest(TorchDispatchMode):

@@ -22,6 +22,7 @@ from paceline.config.errors import DataError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.config.workloads import WORKLOADS
 from paceline.data.box_sample import read_evaluation_sample, read_training_sample
 from paceline.data.boxes import open_boxes
 from paceline.data.decode import require_decoder
@@ -72,7 +73,7 @@ class BoxScore:
 class Detection:
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
-    headline = "box_ap"
+    headline = WORKLOADS["ssd"].headline
     metrics: Sequence[str] = METRICS
     benchmark = "ssd"
 
@@ -232,7 +233,8 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
         bn_eps=settings.bn_eps,
         bn_momentum=settings.bn_momentum,
     )
-    anchors = default_boxes(photo.size, cells, settings.scales[: len(cells) + 1])
+    with torch.device("cpu"):  # see models/normalise.py
+        anchors = default_boxes(photo.size, cells, settings.scales[: len(cells) + 1])
     return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings)
 
 
@@ -245,4 +247,5 @@ def detector_memory(recipe: DetectorRecipe, system: System, classes: int = 80) -
         boxes = torch.empty(len(images), TYPICAL_SLOTS, 4, device=images.device)
         return DetectionBatch(images=images, labels=labels, indices=labels[:, 0], boxes=boxes)
 
-    return estimate(lambda: build_detector(recipe, classes), (3, side, side), recipe, system, batch)
+    build = partial(build_detector, recipe, classes)
+    return estimate(build, (3, side, side), recipe, system, batch, remember=f"{classes} classes")

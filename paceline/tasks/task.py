@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
-from paceline.batch.detection import Objects
-from paceline.batch.instances import InstanceObjects
-from paceline.config.plan import Plan
-from paceline.config.system import System
-from paceline.models.weights import WeightReport
+    from paceline.batch.batch import Batch
+    from paceline.batch.detection import Objects
+    from paceline.batch.instances import InstanceObjects
+    from paceline.config.plan import Plan
+    from paceline.config.system import System
+    from paceline.models.weights import WeightReport
 
 
 @dataclass(frozen=True)

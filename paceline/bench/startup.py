@@ -1,0 +1,186 @@
+"""`paceline bench startup`: what stands between Enter and the first work, in fresh interpreters, beside `import torch` alone.
+
+A round times every command once, `import torch` first, so that a machine that is busy for a while slows all alike; a command's
+ratio is the median over rounds of its own time by that of its round's `import torch`. Then each command is taken once more
+under `-X importtime`, which says what it imported: by package, and by the part of it for those that are large.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.provenance import cpu_name
+
+ALONE = "import torch"
+RECIPES = {"classification": "resnet50-tiny", "ssd": "ssd-tiny", "maskrcnn": "maskrcnn-tiny"}
+# Pictures of the sets that runs are begun on, and their side in pixels: the time to open a set, not to verify one, is wanted.
+TRAIN, VAL, SIDE = 32, 8, 128
+# Packages so large that one number says too little.
+IN_PARTS = ("torch", "torchvision", "paceline")
+HEAVIEST = 6
+# Looks at a run's events while its first step is awaited, seconds apart, and for how long.
+LOOK_SECONDS, GIVE_UP_SECONDS = 0.01, 300.0
+_LINE = re.compile(r"import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One thing that people type."""
+
+    name: str
+    words: tuple[str, ...]  # after the interpreter's name
+    code: int = 0  # its exit code
+    run: Path | None = None  # a run's folder: the clock stops at its first training step, and the command with it
+
+
+def measure(
+    workloads: Sequence[str], rounds: int, folder: Path, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Time everything -> {"machine": ..., "rounds": ..., "commands": {name: seconds, median, ratio, beyond, imports}}.
+
+    workloads  whose commands are timed, by RECIPES' keys
+    folder     empty; data and runs are made in it
+    Raises RuntimeError for a command that does not end as it should.
+    """
+    commands = [Command(ALONE, ("-c", "import torch"))]
+    for workload in workloads:
+        say(f"making a run of {RECIPES[workload]} to ask")
+        commands += _commands(workload, folder)
+    seconds: dict[str, list[float]] = {command.name: [] for command in commands}
+    before = os.getloadavg()
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        for command in commands:
+            seconds[command.name].append(_timed(command))
+    alone = seconds[ALONE]
+    return {
+        "machine": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+            "load_before": before,
+            "load_after": os.getloadavg(),
+            "python": platform.python_version(),
+            "torch": importlib.metadata.version("torch"),
+        },
+        "rounds": rounds,
+        "commands": {
+            command.name: {
+                "command": " ".join(command.words),
+                "seconds": seconds[command.name],
+                "median_seconds": statistics.median(seconds[command.name]),
+                "times_import_torch": statistics.median(a / b for a, b in zip(seconds[command.name], alone)),
+                "beyond_import_torch": statistics.median(a - b for a, b in zip(seconds[command.name], alone)),
+                "imports": _imports(command),
+            }
+            for command in commands
+        },
+    }
+
+
+def _commands(workload: str, folder: Path) -> list[Command]:
+    """show, predict, train and a refusal of one workload; its data and a run of one step are made for that."""
+    from paceline.prepare.shapes import render_boxes, render_classes
+
+    recipe, kind = RECIPES[workload], "classes" if workload == "classification" else "boxes"
+    data, run, answers, fresh = (folder / name for name in (kind, recipe, f"{recipe}-answers", f"{recipe}-fresh"))
+    if not data.exists():
+        (render_classes if kind == "classes" else render_boxes)(data, train=TRAIN, val=VAL, side=SIDE, processes=1)
+    train = ("-m", "paceline", "train", recipe, "--data", str(data))
+    _timed(Command(recipe, (*train, "--out", str(run), "--steps", "1")))
+    photo = next(path for path in sorted(data.rglob("*.jpg")))
+    return [
+        Command(f"refusal: {recipe} is finished", (*train, "--out", str(run)), code=2),
+        Command(f"show {recipe}", ("-m", "paceline", "show", recipe)),
+        Command(
+            f"predict, one photo, {recipe}",
+            ("-m", "paceline", "predict", str(run), str(photo), "--out", str(answers), "--checkpoint", "last"),
+        ),
+        Command(
+            f"train {recipe}, to the first step",
+            (*train, "--out", str(fresh), "--log-every", "1", "--steps", "50"),
+            run=fresh,
+        ),
+    ]
+
+
+def _timed(command: Command) -> float:
+    """Seconds from the start of the process to its end, or to its first training step."""
+    began = time.perf_counter()
+    process = _start(command, stderr=subprocess.PIPE)
+    ended = _await(command, process)
+    said = process.communicate()[1]
+    seconds = (ended or time.perf_counter()) - began
+    if command.run is None and process.returncode != command.code:
+        raise RuntimeError(f"{' '.join(command.words)}: exit code {process.returncode}. {said[-500:]}")
+    return seconds
+
+
+def _start(command: Command, *options: str, stderr: int) -> subprocess.Popen[str]:
+    # Beside the package's own folder: installed packages have their bytecode, so this one may write its own.
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    paths = [str(Path(__file__).parents[2]), surroundings.get("PYTHONPATH", "")]
+    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if command.run is not None:
+        shutil.rmtree(command.run, ignore_errors=True)
+    words = [sys.executable, *options, *command.words]
+    return subprocess.Popen(words, env=surroundings, stdout=subprocess.DEVNULL, stderr=stderr, text=True)
+
+
+def _await(command: Command, process: subprocess.Popen[str]) -> float | None:
+    """Wait for the first training step and end the process -> when the step came; None for a command that ends by itself."""
+    if command.run is None:
+        return None
+    events, began = command.run / "events.jsonl", time.perf_counter()
+    while process.poll() is None and time.perf_counter() - began < GIVE_UP_SECONDS:
+        if events.exists() and '"event": "train"' in events.read_text():
+            ended = time.perf_counter()
+            process.kill()
+            return ended
+        time.sleep(LOOK_SECONDS)
+    process.kill()
+    raise RuntimeError(f"{' '.join(command.words)}: no training step came. {process.communicate()[1][-500:]}")
+
+
+def _imports(command: Command) -> dict[str, Any]:
+    """What it imports: {"modules": how many, "seconds": in all, "heaviest": [[package, seconds], ...]}."""
+    process = _start(command, "-X", "importtime", stderr=subprocess.PIPE)
+    lines: list[str] = []
+    if command.run is None:
+        lines = process.communicate()[1].splitlines()
+    else:
+        # A pipe that nobody reads would fill and hold the command up before its first step.
+        import threading
+
+        assert process.stderr is not None
+        reader = threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True)
+        reader.start()
+        _await(command, process)
+        reader.join()
+        process.wait()
+    return heaviest(lines)
+
+
+def heaviest(lines: Sequence[str]) -> dict[str, Any]:
+    """The same from the lines that `-X importtime` writes."""
+    own: dict[str, float] = {}
+    count = 0
+    for found in filter(None, map(_LINE.match, lines)):
+        microseconds, module = int(found[1]), found[2]
+        parts = module.split(".")
+        group = ".".join(parts[:2]) if parts[0] in IN_PARTS else parts[0]
+        own[group] = own.get(group, 0.0) + microseconds / 1e6
+        count += 1
+    order = sorted(own.items(), key=lambda pair: -pair[1])
+    return {"modules": count, "seconds": sum(own.values()), "heaviest": [list(pair) for pair in order[:HEAVIEST]]}

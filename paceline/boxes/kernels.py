@@ -1,0 +1,80 @@
+"""torchvision's compiled kernels without its Python package: RoIAlign, and suppression on a CPU.
+
+Importing the package takes longer than importing torch: it brings torch.compile's machinery, sympy, and networks and data sets that
+nothing here uses. Its compiled library alone is loaded, at the first call, as the package itself would do.
+
+Letters: B images   C channels   H, W of the features   n regions   S cells along a pooled region's side
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WANTED = ("nms", "roi_align", "_roi_align_backward")
+
+
+def roi_align(
+    features: Tensor, regions: Tensor, side: int, *, scale: float, sampling_ratio: int, aligned: bool
+) -> Tensor:
+    """He et al. 2017, with the gradient to the features, as torchvision.ops.roi_align.
+
+    features        (B, C, H, W) float32
+    regions         (n, 5) float32: number of the image, and ltrb in pixels that are `scale` features apart; without gradient
+    side            S
+    sampling_ratio  sample points along a cell's side; -1: as many as it has pixels
+    aligned         shift by half a pixel
+    return          (n, C, S, S) float32
+    """
+    return _RoIAlign.apply(features, regions, side, scale, sampling_ratio, aligned)  # type: ignore[return-value]
+
+
+def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
+    """(C, 4) ltrb, (C,) -> places of the boxes that stay, best first: a better one overlaps none of them above `threshold`."""
+    return _kernels().nms(boxes, scores, threshold)
+
+
+class _RoIAlign(torch.autograd.Function):
+    """The kernel's own gradient: torchvision joins the two in Python, or in its library, by its version."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, regions: Tensor, side: int, scale: float, sampling_ratio: int, aligned: bool
+    ) -> Tensor:
+        ctx.save_for_backward(regions)
+        ctx.facts = (features.shape, side, scale, sampling_ratio, aligned)
+        if features.device.type == "meta":
+            return features.new_empty((len(regions), features.shape[1], side, side))
+        return _kernels().roi_align(features, regions, scale, side, side, sampling_ratio, aligned)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (regions,), (shape, side, scale, sampling_ratio, aligned) = ctx.saved_tensors, ctx.facts
+        to_features = _kernels()._roi_align_backward(
+            gradient, regions, scale, side, side, *shape, sampling_ratio, aligned
+        )
+        return to_features, None, None, None, None, None
+
+
+@cache
+def _kernels() -> Any:
+    """torch.ops.torchvision with the kernels in it. Raises ImportError where torchvision is not there or does not fit torch."""
+    found = importlib.util.find_spec("torchvision")
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        for library in sorted(Path(folder).glob("_C*")):
+            if not _there():
+                with suppress(OSError):
+                    torch.ops.load_library(str(library))
+    if not _there():
+        import torchvision  # noqa: F401  # it says what is wrong, or finds them elsewhere
+    return torch.ops.torchvision
+
+
+def _there() -> bool:
+    return all(hasattr(torch.ops.torchvision, name) for name in WANTED)

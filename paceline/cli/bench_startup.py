@@ -1,0 +1,71 @@
+"""`paceline bench startup`: the time from Enter to the first work, beside `import torch` alone."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.cli.flags import parse
+from paceline.config.errors import UserError
+
+Workload = Literal["classification", "ssd", "maskrcnn"]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to measure."""
+
+    workloads: tuple[Workload, ...] = ("classification", "ssd", "maskrcnn")  # whose commands
+    rounds: int = 5  # rounds; each command is started once in every one, after `import torch` alone
+    json: bool = False  # print one JSON object instead of tables
+    out: str = ""  # also write the JSON here
+
+
+def run_startup(arguments: Sequence[str]) -> int:
+    """Measure, print two tables, write the JSON.
+
+    Raises UserError where there would be nothing to measure.
+    """
+    flags = parse(arguments, Flags(), prog="bench startup", description="From Enter to the first work, interleaved.")
+    if flags.rounds < 1:
+        raise UserError(f"--rounds is {flags.rounds}; it must be at least 1.")
+    from paceline.bench.startup import measure
+
+    with tempfile.TemporaryDirectory(prefix="paceline-startup-") as folder:
+        facts = measure(flags.workloads, flags.rounds, Path(folder), say=(lambda _: None) if flags.json else print)
+    if flags.out:
+        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
+        Path(flags.out).write_text(json.dumps(facts, indent=1) + "\n")
+    if flags.json:
+        print(json.dumps(facts, indent=1))
+    else:
+        _print(facts)
+    return 0
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, machine = Console(), facts["machine"]
+    times = Table("command", "s (median)", "x import torch", "s beyond it")
+    imports = Table("command", "modules", "heaviest imports, s of their own")
+    for name, found in facts["commands"].items():
+        times.add_row(
+            name,
+            f"{found['median_seconds']:.2f}",
+            f"{found['times_import_torch']:.2f}",
+            f"{found['beyond_import_torch']:+.2f}",
+        )
+        heavy = "  ".join(f"{module} {seconds:.2f}" for module, seconds in found["imports"]["heaviest"])
+        imports.add_row(name, f"{found['imports']['modules']:,}", heavy)
+    console.print(
+        f"{facts['rounds']} rounds of fresh interpreters on {machine['cpu']}, {machine['cores']} cores, load "
+        f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['torch']}"
+    )
+    console.print(times)
+    console.print(imports)
