@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.python_file import from_file, is_in_file
+from paceline.config.python_file import from_file, functions_in, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 
@@ -34,7 +35,24 @@ def choose_system(name: str) -> System:
     return _choose(name, SYSTEMS, System, "system")
 
 
+def _refuse_path(name: str, noun: str) -> None:
+    """A Python file without its function, or another path: what is named there is said, not run."""
+    if is_in_file(name):
+        return
+    path = Path(name).expanduser()
+    if not name.endswith(".py"):
+        raise RecipeError(f"{name}: a {noun} of your own is a function in a Python file: ./file.py:function")
+    if not path.is_file():
+        raise RecipeError(f"{name}: there is no such file.")
+    there = functions_in(path)
+    if not there:
+        raise RecipeError(f"{name}: name the function after a colon, {name}:function; this file has none.")
+    raise RecipeError(f"{name}: name the function: {' or '.join(f'{name}:{function}' for function in there)}")
+
+
 def _choose(name: str, menu: Mapping[str, Callable[[], Thing]], kind: type[Thing], noun: str) -> Thing:
+    if name.endswith(".py") or "/" in name:
+        _refuse_path(name, noun)
     own = is_in_file(name)
     maker = from_file(name, noun) if own else menu.get(name)
     if maker is None:

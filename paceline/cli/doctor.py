@@ -28,5 +28,5 @@ def run(arguments: Sequence[str]) -> int:
     for finding in findings:
         console.print(f"{MARKS[finding.level]} {finding.about:<14} {escape(finding.text)}", highlight=False)
     count = problems(findings)
-    console.print(f"{count} problem{'s' if count != 1 else ''}" if count else "ready: paceline train resnet50-tiny")
+    console.print(f"{count} problem{'s' if count != 1 else ''}" if count else "ready: paceline train ssd-tiny")
     return 2 if count else 0

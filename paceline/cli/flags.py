@@ -7,7 +7,7 @@ import difflib
 import inspect
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.habits import elsewhere
@@ -56,6 +56,12 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
     Raises UserError for an unknown flag; prints a message and exits with 2 for a value that does not fit its flag.
     """
     return _parse(type(default), default, arguments, _flags_of(default), prog, description)
+
+
+def explain(prog: str, about: str, flags: Any) -> NoReturn:
+    """What a verb that wants a recipe does, its usage and its own flags: `paceline show --help`, without a recipe. Exit code 0."""
+    parse(["--help"], flags, prog=prog, description=about)
+    raise SystemExit(0)
 
 
 def parse_recipe(

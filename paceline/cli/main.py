@@ -25,10 +25,12 @@ from paceline.log.output import lasting_output
 VERBS = {
     "train": "train a recipe to its target: paceline train resnet50-tiny",
     "eval": "score a run's checkpoint on its validation images, or on others",
-    "predict": "label photos with a trained run: pictures and predictions.json",
+    "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
     "show": "print recipe, system, plan and memory estimate; needs no accelerator",
     "preview": "draw a mosaic of augmented training images",
     "prepare": "verify a data set and write its manifest and index",
+    "list": "workloads, recipes, systems or decoders, in a line each",
+    "runs": "the runs in a folder: recipe, status, step, best result, time",
     "bench": "measure against a peer in the same run: paceline bench input",
     "report": "write a run's report.html again",
     "convert": "SSD weights between the MLPerf reference's form and ours",
@@ -120,7 +122,7 @@ def overview() -> str:
     rows = "\n".join(f"  {name:<9} {line}" for name, line in VERBS.items())
     return (
         "usage: paceline VERB ...\n\n"
-        "Trains ResNet-50, and soon SSD-ResNet34 and Mask R-CNN, to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"
+        "Trains ResNet-50, SSD-ResNet34 and Mask R-CNN to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"
         f"{rows}\n\n"
         "Every verb answers --help. Start here:  paceline train ssd-tiny"
     )

@@ -20,9 +20,9 @@ KINDS = """usage: paceline prepare KIND ...
 
   folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg
   imagenet DIR   the same, checked to be ImageNet-1k: 1000 wnid folders, 1,281,167 and 50,000 photos
-  coco DIR       boxes: DIR/annotations/instances_train2017.json with DIR/train2017, or --images and --annotations
+  coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017, or --images and --annotations
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
-  yolo DIR       boxes: DIR/data.yaml and label files
+  yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
   shapes         the built-in data set, rendered into the cache
 
 Each answers --help."""
@@ -118,7 +118,9 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--data", *arguments]
     default = CocoFlags() if kind == "coco" else BoxFlags()
-    flags = parse(arguments, default, prog=f"prepare {kind}", description="Verify images and boxes and index them.")
+    flags = parse(
+        arguments, default, prog=f"prepare {kind}", description="Verify images with boxes or masks and index them."
+    )
     coco = flags if isinstance(flags, CocoFlags) else CocoFlags()
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):

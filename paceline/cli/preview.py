@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
+from paceline.tasks import check_request, open_task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from paceline.batch.detection import Objects
     from paceline.batch.instances import InstanceObjects
 
+ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, with their classes,
+boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of the
+recipe may follow, as for train: paceline preview RECIPE --help lists them."""
 # Pixels of a picture in the mosaic: photos at most this large, objects and their names on this much.
 LARGEST, OBJECTS_SIDE = 224, 320
 
@@ -37,17 +41,19 @@ class PreviewFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Write the mosaic and print its path."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        explain("preview RECIPE", ABOUT, PreviewFlags())
     asked = parse_recipe(arguments, PreviewFlags(), verb="preview")
     flags = asked.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
+    check_request(asked.recipe, flags.data)
     import torch
 
     from paceline.data.stream import batch_indices
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
     from paceline.report.draw import mosaic
-    from paceline.tasks import open_task
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)

@@ -27,10 +27,10 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="report", description="Write a run's report.html again.")
     if not flags.runs:
         raise UserError("name a run folder: paceline report runs/resnet50-tiny-001")
-    from paceline.report.page import write_report
-
     for folder in flags.runs:
         read_run(folder, changed=complain)  # names what is wrong before anything is written
+    from paceline.report.page import write_report
+
     for folder in flags.runs:
         try:
             say(write_report(folder))

@@ -1,4 +1,4 @@
-"""`paceline show RECIPE|RUN [--system NAME] [--nodes N] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
+"""`paceline show RECIPE|RUN [--data DIR] [--system NAME] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
 
 from __future__ import annotations
 
@@ -8,30 +8,40 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.tasks import check_request, network_memory, open_task
 
 GIB = 2**30
+ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
+memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes) or
+./file.py:function, RUN a run's folder or run.json. Every flag of the recipe may follow, as for train: paceline show RECIPE --help
+lists them."""
 
 
 @dataclass(frozen=True)
 class ShowFlags:
     """What `show` plans for."""
 
+    data: str = ""  # plan for this data set: its images, classes and shapes; empty = the recipe's own, or the run's
     nodes: int = 1  # machines that take part
     world: int = 0  # ranks; 0 = nodes x ranks of one node
-    train_images: int = 0  # training images; 0 = those of the data set the recipe was written for
-    val_images: int = 0  # validation images; 0 = those of the data set the recipe was written for
+    train_images: int = 0  # training images; 0 = those of the data set
+    val_images: int = 0  # validation images; 0 = those of the data set
     json: bool = False  # print one JSON object instead of text
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
-    base, defaults = None, ShowFlags()
+    base, defaults, classes = None, ShowFlags(), 0
+    if arguments and arguments[0] in ("-h", "--help"):
+        explain("show RECIPE|RUN", ABOUT, ShowFlags())
     if arguments and (Path(arguments[0]).is_dir() or arguments[0].endswith(".json")):
         base, _, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
         defaults = ShowFlags(
@@ -39,25 +49,34 @@ def run(arguments: Sequence[str]) -> int:
             train_images=saved_count(facts, "train_images"),
             val_images=saved_count(facts, "val_images"),
         )
+        classes = len(facts.get("classes", ()))
     asked = parse_recipe(arguments, defaults, verb="show", base=base)
-    flags, recipe, system = asked.controls, asked.recipe, asked.system
+    flags, recipe = asked.controls, asked.recipe
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
-    from paceline.tasks import network_memory
+    check_request(recipe, flags.data)
+    system = asked.system
     from paceline.tasks.memory import images_that_fit
 
-    usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
-    train_images, val_images = flags.train_images or usual[0], flags.val_images or usual[1]
-    if not train_images:
-        raise RecipeError(f"how many images has {recipe.target_data}? Say it with --train-images N --val-images N.")
-    memory = network_memory(recipe, system)
+    if flags.data:
+        task, recipe = _opened(asked, system, repeats=base is not None)
+        memory, images = task.memory(system), (task.train_images, task.val_images)
+    else:
+        usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
+        images = flags.train_images or usual[0], flags.val_images or usual[1]
+        if not images[0]:
+            raise RecipeError(
+                f"how many images has {recipe.target_data}? Name the data set with --data DIR, or say it with "
+                "--train-images N --val-images N."
+            )
+        memory = network_memory(recipe, system, classes)
     plan = make_plan(
         recipe,
         system,
         world=flags.world or flags.nodes * system.per_node,
         most=images_that_fit(memory, system),
-        train_images=train_images,
-        val_images=val_images,
+        train_images=images[0],
+        val_images=images[1],
     )
     if flags.json:
         facts = {"recipe": asdict(recipe), "system": asdict(system), "plan": asdict(plan), "memory": asdict(memory)}
@@ -66,6 +85,27 @@ def run(arguments: Sequence[str]) -> int:
     for line in describe(asked.name, recipe, asked.system_name, system, plan, memory):
         say(line)
     return 0
+
+
+def _opened(asked: Asked, system: System, *, repeats: bool) -> tuple[Any, Recipe]:
+    """The task on --data, opened as training opens it (an unprepared data set is prepared for that), and the recipe with the
+    target that a run on these data has.
+
+    --train-images and --val-images take so many of its images, as --limit-train and --limit-val of `train` do.
+    """
+    import torch
+
+    from paceline.dist.launcher import read_launch
+    from paceline.dist.world import open_world
+    from paceline.setup import Request, settle_target
+
+    flags = asked.controls
+    controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)
+    tell = (lambda _: None) if flags.json else say
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        task = open_task(asked.recipe, controls, world, say=tell)
+    request = Request(asked.name, asked.recipe, asked.system_name, system, controls, asked.given, repeats=repeats)
+    return task, settle_target(request, task, tell)
 
 
 def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Plan, memory: Any) -> list[str]:

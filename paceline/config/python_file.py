@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import RecipeError
+from paceline.config.plain_file import read_plain
+
+# More than any source file has.
+MOST_BYTES = 2**22
 
 
 def is_in_file(name: str) -> bool:
@@ -21,6 +26,24 @@ def same_file(name: str, other: str) -> bool:
         return is_in_file(name) and is_in_file(other) and _file(name).resolve() == _file(other).resolve()
     except (OSError, RuntimeError, ValueError):  # a loop of links, an unknown ~user, a NUL: no file at all
         return False
+
+
+def functions_in(file: Path) -> list[str]:
+    """Names of the functions in a Python file that could be called without an argument, in order; the file is not run.
+
+    [] for a file that is no Python.
+    """
+    try:
+        tree = ast.parse(read_plain(file, MOST_BYTES))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and len(node.args.posonlyargs) + len(node.args.args) == len(node.args.defaults)
+    ]
 
 
 def from_file(where: str, noun: str) -> Any:

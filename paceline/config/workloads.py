@@ -37,11 +37,9 @@ WORKLOADS: dict[str, Workload] = {
     "classification": Workload(
         "ResNet: classes of photos", ResNetModel(), PhotoInput(), check_classification, "top1", CLASS_FOLDERS
     ),
-    "ssd": Workload(
-        "SSD on a ResNet: objects by their boxes", SSDModel(), BoxInput(), check_detection, "box_ap", BOXES
-    ),
+    "ssd": Workload("SSD: objects by their boxes", SSDModel(), BoxInput(), check_detection, "box_ap", BOXES),
     "maskrcnn": Workload(
-        "Mask R-CNN on a ResNet with a feature pyramid: objects by boxes and masks",
+        "Mask R-CNN: objects by their boxes and masks",
         MaskRCNNModel(),
         InstanceInput(),
         check_instances,

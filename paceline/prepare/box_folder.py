@@ -205,12 +205,22 @@ def _check_splits(source: BoxSource, request: BoxRequest, command: str) -> None:
         raise DataError(f"{source.root}: no training images in it, only {some(source.splits)}.")
     if "val" not in source.splits and not request.val_fraction:
         raise DataError(
-            f"{source.root}: no validation images, so nothing to measure on. Name some "
-            "(--val-images, --val-annotations), or set a fifth of the training images apart:\n"
-            f"  {command} --val-fraction 0.2"
+            f"{source.root}: no validation images, so nothing to measure on. {_where_val(request)}, or set a fifth of the "
+            f"training images apart:\n  {command} --val-fraction 0.2"
         )
     if "val" in source.splits and request.val_fraction:
         raise DataError(f"{source.root}: it has validation images of its own; leave --val-fraction out.")
+
+
+def _where_val(request: BoxRequest) -> str:
+    """Where validation images would be named, in words that fit what was prepared."""
+    if request.images:
+        return "Name some (--val-images, --val-annotations)"
+    return {
+        "coco": "Add some (annotations/instances_val2017.json with val2017/, or valid/_annotations.coco.json)",
+        "voc": "Name some in ImageSets/Main/val.txt",
+        "yolo": "Name some in data.yaml (val: images/val)",
+    }.get(request.layout, "Add some")
 
 
 def _class_names(source: BoxSource, request: BoxRequest, command: str) -> tuple[dict[int, str], list[str]]:

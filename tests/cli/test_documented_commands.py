@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from tiny_runs import TINY, without_report
+from tiny_runs import command as carry_out
 
 from paceline.cli import main as front_door
 
@@ -30,6 +33,11 @@ def documented() -> list[str]:
                 if call and call[1].split()[0] in front_door.VERBS:
                     found.append(call[1].strip())
     return sorted(set(found))
+
+
+def recipe_page() -> str:
+    """The Python file that docs/recipe.md shows."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "recipe.md").read_text(), flags=re.M | re.S)[0]
 
 
 def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +65,29 @@ def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", documented())
-def test_a_documented_command_gets_past_its_parser(command, monkeypatch):
+def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatch):
+    if "./my_recipe.py:" in command:
+        (tmp_path / "my_recipe.py").write_text(recipe_page())
+        monkeypatch.chdir(tmp_path)
     parse(command.replace("RUN/run.json", "resnet50-tiny").replace("RECIPE", "resnet50-tiny"), monkeypatch)
 
 
 def test_the_readme_shows_the_verbs_that_people_need():
     said = {command.split()[0] for command in documented()}
     assert said >= {"train", "predict", "eval", "prepare", "show"}
+
+
+@pytest.mark.parametrize("name", ["longer", "resnet18"])
+def test_the_recipes_of_the_recipe_page_train(name, class_photos, tmp_path, monkeypatch, capsys):
+    without_report(monkeypatch)
+    (tmp_path / "my_recipe.py").write_text(recipe_page())
+    monkeypatch.chdir(tmp_path)
+    flags = [*TINY, "--bn-span", "8", "--steps", "1"]
+    said = carry_out(capsys, "train", f"./my_recipe.py:{name}", "--data", class_photos, "--out", "run", *flags)
+    assert said.code == 0, said
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["name"] == f"./my_recipe.py:{name}"
+    assert facts["recipe"]["optim"]["weight_decay"] == (1e-4 if name == "longer" else 5e-5)
 
 
 @pytest.mark.parametrize("command", ["eval RUN --checkpont best", "train resnet50-tinny", "prepare folder --dat X"])

@@ -1,0 +1,128 @@
+"""`paceline list workloads|recipes|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+
+KINDS = """usage: paceline list KIND [--json]
+
+  workloads   what can be trained, and what its data folder holds
+  recipes     every recipe by its name for train, show and preview
+  systems     every machine by its name for --system
+  decoders    what --input.decoder may be, and which are installed
+
+One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
+# Decoder -> the module that it is, how to install it, what it is good for.
+DECODERS = {
+    "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
+    "nvimgcodec": ("nvidia.nvimgcodec", 'pip install "paceline[fast]"', "decodes a crop alone where it can; Linux"),
+    "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
+}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """How to print."""
+
+    json: bool = False  # print one JSON list instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print one menu."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(KINDS)
+        return 0 if arguments else 2
+    kind = arguments[0]
+    if kind not in MENUS:
+        raise UserError(f"list {kind!r}: there is no such list. Known: {', '.join(MENUS)}.")
+    flags = parse(arguments[1:], Flags(), prog=f"list {kind}", description=f"The {kind} there are.")
+    rows = MENUS[kind]()
+    if flags.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    width = max(len(row["name"]) for row in rows)
+    # A terminal gets a line each, a file or a pipe all of it.
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for row in rows:
+        text = f"{row['name']:<{width}}  {row['about']}"
+        say(text if len(text) <= most else f"{text[: most - 3].rstrip()}...")
+    return 0
+
+
+def _workloads() -> list[dict[str, Any]]:
+    from paceline.config.workloads import WORKLOADS
+    from paceline.recipes import RECIPES
+
+    recipes: dict[str, list[str]] = {}
+    for name, make in RECIPES.items():
+        recipes.setdefault(make().task, []).append(name)
+    return [
+        {
+            "name": name,
+            "about": f"{workload.about}; start with {_smallest(recipes[name])}",
+            "data": workload.data,
+            "headline": workload.headline,
+            "recipes": recipes[name],
+        }
+        for name, workload in WORKLOADS.items()
+    ]
+
+
+def _smallest(recipes: Sequence[str]) -> str:
+    return next(name for name in recipes if name.endswith("-tiny"))
+
+
+def _recipes() -> list[dict[str, Any]]:
+    from paceline.recipes import RECIPES
+
+    made = {name: make() for name, make in RECIPES.items()}
+    return [
+        {"name": name, "about": _first_line(make), "task": made[name].task, "data": made[name].target_data}
+        for name, make in RECIPES.items()
+    ]
+
+
+def _systems() -> list[dict[str, Any]]:
+    from paceline.systems import SYSTEMS
+
+    return [{"name": name, "about": _first_line(make)} for name, make in SYSTEMS.items()]
+
+
+def _decoders() -> list[dict[str, Any]]:
+    rows = []
+    for name, (module, command, about) in DECODERS.items():
+        there = is_installed(module)
+        state = "installed" if there else f"NOT installed ({command})"
+        rows.append({"name": name, "about": f"{state}: {about}", "installed": there})
+    return rows
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module could be imported; it is not."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
+
+def _first_line(make: Callable[[], Any]) -> str:
+    return (inspect.getdoc(make) or "").partition("\n")[0]
+
+
+MENUS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "workloads": _workloads,
+    "recipes": _recipes,
+    "systems": _systems,
+    "decoders": _decoders,
+}

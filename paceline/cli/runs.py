@@ -1,0 +1,111 @@
+"""`paceline runs [FOLDER] [--json]`: the runs in a folder, a line each; imports no torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import complain, say
+from paceline.config.errors import UserError
+from paceline.config.run import read_run
+from paceline.config.workloads import WORKLOADS
+from paceline.log.events import metrics_of, read_events
+from paceline.log.prose import duration, metric_label, metric_text
+
+# Columns with their widths: 80 in all with a time of 6 and the two spaces between them. A wider terminal is the names'.
+COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}
+NARROW, LONGEST_NAME = 80, 40
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Which runs."""
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path("runs")  # folder that holds runs, or a run
+    json: bool = False  # print one JSON list instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the runs, newest last; those that cannot be read are named after them."""
+    flags = parse(arguments, Flags(), prog="runs", description="The runs in a folder, a line each, newest last.")
+    if not flags.folder.is_dir():
+        raise UserError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
+    alone = (flags.folder / "run.json").exists()
+    folders = [flags.folder] if alone else sorted(path.parent for path in flags.folder.glob("*/run.json"))
+    found, damaged = [], []
+    for folder in folders:
+        try:
+            found.append(describe(folder, damaged))
+        except UserError as problem:
+            damaged.append(str(problem))
+    found.sort(key=lambda row: (row["started"], row["name"]))
+    if flags.json:
+        print(json.dumps(found, indent=1))
+    elif found:
+        spare = max(0, shutil.get_terminal_size((NARROW, 24)).columns - NARROW)
+        widths = COLUMNS | {"name": min(LONGEST_NAME, COLUMNS["name"] + spare)}
+        for row in ({name: name for name in (*COLUMNS, "time")}, *map(_in_words, found)):
+            say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
+    elif not damaged:
+        say(f"no runs in {flags.folder}")
+    for problem in damaged:
+        complain(f"damaged: {problem}")
+    return 0
+
+
+def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
+    """One run in JSON's types.
+
+    damaged   gets a line about events that are left out
+    Raises UserError for a folder whose run.json is none, or not as it was written.
+    """
+    facts = read_run(folder)
+    events = read_events(folder / "events.jsonl", damaged.append)
+    last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
+    workload = WORKLOADS.get(str(facts["recipe"].get("task")))
+    scores = [metrics_of(event) for event in events if event["event"] == "eval"]
+    # A task of one's own has a headline that its run does not name: the first metric then.
+    headline = workload.headline if workload is not None else next(iter(scores[0]), "") if scores else ""
+    values = [found[headline] for found in scores if headline in found]
+    return {
+        "name": folder.resolve().name,
+        "recipe": facts["name"],
+        "status": last["status"] if last["event"] == "end" else "unfinished",
+        "step": last["step"],
+        "steps": facts["plan"].get("stop_after"),
+        "headline": headline,
+        "best": max(values, default=None),
+        "seconds": last["seconds"],
+        "started": facts.get("started", ""),
+    }
+
+
+def _in_words(row: dict[str, Any]) -> dict[str, str]:
+    steps = row["steps"] if isinstance(row["steps"], int) else "?"
+    best = "-"
+    if row["best"] is not None:
+        best = f"{metric_label(row['headline'])} {metric_text(row['headline'], row['best'])}"
+    return {
+        "name": row["name"],
+        "recipe": row["recipe"],
+        "status": row["status"].removesuffix("_early").replace("_", " "),
+        "step": f"{row['step']}/{steps}",
+        "best": best,
+        "time": _short(duration(row["seconds"])),
+    }
+
+
+def _short(text: str) -> str:
+    """3 min 20 s -> 3m20s, 2 h 05 min -> 2h05m."""
+    return text.replace("min", "m").replace(" ", "")
+
+
+def _cut(text: str, width: int) -> str:
+    return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}~"

@@ -1,0 +1,157 @@
+"""What each command imports, held as a list: libraries come in where they are used, and nobody pays for another's.
+
+One process imports torch and then forks for each command, which tells what came on top; so the list costs one import of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shared_runs import MASKRCNN, SSD
+from tiny_runs import TINY
+
+import paceline
+
+ROOT = Path(paceline.__file__).parents[1]
+
+# Reads [[name, words], ...]; writes {name: [exit code, modules on top of torch's own, or of Python's where it needs none]}.
+PROGRAM = """
+import json, os, sys
+
+def forked(words, result):
+    if os.fork():
+        os.wait()
+        return
+    before = set(sys.modules)
+    from paceline.log.recorder import Recorder
+
+    def tell(code):
+        with open(result, "w") as file:
+            json.dump([code, sorted(set(sys.modules) - before)], file)
+        os._exit(0)
+
+    Recorder.train = lambda *_, **__: tell(0)  # at the first step
+    from paceline.cli.main import main
+
+    tell(main(words))
+
+light, heavy, folder = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+for name, words in light.items():
+    forked(words, f"{folder}/{name}.json")
+import torch
+for name, words in [*heavy.items()] * 2:  # the first time counts the memory of each network, which is remembered
+    forked(words, f"{folder}/{name}.json")
+"""
+STDLIB = {*sys.stdlib_module_names, "__main__", "__mp_main__"}
+PARSER = {"tyro", "typeguard", "docstring_parser", "typing_extensions"}
+SHOW = PARSER | {"PIL", "safetensors"}
+PREDICT = SHOW | {"simplejpeg"}
+# Live progress; TensorBoard with what it is made of, and MLPerf's logger, where it is installed.
+TRAIN = PREDICT | {"rich", "pygments", "markdown_it", "mdurl"}
+TRAIN |= {"tensorboard", "google", "absl", "fsspec", "packaging", "six", "mlperf_logging"}
+TASKS = {"resnet50-tiny": "classification", "ssd-tiny": "ssd", "maskrcnn-tiny": "maskrcnn"}
+# COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.
+OF_WORKLOAD: dict[tuple[str, str], set[str]] = {
+    (verb, recipe): set() for verb in ("show", "predict", "train") for recipe in TASKS
+}
+OF_WORKLOAD["predict", "maskrcnn-tiny"] = {"hotcoco"}
+OF_WORKLOAD["train", "ssd-tiny"] = OF_WORKLOAD["train", "maskrcnn-tiny"] = {"hotcoco", "yaml"}
+# Of torch, what takes longer to import than all of paceline.
+NEVER = (
+    "torchvision",
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.onnx",
+    "torch.fx.experimental.symbolic_shapes",
+)
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run) -> dict[str, tuple[int, list[str]]]:
+    """Command -> its exit code, and the modules that came in for it."""
+    folder = tmp_path_factory.mktemp("imports")
+    ssd, maskrcnn = SSD.split(), MASKRCNN.split()
+    runs = {"resnet50-tiny": (resnet_run, TINY), "ssd-tiny": (ssd_run, ssd), "maskrcnn-tiny": (maskrcnn_run, maskrcnn)}
+    light = {
+        "help": ["--help"],
+        "unknown recipe": ["train", "resnet50-tinny"],
+        "unknown flag": ["train", "ssd-tiny", "--lr", "1"],
+        "batch without lr": ["train", "maskrcnn-tiny", "--global-batch", "3"],
+        "missing data": ["train", "ssd-tiny", "--data", str(folder / "none")],
+        "missing run": ["eval", str(folder / "none")],
+        "finished run": [
+            "train",
+            "ssd-tiny",
+            "--data",
+            str(ssd_run.data),
+            "--out",
+            str(ssd_run.folder),
+            *SSD.split(),
+            "--steps",
+            "6",
+        ],
+        "runs": ["runs", str(ssd_run.folder.parent)],
+        "list": ["list", "recipes"],
+    }
+    heavy = {}
+    for recipe, (run, flags) in runs.items():
+        photo = next(path for path in sorted(run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png"))
+        heavy[f"show {recipe}"] = ["show", recipe]
+        heavy[f"predict {recipe}"] = [
+            "predict",
+            str(run.folder),
+            str(photo),
+            "--out",
+            str(folder / f"{recipe}-answers"),
+        ]
+        heavy[f"train {recipe}"] = ["train", recipe, "--data", str(run.data), "--out", str(folder / recipe), *flags,
+                                    "--steps", "3", "--log-every", "1"]  # fmt: skip
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PACELINE_CACHE": str(folder / "cache")}
+    words = [json.dumps(light), json.dumps(heavy), str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return {name: tuple(json.loads((folder / f"{name}.json").read_text())) for name in (*light, *heavy)}
+
+
+def libraries(modules: list[str]) -> set[str]:
+    """Top-level packages that came on top of torch and its numpy and are neither ours nor Python's, without Cython's own."""
+    found = {name.split(".")[0] for name in modules if not name.startswith("_cython")}
+    return found - STDLIB - {"paceline", "torch", "torchgen", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("help", 0), ("unknown recipe", 2), ("unknown flag", 2), ("batch without lr", 2), ("missing data", 2),
+        ("missing run", 2), ("finished run", 2), ("runs", 0), ("list", 0),
+    ],
+)  # fmt: skip
+def test_what_needs_only_a_recipe_or_a_run_json_imports_the_flag_parser_at_most(imported, name, code):
+    ended, modules = imported[name]
+    assert ended == code
+    assert not {"torch", "numpy"} & {module.split(".")[0] for module in modules}
+    assert libraries(modules) <= PARSER
+
+
+@pytest.mark.parametrize("recipe", TASKS)
+@pytest.mark.parametrize("verb", ["show", "predict", "train"])
+def test_no_command_imports_what_its_workload_does_not_use(imported, verb, recipe):
+    code, modules = imported[f"{verb} {recipe}"]
+    assert code == 0
+    assert libraries(modules) <= {"show": SHOW, "predict": PREDICT, "train": TRAIN}[verb] | OF_WORKLOAD[verb, recipe]
+    assert not [module for module in modules if module.startswith(NEVER)]
+
+
+@pytest.mark.parametrize("verb", ["show", "train"])
+@pytest.mark.parametrize("recipe", TASKS)
+def test_no_workload_imports_another(imported, verb, recipe):
+    tasks = {module.split(".")[2] for module in imported[f"{verb} {recipe}"][1] if module.startswith("paceline.tasks.")}
+    assert tasks & set(TASKS.values()) == {TASKS[recipe]}

@@ -1,0 +1,264 @@
+"""list, runs, the help of verbs, and what other tools' flags are called here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from shared_runs import SSD
+from tiny_runs import Said, command, forge, refused
+
+from paceline.cli.habits import OTHERWISE, OURS, SAME
+from paceline.cli.list import DECODERS, is_installed
+from paceline.config.classification import Decoder
+from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
+from paceline.config.workloads import WORKLOADS
+from paceline.prepare.shape_outlines import CLASSES
+from paceline.recipes import RECIPES
+from paceline.systems import SYSTEMS
+from paceline.tasks import BUILDERS, MEMORY, TASKS
+
+# list -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("workloads", WORKLOADS), ("recipes", RECIPES), ("systems", SYSTEMS), ("decoders", DECODERS)]
+)
+def test_list_names_every_entry_of_a_menu_in_a_line_and_in_json(capsys, kind, names):
+    lines = command(capsys, "list", kind).out.splitlines()
+    assert [line.split()[0] for line in lines] == list(names)
+    assert all(len(line.split()) > 3 for line in lines)
+    rows = json.loads(command(capsys, "list", kind, "--json").out)
+    assert [row["name"] for row in rows] == list(names)
+
+
+def test_list_of_workloads_names_their_recipes_and_a_small_one_to_begin_with(capsys):
+    rows = json.loads(command(capsys, "list", "workloads", "--json").out)
+    assert [name for row in rows for name in row["recipes"]] == list(RECIPES)
+    assert "start with maskrcnn-tiny" in rows[2]["about"] and rows[1]["headline"] == "box_ap"
+
+
+def test_list_of_decoders_knows_each_one_and_says_how_to_install_what_is_missing(capsys, monkeypatch):
+    assert list(DECODERS) == list(get_args(Decoder))
+    assert is_installed("PIL") and not is_installed("nothing.of_this_name")
+    monkeypatch.setattr("paceline.cli.list.is_installed", lambda module: module != "simplejpeg")
+    lines = command(capsys, "list", "decoders").out.splitlines()
+    assert "NOT installed (pip install simplejpeg)" in lines[0] and "  installed" in lines[2]
+
+
+def test_list_refuses_what_it_does_not_have(capsys):
+    refused(command(capsys, "list", "models"), "workloads, recipes, systems, decoders")
+    assert command(capsys, "list").code == 2 and command(capsys, "list", "--help").code == 0
+
+
+def test_a_workload_is_in_every_menu():
+    assert list(WORKLOADS) == list(TASKS) == list(MEMORY) == list(BUILDERS)
+    assert DATA_CLASSES.keys() == DATA_IMAGES.keys()
+    assert DATA_CLASSES["shapes"] == DATA_CLASSES["shapes-boxes"] == len(CLASSES)
+
+
+# runs -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(tmp_path, resnet_run, ssd_run) -> Path:
+    """Two finished runs, one that never ended, and two damaged ones."""
+    folder = tmp_path / "runs"
+    for name, run in {"photos-001": resnet_run, "boxes-001": ssd_run, "cut-001": ssd_run}.items():
+        shutil.copytree(run.folder, folder / name, symlinks=True)
+    events = folder / "cut-001" / "events.jsonl"
+    lines = [line for line in events.read_text().splitlines(keepends=True) if '"event": "end"' not in line]
+    events.write_text("".join(lines))
+    for name, text in {"torn-001": '{"format": 1', "other-001": "{}"}.items():
+        (folder / name).mkdir()
+        (folder / name / "run.json").write_text(text)
+    (folder / "no-run").mkdir()
+    return folder
+
+
+def test_runs_tells_each_run_in_a_line_of_80_columns_and_names_the_damaged_ones(capsys, monkeypatch, runs):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = command(capsys, "runs", runs)
+    assert said.code == 0 and all(len(line) <= 80 for line in said.out.splitlines())
+    rows = {line.split()[0]: line for line in said.out.splitlines()}
+    assert set(rows) == {"name", "photos-001", "boxes-001", "cut-001"}
+    assert "resnet50-tiny" in rows["photos-001"] and "2/2" in rows["photos-001"] and "top1" in rows["photos-001"]
+    assert "box AP" in rows["boxes-001"] and "unfinished" in rows["cut-001"]
+    assert "unfinished" not in rows["boxes-001"]
+    complaints = said.err.splitlines()
+    assert len(complaints) == 2 and all(line.startswith("damaged: ") for line in complaints)
+    assert "torn-001" in said.err and "other-001" in said.err
+
+
+def test_runs_gives_the_numbers_of_the_events_in_json(capsys, runs):
+    found = json.loads(command(capsys, "runs", runs, "--json").out)
+    for row in found:
+        events = [json.loads(line) for line in (runs / row["name"] / "events.jsonl").read_text().splitlines()]
+        scores = [event[row["headline"]] for event in events if event["event"] == "eval"]
+        assert row["best"] == max(scores) and row["step"] == events[-1]["step"]
+        assert row["seconds"] == events[-1]["seconds"]
+    assert [row["status"] == "unfinished" for row in found].count(True) == 1
+    assert command(capsys, "runs", runs / "boxes-001", "--json").out.count('"name"') == 1
+
+
+def test_runs_of_an_edited_run_json_is_not_believed(capsys, runs):
+    facts = json.loads((runs / "boxes-001" / "run.json").read_text())
+    facts["name"] = "another"
+    (runs / "boxes-001" / "run.json").write_text(json.dumps(facts))
+    said = command(capsys, "runs", runs)
+    assert "another" not in said.out and "edited by hand" in said.err
+
+
+def test_runs_says_where_there_are_none(capsys, tmp_path, monkeypatch):
+    assert "no runs in" in command(capsys, "runs", tmp_path).out
+    monkeypatch.chdir(tmp_path)
+    refused(command(capsys, "runs"), "runs: there is no such folder")
+
+
+# Help -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verb", "flag"), [("show", "--train-images"), ("preview", "--columns")])
+def test_help_of_a_verb_that_wants_a_recipe_needs_none(capsys, verb, flag):
+    for word in ("--help", "-h"):
+        said = command(capsys, verb, word)
+        assert said.code == 0 and said.err == ""
+        assert f"usage: paceline {verb} RECIPE" in said.out and flag in said.out
+        assert f"paceline {verb} RECIPE --help" in " ".join(said.out.split())
+    assert command(capsys, verb).code == 2
+
+
+def test_the_main_help_and_doctor_end_in_the_same_next_command(capsys):
+    text, found = command(capsys, "--help").out, command(capsys, "doctor").out
+    assert text.strip().endswith("paceline train ssd-tiny") and found.strip().endswith("paceline train ssd-tiny")
+    assert "soon" not in text and "cache" in found
+
+
+# Other tools' words ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["train", "ssd-tiny", "--lr", "0.1"], "--optim.lr"),
+        (["train", "ssd-tiny", "--batch", "4"], "--global-batch"),
+        (["train", "ssd-tiny", "--batch_size=4"], "--global-batch"),
+        (["train", "resnet50-tiny", "--bs", "4"], "--global-batch"),
+        (["train", "ssd-tiny", "--device", "0"], "--system"),
+        (["train", "ssd-tiny", "--gpus", "2"], "--system"),
+        (["train", "ssd-tiny", "--resume"], "Name the same --out again"),
+        (["train", "ssd-tiny", "--name", "x"], "--out"),
+        (["train", "ssd-tiny", "--project", "x"], "--out"),
+        (["train", "ssd-tiny", "--imgsz", "320"], "--input.size"),
+        (["train", "maskrcnn-tiny", "--imgsz", "320"], "--input.short"),
+        (["train", "ssd-tiny", "--workers", "2"], "--system.loader-threads"),
+        (["train", "ssd-tiny", "--amp"], "--system.precision"),
+        (["train", "ssd-tiny", "--pretrained"], "--weights"),
+        (["train", "ssd-tiny", "--model", "yolo11n.pt"], "paceline list recipes"),
+        (["train", "ssd-tiny", "--momentum", "0.9"], "--optim.momentum"),
+        (["train", "ssd-tiny", "--conf", "0.3"], "--model.detect.score-above"),
+        (["predict", "RUN", "photo.jpg", "--conf", "0.3"], "--score-above"),
+        (["eval", "RUN", "--batch-size", "3"], "--batch"),
+    ],
+)
+def test_a_flag_of_another_tool_is_answered_with_ours(capsys, words, wanted):
+    said = command(capsys, *words)
+    refused(said, words[-2] if words[-1][:2] != "--" else words[-1], wanted) if "=" not in words[-1] else refused(
+        said, wanted
+    )
+
+
+def test_only_flags_that_the_verb_has_are_suggested(capsys):
+    said = command(capsys, "eval", "RUN", "--lr", "1")
+    refused(said, "--lr")
+    assert "--optim.lr" not in said.err and "Name the same" not in command(capsys, "report", "--resume").err
+
+
+def test_every_flag_of_the_table_is_one_of_ours(capsys):
+    known = " ".join(
+        command(capsys, *words, "--help").out
+        for words in (
+            ["train", "resnet50-tiny"],
+            ["train", "ssd-tiny"],
+            ["train", "maskrcnn-tiny"],
+            ["predict"],
+            ["eval"],
+            ["prepare", "coco"],
+        )
+    )
+    for flag in {flag for flags in SAME for flag in flags} | {about for about, _ in OTHERWISE.values()}:
+        assert re.search(rf"{flag}[ ,]", known) or flag == "--system", flag
+    assert sum(len(words.split()) for words in SAME.values()) == len(OURS), "a word stands twice in the table"
+
+
+# A file without its function ------------------------------------------------------------------------------------------
+
+
+def test_a_python_file_without_a_function_is_told_its_functions_and_is_not_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = "open('ran', 'w')\ndef mine(): ...\ndef other(x=1): ...\ndef needs(x): ...\ndef _hidden(): ...\n"
+    Path("my.py").write_text(source)
+    said = command(capsys, "train", "./my.py")
+    refused(said, "name the function", "./my.py:mine or ./my.py:other")
+    assert "needs" not in said.err and "_hidden" not in said.err and not Path("ran").exists()
+    Path("empty.py").write_text("x = 1\n")
+    refused(command(capsys, "show", "empty.py"), "name the function after a colon, empty.py:function")
+    refused(command(capsys, "show", "./none.py"), "./none.py: there is no such file")
+    refused(command(capsys, "train", "./missing"), "./missing", "./file.py:function")
+    refused(command(capsys, "train", "ssd-tiny", "--system", "./my.py"), "./my.py:mine")
+
+
+# Data that are not there ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["train", "show", "preview"])
+@pytest.mark.parametrize(
+    ("recipe", "layout"), [("resnet50-tiny", "train/CLASS/"), ("ssd-tiny", "data.yaml"), ("maskrcnn-tiny", "polygons")]
+)
+def test_a_missing_data_folder_is_answered_with_the_workloads_layout(
+    capsys, tmp_path, monkeypatch, verb, recipe, layout
+):
+    monkeypatch.chdir(tmp_path)
+    refused(command(capsys, verb, recipe, "--data", "/nope"), "--data /nope", layout)
+    assert not any(tmp_path.iterdir())
+
+
+# show --data ----------------------------------------------------------------------------------------------------------
+
+
+def described(said: Said) -> dict:
+    assert said.code == 0, said
+    return json.loads(said.out)
+
+
+def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
+    run = json.loads((ssd_run.folder / "run.json").read_text())
+    found = described(command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--json"))
+    assert found["memory"] == run["memory_estimate"]
+    assert found["plan"] == {
+        **run["plan"],
+        "stop_after": found["plan"]["total_steps"],
+        "eval_steps": found["plan"]["eval_steps"],
+    }
+    assert found["plan"]["train_images"] == run["plan"]["train_images"]
+    assert found["recipe"]["quality"]["targets"] == []  # set for other data
+    usual = described(command(capsys, "show", "ssd-tiny", *SSD.split(), "--json"))
+    assert usual["plan"]["train_images"] == 1_600 and usual["recipe"]["quality"]["targets"]
+
+
+def test_show_of_a_run_counts_the_classes_of_the_run(capsys, ssd_run, tmp_path):
+    run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
+    parameters = described(command(capsys, "show", run, "--json"))["memory"]["parameters"]
+    assert parameters == json.loads((run / "run.json").read_text())["memory_estimate"]["parameters"]
+    forge(run, {"classes": [str(number) for number in range(40)], "data.category_ids": list(range(40))})
+    assert described(command(capsys, "show", run, "--json"))["memory"]["parameters"] > parameters
+
+
+def test_show_with_data_takes_as_many_images_as_asked(capsys, ssd_run):
+    words = ["show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--train-images", 5, "--val-images", 2, "--json"]
+    plan = described(command(capsys, *words))["plan"]
+    assert (plan["train_images"], plan["val_images"]) == (5, 2)
