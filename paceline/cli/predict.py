@@ -92,7 +92,7 @@ def _answer(
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
     names = picture_names(listing.places)
-    without = list(listing.refused)
+    without, turned = list(listing.refused), 0
 
     def told() -> Iterator[tuple[Path, str, Result]]:
         for photo, name, result in zip(listing.photos, names, predictor.stream(listing.photos)):
@@ -115,7 +115,12 @@ def _answer(
                 picture = None
             answers.add(result, name, picture, ids.get(photo))
             answered += 1
+            turned += result.orientation != 1
         answers.finish(without)
+    if turned:
+        carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
+        applied = predictor.trained.recipe.input.exif == "apply"
+        say(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
     return answered, without
 
 

@@ -191,7 +191,7 @@ def print_boxes(manifest: Manifest) -> None:
 def _odd_photos(split: Split) -> str:
     odd = {
         "unusable and left out": len(split.unreadable),
-        "EXIF-rotated (rotation is ignored)": split.rotated,
+        "EXIF-rotated": split.rotated,
         "greyscale": split.greyscale,
         "CMYK": split.cmyk,
         "not JPEG": split.not_jpeg,

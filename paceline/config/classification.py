@@ -11,6 +11,7 @@ from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Stem = Literal["imagenet", "small"]
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
+Exif = Literal["ignore", "apply"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class PhotoInput:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
+    exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
 
 

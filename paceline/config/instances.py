@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from paceline.config.classification import Decoder
+from paceline.config.classification import Decoder, Exif
 from paceline.config.detection import Brightness, Jitter, Resize
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
@@ -138,6 +138,7 @@ class InstanceInput:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
+    exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     drop_empty: bool = True  # training images without objects are left out
 
 

@@ -41,7 +41,7 @@ def read_training_sample(
     out      (S, S, 3) uint8, RGB
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
-    header = read_header(data, name)
+    header = read_header(data, name, settings.exif)
     ltrb = inside(boxes, header.height, header.width)
     if settings.crop == "ssd":
         window, keep = ssd_crop(
@@ -69,7 +69,7 @@ def read_evaluation_sample(data: bytes, name: str, settings: BoxInput, out: np.n
 
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
-    header = read_header(data, name)
+    header = read_header(data, name, settings.exif)
     window = _whole(header.height, header.width, settings.size)
     decode_crop(data, header, window, out, flip=False, decoder=settings.decoder, name=name, law=settings.resize)
 

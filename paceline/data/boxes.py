@@ -9,11 +9,12 @@ All arrays are memory-mapped; no Python object exists for an image or an object 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
+from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest, prepare_again
@@ -59,7 +60,7 @@ class BoxSplit:
     names: tuple[str, ...]  # of class k: names[k - 1]
     category_ids: np.ndarray  # (K,) int64, ascending: class k is category_ids[k - 1]
     image_ids: np.ndarray  # (N,) int64, the annotations'; unique
-    heights: np.ndarray  # (N,) int32 pixels as stored, EXIF orientation ignored
+    heights: np.ndarray  # (N,) int32 pixels, in the frame that it was opened in: as stored, or as shown
     widths: np.ndarray  # (N,) int32
     object_starts: np.ndarray  # (N+1,) int64
     boxes: np.ndarray  # (M, 4) float64 x, y, width, height in pixels, as annotated; zeros where that was not finite
@@ -118,18 +119,22 @@ class BoxSplit:
         }
 
 
-def open_boxes(manifest: Manifest, split: str) -> BoxSplit:
+def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSplit:
     """Map one split of a data set of boxes.
 
-    Raises DataError where the data set is of another kind, has no such split, or an array is missing, torn or of
-    another shape.
+    exif  whether photos, and so their sizes, are as they are shown or as they are stored
+    Raises DataError where the data set is of another kind, has no such split, an array is missing, torn or of another
+    shape, or the annotations' sizes say that they were made with the other setting of `exif`.
     """
     if manifest.kind != "boxes" or manifest.category_ids is None:
         raise DataError(
             f"{manifest.root_path}: class folders, without boxes; a detector needs annotations. "
             "Name a folder with COCO, Pascal VOC or YOLO annotations."
         )
-    index = open_split(manifest, split)
+    counts = manifest.splits[split].boxes if split in manifest.splits else None
+    if counts is not None and counts.exif not in ("", exif):
+        raise DataError(_why_other_frame(manifest, split, exif))
+    index = box_index(manifest, split, exif)
     arrays = {name: index.extra.get(name) for name in BOX_ARRAYS}
     lacking = [name for name, array in arrays.items() if array is None or array.dtype != BOX_ARRAYS[name]]
     if lacking:
@@ -149,6 +154,41 @@ def open_boxes(manifest: Manifest, split: str) -> BoxSplit:
         heights=index.heights,
         widths=index.widths,
         **found,
+    )
+
+
+def box_index(manifest: Manifest, split: str, exif: Exif) -> Index:
+    """The index of a split of boxes, its sizes and boxes in pixels of the frame that `exif` says.
+
+    Pixels are as annotated, and so stay what they are; only YOLO's fractions became pixels of the stored photos.
+    Raises DataError as `open_split` and `Index.as_shown` do.
+    """
+    stored = open_split(manifest, split)
+    if exif == "ignore":
+        return stored
+    index = stored.as_shown()
+    if (manifest.request or {}).get("layout") != "yolo" or np.array_equal(index.widths, stored.widths):
+        return index
+    scale = np.stack([index.widths / stored.widths, index.heights / stored.heights], axis=1)  # (N, 2)
+    objects = np.repeat(scale, np.diff(index.extra["object_starts"]), axis=0)  # (M, 2)
+    points = np.repeat(objects, np.diff(index.extra["polygon_starts"][index.extra["object_polygons"]]) // 2, axis=0)
+    return replace(
+        index,
+        extra={
+            **index.extra,
+            "boxes": index.extra["boxes"] * np.tile(objects, 2),
+            "polygon_points": index.extra["polygon_points"] * points.reshape(-1),
+        },
+    )
+
+
+def _why_other_frame(manifest: Manifest, split: str, exif: Exif) -> str:
+    rotated = manifest.splits[split].rotated
+    photos = "1 photo carries" if rotated == 1 else f"{rotated:,} photos carry"
+    fit, taken, other = ("shown", "stored", "apply") if exif == "ignore" else ("stored", "shown", "ignore")
+    return (
+        f"{manifest.root_path}: {photos} an EXIF rotation in {split}, and the annotations fit the photos as they are {fit}, "
+        f"while this recipe takes them as they are {taken}: boxes would lie wrong. Train with  --input.exif {other}"
     )
 
 

@@ -2,7 +2,9 @@
 
 JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no
 row below the region is decoded. What comes out is what torchvision's ImageFolder sees, `Image.open(f).convert("RGB")`:
-grey becomes RGB, CMYK and palettes are converted by Pillow, EXIF orientation is ignored.
+grey becomes RGB, CMYK and palettes are converted by Pillow, 16-bit values keep their upper eight (data/picture.py). A photo
+that is to be turned (data/orientation.py) is decoded as it is stored, no more of it than the window needs; the region is
+turned, and everything after it happens as if the file had been upright.
 
 The decoder is data treatment: a recipe names it, it is recorded, and it never changes with what is installed.
   simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
@@ -31,6 +33,8 @@ from PIL import Image
 from paceline.config.errors import RecipeError
 from paceline.data.crop import Window
 from paceline.data.header import Header, undecodable
+from paceline.data.orientation import Source, source_of, turned_pixels
+from paceline.data.picture import to_rgb
 from paceline.data.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
 
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
@@ -59,30 +63,31 @@ def decode_crop(
     """Decode what the window needs, resize its region, write its part into `out`.
 
     data    the encoded file
-    header  `read_header(data, name)`; the window was made for its size
+    header  `read_header(data, name, exif)`; the window was made for its size
     out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
     flip    mirror left to right, after the resize
     name    the file, for the message
     law     how the region is resized; "bilinear" looks at single pixels, so it is decoded at full scale
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
+    source = source_of(window, header.orientation, header.height, header.width)
     if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
         scale = dct_scale(window) if law == "bilinear-antialias" else 1
         if scale == 1 and decoder == "nvimgcodec":
-            region = _region_nvimgcodec(data, window)
+            region = _region_nvimgcodec(data, source)
             if region is not None:
-                resample_torch(region, window, out, flip, law)
+                resample_torch(turned_pixels(region, source.orientation), window, out, flip, law)
                 return
-        elif (pixels := _rows_simplejpeg(data, header, window, scale)) is not None:
+        elif (pixels := _rows_simplejpeg(data, header, source, scale)) is not None:
             if scale == 1:
-                bottom, right = window.top + window.height, window.left + window.width
-                region = scratch("region", window.height, window.width)
-                np.copyto(region, pixels[window.top : bottom, window.left : right])
-                resample_torch(region, window, out, flip, law)
+                bottom, right = source.top + source.height, source.left + source.width
+                region = scratch("region", source.height, source.width)
+                np.copyto(region, pixels[source.top : bottom, source.left : right])
+                resample_torch(turned_pixels(region, source.orientation), window, out, flip, law)
             else:
-                resample_scaled(pixels, scale, window, out, flip)
+                resample_scaled(pixels, scale, source, window, out, flip)
             return
-    _decode_pillow(data, window, out, flip, name, law)
+    _decode_pillow(data, source, window, out, flip, name, law)
 
 
 def dct_scale(window: Window) -> int:
@@ -99,7 +104,7 @@ def require_decoder(decoder: Decoder) -> None:
         _simplejpeg()
 
 
-def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) -> np.ndarray | None:
+def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) -> np.ndarray | None:
     """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
 
     libjpeg decodes as many rows as the frame header names. Naming fewer makes it stop there, which saves their Huffman
@@ -107,13 +112,14 @@ def _rows_simplejpeg(data: bytes, header: Header, window: Window, scale: int) ->
     row that is missing, so two more than needed are named.
     """
     encoded: bytes | bytearray = data
-    rows = window.top + window.height + 2 * scale
-    if header.height_at and rows < header.height:
+    stored_height, stored_width = header.stored
+    rows = source.top + source.height + 2 * scale
+    if header.height_at and rows < stored_height:
         encoded = bytearray(data)
         encoded[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
     else:
-        rows = header.height
-    height, width = -(-rows // scale), -(-header.width // scale)
+        rows = stored_height
+    height, width = -(-rows // scale), -(-stored_width // scale)
     pixels = scratch("pixels", height, width)
     least = (0, 0) if scale == 1 else (height, width)
     try:
@@ -137,15 +143,15 @@ def _simplejpeg() -> Any:
     return simplejpeg
 
 
-def _region_nvimgcodec(data: bytes, window: Window) -> np.ndarray | None:
-    """(height, width, 3) of the window's region at full scale; None where nvImageCodec could not decode it.
+def _region_nvimgcodec(data: bytes, source: Source) -> np.ndarray | None:
+    """(height, width, 3) of the stored region at full scale; None where nvImageCodec could not decode it.
 
     The memory belongs to this thread's decoder, valid until the thread decodes again.
     """
     tools = getattr(_of_thread, "nvimgcodec", None)
     if tools is None:
         tools = _of_thread.nvimgcodec = _RegionDecoder()
-    return tools.decode(data, window)
+    return tools.decode(data, source)
 
 
 class _RegionDecoder:
@@ -163,8 +169,8 @@ class _RegionDecoder:
         self.parameters = self.codec.DecodeParams(apply_exif_orientation=False, color_spec=self.codec.ColorSpec.SRGB)
         self.image: Any = None
 
-    def decode(self, data: bytes, window: Window) -> np.ndarray | None:
-        region = self.codec.Region(window.top, window.left, window.top + window.height, window.left + window.width)
+    def decode(self, data: bytes, source: Source) -> np.ndarray | None:
+        region = self.codec.Region(source.top, source.left, source.top + source.height, source.left + source.width)
         stream = self.codec.CodeStream(data).get_sub_code_stream(0, region)
         self.image = self.decoder.decode(stream, image=self.image, params=self.parameters)
         return None if self.image is None else np.asarray(self.image)
@@ -196,20 +202,20 @@ def _silence():
         os.close(null)
 
 
-def _decode_pillow(data: bytes, window: Window, out: np.ndarray, flip: bool, name: str, law: ResizeLaw) -> None:
+def _decode_pillow(
+    data: bytes, source: Source, window: Window, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
+) -> None:
     try:
         with Image.open(io.BytesIO(data)) as image:
             scale = 1
             if image.format in ("JPEG", "MPO") and law == "bilinear-antialias":
                 scale = dct_scale(window)
                 image.draft(None, (image.width // scale, image.height // scale))
-            # Pillow warns about a palette's transparency, which plays no part in RGB.
-            image.info.pop("transparency", None)
-            rgb = image.convert("RGB")
+            rgb = to_rgb(image)
     except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
         raise undecodable(name, reason) from reason
     if law == "bilinear-antialias":
-        resample_pillow(rgb, scale, window, out, flip)
+        resample_pillow(rgb, scale, source, window, out, flip)
         return
-    box = (window.left, window.top, window.left + window.width, window.top + window.height)
-    resample_torch(np.array(rgb.crop(box)), window, out, flip, law)
+    box = (source.left, source.top, source.left + source.width, source.top + source.height)
+    resample_torch(turned_pixels(np.array(rgb.crop(box)), source.orientation), window, out, flip, law)

@@ -2,7 +2,8 @@
 
 Random crops depend on the image's size, so every sample needs this first. JPEG is parsed here (a walk over a handful of
 segments, a few microseconds); any other format goes through Pillow, which reads no pixels either.
-EXIF orientation is ignored, as the benchmarks do; `exif_orientation` lets a preparation count the images it concerns.
+EXIF orientation is ignored, as the benchmarks do, or applied (data/orientation.py): then sizes are those of the photo as
+it is shown, and so is every window that is made of them.
 
 Source: ITU-T T.81 (JPEG), annex B, tables B.1 and B.2.
 """
@@ -15,7 +16,9 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from paceline.config.classification import Exif
 from paceline.config.errors import DataError
+from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientation_of
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
@@ -35,16 +38,16 @@ _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SOF_SEQUENTIAL = frozenset((_SOF_BASELINE, _SOF_EXTENDED, 0xC9))  # 0xC9: extended, arithmetic coding
 # What ends a scan, or the picture; other segments stand between scans too.
 _MARKER = re.compile(rb"\xff[\xd9\xda]")
-_EXIF_ORIENTATION = 0x0112
 
 
 class Header(NamedTuple):
-    """Size of the stored image, and what a JPEG decoder needs to know.
+    """Size of the image, and what a JPEG decoder needs to know.
 
-    height, width  pixels as stored
+    height, width  pixels, as stored or, where an orientation is to be applied, as shown
     components     1 grey, 3 colour, 4 CMYK for a JPEG; 0 for other formats
     plain_jpeg     an 8-bit Huffman-coded grey or colour JPEG: libjpeg-turbo gives the same RGB as Pillow
     height_at      offset of the 2-byte height field where fewer rows may be asked for by changing it, else 0
+    orientation    what is to be applied, 2 to 8; 1 for nothing
     """
 
     height: int
@@ -52,12 +55,19 @@ class Header(NamedTuple):
     components: int
     plain_jpeg: bool
     height_at: int
+    orientation: int = UPRIGHT
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """(height, width) of what a decoder gives, pixels."""
+        return (self.width, self.height) if lies_on_its_side(self.orientation) else (self.height, self.width)
 
 
-def read_header(data: bytes, name: str) -> Header:
+def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
     """The header of an encoded image.
 
     name  the file, for the message
+    exif  whether the image is to be turned as its camera noted
     Raises DataError when no decoder knows the bytes, or the size is zero or beyond MAX_PIXELS.
     """
     header = _jpeg_header(data) or _other_header(data, name)
@@ -65,13 +75,11 @@ def read_header(data: bytes, name: str) -> Header:
         raise undecodable(name, f"its size is {header.width} x {header.height} pixels")
     if header.height * header.width > MAX_PIXELS:
         raise undecodable(name, f"{header.width} x {header.height} pixels are more than {MAX_PIXELS:,}")
-    return header
-
-
-def exif_orientation(data: bytes) -> int:
-    """-> 1 (upright, or not said) to 8, as the camera noted it; no decoder here applies it."""
-    with Image.open(io.BytesIO(data)) as image:
-        return image.getexif().get(_EXIF_ORIENTATION, 1)
+    if exif == "ignore" or (orientation := orientation_of(data)) == UPRIGHT:
+        return header
+    turned = header._replace(orientation=orientation)
+    height, width = turned.stored  # turning is its own inverse as far as sizes go
+    return turned._replace(height=height, width=width)
 
 
 def endless_jpeg(data: bytes) -> str:

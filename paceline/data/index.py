@@ -6,9 +6,10 @@ Letters: N records of one split, F files that hold them (F = N where each image 
     lengths  (N,) int64   bytes                 widths   (N,) int32
     name_bytes   (total,) uint8  all F file names (relative to the root, or absolute), without separators
     name_starts  (F+1,) int64    file f is name_bytes[name_starts[f]:name_starts[f+1]]
-Any further array of the split is listed in the manifest too and comes back in `Index.extra` (class folders: flags,
-digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a plain .npy file,
-FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the same files.
+Any further array of the split is listed in the manifest too and comes back in `Index.extra` (flags, the bits of
+prepare/verify.py, digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a
+plain .npy file, FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the
+same files.
 
 A process holds no Python object for each image: lists of them are what makes a loader's memory grow (pytorch#13246).
 """
@@ -21,16 +22,18 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized, require_plain
 from paceline.data.manifest import Manifest, prepare_again
 from paceline.data.open_files import OpenFiles
+from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientations
 
 RECORD_ARRAYS = {
     "files": np.int32,
@@ -64,6 +67,7 @@ class Index:
     extra: dict[str, np.ndarray]
     remedy: str  # what an error tells the user to do
     containers: OpenFiles | None = field(default=None, repr=False, compare=False)  # None: each record is a whole file
+    exif: Exif = "ignore"  # "apply": heights and widths are those of the photos as they are shown
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Index:
@@ -114,6 +118,37 @@ class Index:
             )
         return data
 
+    def orientation(self, i: int) -> int:
+        """What makes record i, decoded, the picture whose size the index tells: 1 (nothing) to 8."""
+        return int(self.orientations[i]) if self.exif == "apply" else UPRIGHT
+
+    @property
+    def orientations(self) -> np.ndarray:
+        """(N,) uint8, 1 to 8, as the cameras noted them."""
+        flags = self.extra.get("flags")
+        return np.full(len(self), UPRIGHT, np.uint8) if flags is None else orientations(flags)
+
+    def as_shown(self) -> Index:
+        """The same records with the sizes of the photos as they are shown.
+
+        Raises DataError where prepare, of an older version, noted that photos are rotated and not how.
+        """
+        found = self.orientations
+        if not found.all():
+            raise DataError(
+                f"{self.name(int(found.argmin()))}: it carries an EXIF rotation, which this data set was prepared without "
+                f"looking at. {self.remedy}"
+            )
+        if self.exif == "apply" or (found == UPRIGHT).all():
+            return replace(self, exif="apply")
+        side = lies_on_its_side(found)
+        return replace(
+            self,
+            exif="apply",
+            heights=np.where(side, self.widths, self.heights),
+            widths=np.where(side, self.heights, self.widths),
+        )
+
     def _path(self, i: int) -> bytes:
         return os.path.join(os.fsencode(self.root), self.relative_name(i))
 
@@ -139,6 +174,7 @@ def open_split(manifest: Manifest, split: str) -> Index:
         extra=extra,
         remedy=remedy,
         containers=None if whole_files else OpenFiles(),
+        exif="ignore",
         **required,
     )
 

@@ -58,7 +58,7 @@ def read_training_sample(
     Raises DataError for a broken image or one of another size than when the data was prepared; RecipeError where the
     decoder is not installed.
     """
-    header = read_header(data, name)
+    header = read_header(data, name, settings.exif)
     window = _window(header, name, short, settings.long, out, random, settings.crop)
     flip = random.coin(settings.flip)
     _write(data, header, window, flip, settings, name, out)
@@ -93,7 +93,7 @@ def read_evaluation_sample(
     Raises DataError for a broken image or one of another size than when the data was prepared; RecipeError where the
     decoder is not installed.
     """
-    header = read_header(data, name)
+    header = read_header(data, name, settings.exif)
     window = _window(header, name, short, settings.long, out, None, 1.0)
     _write(data, header, window, False, settings, name, out)
     return InstanceObjects(

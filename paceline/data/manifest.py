@@ -67,6 +67,9 @@ class BoxCounts:
     stamp: str  # SHA-256 over their names, sizes and times: equal means unchanged
     digest: str  # SHA-256 over their names and bytes, looked at where the stamp differs
     polygons_not_finite: int = 0  # left out too; manifests of older versions counted them as left_out_polygons
+    exif: str = (
+        ""  # which reading of rotated photos ("apply", "ignore") the annotations' sizes fit; "": they do not tell
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Split:
     per_class: tuple[int, ...]  # images (kind "boxes": objects, without crowds) of each class, in class order
     content_hash: str
     unreadable: tuple[Unreadable, ...]
-    rotated: int  # EXIF asks for a rotation or mirroring; decoding ignores it, as the benchmarks do
+    rotated: int  # EXIF asks for a rotation or mirroring; recipes ignore or apply it
     greyscale: int
     cmyk: int
     not_jpeg: int

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from paceline.data.crop import Window
+from paceline.data.orientation import TURNS, Source, turned
 
 ResizeLaw = Literal["bilinear-antialias", "bilinear"]
 
@@ -77,41 +78,63 @@ def _channels_last(pixels: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(pixels.reshape(1, *pixels.shape)).permute(0, 3, 1, 2)
 
 
-def resample_pillow(image: Image.Image, scale: int, window: Window, out: np.ndarray, flip: bool) -> None:
+def resample_pillow(
+    image: Image.Image, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
+) -> None:
     """The law "bilinear-antialias" from a picture that was decoded at 1/scale, whose region may start between pixels.
 
-    image  RGB; the whole picture, or its top rows down to the region's end
-    out    (oh, ow, 3) uint8
+    image   RGB; the whole stored picture, or its top rows down to the region's end
+    source  the window's region in it
+    out     (oh, ow, 3) uint8
     """
-    left, top, right, bottom = whole_pixels(window, scale, image.height, image.width)
-    _resample_pillow_crop(image.crop((left, top, right, bottom)), left, top, scale, window, out, flip)
+    place = whole_pixels(source, scale, image.height, image.width)
+    _resample_pillow_crop(image.crop(place), place, scale, source, window, out, flip)
 
 
-def resample_scaled(pixels: np.ndarray, scale: int, window: Window, out: np.ndarray, flip: bool) -> None:
+def resample_scaled(
+    pixels: np.ndarray, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
+) -> None:
     """As resample_pillow, from an array (rows, columns, 3) uint8."""
-    left, top, right, bottom = whole_pixels(window, scale, *pixels.shape[:2])
-    crop = Image.fromarray(pixels[top:bottom, left:right])
-    _resample_pillow_crop(crop, left, top, scale, window, out, flip)
+    place = left, top, right, bottom = whole_pixels(source, scale, *pixels.shape[:2])
+    _resample_pillow_crop(Image.fromarray(pixels[top:bottom, left:right]), place, scale, source, window, out, flip)
 
 
-def whole_pixels(window: Window, scale: int, height: int, width: int) -> tuple[int, int, int, int]:
+def whole_pixels(region: Window | Source, scale: int, height: int, width: int) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of the smallest crop of a picture decoded at 1/scale that holds the region."""
-    right = min(math.ceil((window.left + window.width) / scale), width)
-    bottom = min(math.ceil((window.top + window.height) / scale), height)
-    return window.left // scale, window.top // scale, right, bottom
+    right = min(math.ceil((region.left + region.width) / scale), width)
+    bottom = min(math.ceil((region.top + region.height) / scale), height)
+    return region.left // scale, region.top // scale, right, bottom
 
 
 def _resample_pillow_crop(
-    crop: Image.Image, left: int, top: int, scale: int, window: Window, out: np.ndarray, flip: bool
+    crop: Image.Image,
+    place: tuple[int, int, int, int],
+    scale: int,
+    source: Source,
+    window: Window,
+    out: np.ndarray,
+    flip: bool,
 ) -> None:
-    """`crop` starts at (left, top) of the scaled picture; beyond its edges the filter does not see."""
+    """`crop` lies at `place` of the scaled picture, as stored; beyond its edges the filter does not see."""
     height, width = out.shape[:2]
     step_y, step_x = window.height / scale / window.resized_height, window.width / scale / window.resized_width
-    from_y = window.top / scale - top + window.skip_top * step_y
-    from_x = window.left / scale - left + window.skip_left * step_x
+    y, x = _rim(place, scale, source)
+    crop = turned(crop, source.orientation)
+    from_y, from_x = y + window.skip_top * step_y, x + window.skip_left * step_x
     # Rounding may push the far edge past the crop by an ulp, which Pillow refuses.
     box = (from_x, from_y, min(from_x + width * step_x, crop.width), min(from_y + height * step_y, crop.height))
     resized = crop.resize((width, height), Image.Resampling.BILINEAR, box=box)
     if flip:
         resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     np.copyto(out, np.asarray(resized))
+
+
+def _rim(place: tuple[int, int, int, int], scale: int, source: Source) -> tuple[float, float]:
+    """(y, x): how far the region begins inside the crop, pixels of the scaled picture, once the crop is turned."""
+    left, top, right, bottom = place
+    from_right, from_below, swapped = TURNS[source.orientation]
+    down = source.top / scale - top, bottom - (source.top + source.height) / scale
+    across = source.left / scale - left, right - (source.left + source.width) / scale
+    if swapped:
+        down, across = across, down
+    return down[from_below], across[from_right]

@@ -15,6 +15,7 @@ import torch
 from paceline.batch.batch import Batch
 from paceline.data.box_sample import read_evaluation_sample
 from paceline.data.header import Header
+from paceline.data.orientation import orientation_of
 from paceline.evaluate import inference
 from paceline.predict.photos import Photo, encoded, header_of, name_of, whole_photo
 from paceline.predict.predictor import Predictor
@@ -25,6 +26,7 @@ from paceline.tasks.box_predictions import to_detections
 class _Read(NamedTuple):
     photo: Photo
     header: Header
+    orientation: int
     pixels: np.ndarray  # (S, S, 3) uint8
 
 
@@ -39,7 +41,7 @@ class BoxPredictor(Predictor[Found, _Read]):
         header = header_of(data, name, settings)
         pixels = np.empty((settings.size, settings.size, 3), np.uint8)
         read_evaluation_sample(data, name, settings, pixels)
-        return _Read(photo, header, pixels)
+        return _Read(photo, header, orientation_of(data), pixels)
 
     def _answers(self, part: Sequence[_Read]) -> list[Found]:
         if not part:
@@ -61,6 +63,7 @@ class BoxPredictor(Predictor[Found, _Read]):
         return Found(
             file=name_of(read.photo),
             pixels=partial(whole_photo, read.photo, self.trained.recipe.input),
+            orientation=read.orientation,
             width=read.header.width,
             height=read.header.height,
             boxes=found.boxes[order],

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from paceline.batch.batch import Batch
+from paceline.data.orientation import orientation_of
 from paceline.evaluate import inference
 from paceline.metrics.top_k import best_classes
 from paceline.predict.photos import Photo, encoded, name_of, whole_photo
@@ -23,6 +24,7 @@ from paceline.tasks.classification import read_for_evaluation
 
 class _Read(NamedTuple):
     photo: Photo
+    orientation: int
     pixels: np.ndarray  # (S, S, 3) uint8
 
 
@@ -34,8 +36,9 @@ class ClassPredictor(Predictor[Answer, _Read]):
     def _read(self, photo: Photo) -> _Read:
         settings = self.trained.recipe.input
         pixels = np.empty((settings.eval_size, settings.eval_size, 3), np.uint8)
-        read_for_evaluation(*encoded(photo), settings, pixels)
-        return _Read(photo, pixels)
+        data, name = encoded(photo)
+        read_for_evaluation(data, name, settings, pixels)
+        return _Read(photo, orientation_of(data), pixels)
 
     def _answers(self, part: Sequence[_Read]) -> list[Answer]:
         if not part:
@@ -48,6 +51,7 @@ class ClassPredictor(Predictor[Answer, _Read]):
             Answer(
                 file=name_of(read.photo),
                 pixels=partial(whole_photo, read.photo, self.trained.recipe.input),
+                orientation=read.orientation,
                 classes=tuple(best),
                 names=tuple(self.classes[index] for index in best),
                 scores=tuple(values),

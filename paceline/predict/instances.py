@@ -17,6 +17,7 @@ from paceline.boxes.paste import paste_to_rle
 from paceline.data.buckets import padded, resized
 from paceline.data.header import Header
 from paceline.data.instance_sample import read_evaluation_sample
+from paceline.data.orientation import orientation_of
 from paceline.evaluate import inference
 from paceline.predict.photos import Photo, encoded, header_of, name_of, whole_photo
 from paceline.predict.predictor import Predictor
@@ -28,6 +29,7 @@ class _Read(NamedTuple):
 
     photo: Photo
     header: Header
+    orientation: int
     pixels: np.ndarray  # (H, W, 3) uint8
     objects: InstanceObjects  # none; it tells the photo's size in the input
 
@@ -44,7 +46,9 @@ class InstancePredictor(Predictor[Found, _Read]):
         short = settings.short[-1]
         height, width = resized(header.height, header.width, short, settings.long)
         pixels = np.zeros((*padded(height, width, settings, short), 3), np.uint8)
-        return _Read(photo, header, pixels, read_evaluation_sample(data, name, settings, short, pixels))
+        return _Read(
+            photo, header, orientation_of(data), pixels, read_evaluation_sample(data, name, settings, short, pixels)
+        )
 
     def _answers(self, part: Sequence[_Read]) -> list[Found]:
         """Neighbours of the same padded shape share a forward. A photo's answer does not depend on the others."""
@@ -75,6 +79,7 @@ class InstancePredictor(Predictor[Found, _Read]):
         return Found(
             file=name_of(read.photo),
             pixels=partial(whole_photo, read.photo, self.trained.recipe.input),
+            orientation=read.orientation,
             width=width,
             height=height,
             boxes=boxes,

@@ -54,7 +54,7 @@ def name_of(photo: Photo) -> str:
 
 def header_of(data: bytes, name: str, settings: Any) -> Header:
     """The header as the recipe's data treatment `settings` reads it. Raises DataError."""
-    return read_header(data, name)
+    return read_header(data, name, settings.exif)
 
 
 def whole_photo(photo: Photo, settings: Any) -> np.ndarray:

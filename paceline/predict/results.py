@@ -29,6 +29,9 @@ class Result:
 
     file: str  # path, or "" for a photo given as bytes or pixels
     pixels: Callable[[], np.ndarray] = field(repr=False)  # reads the photo as the network saw it: (h, w, 3) uint8 RGB
+    orientation: int = (
+        1  # what EXIF says of the photo, 1 (upright) to 8; applied where the recipe's input.exif is "apply"
+    )
 
     def line(self, score_above: float = SHOWN_ABOVE) -> str:
         """What was found, on one line. `score_above` counts for objects."""

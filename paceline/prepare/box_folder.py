@@ -33,9 +33,9 @@ from paceline.prepare.box_splits import (
     in_both,
     inspect_images,
     leave_out,
-    rotated,
 )
 from paceline.prepare.class_names import first_twice
+from paceline.prepare.exif_reading import notes_on_rotation, reading_of
 from paceline.prepare.folder import UNREADABLE_LIST, choose_place, known_facts, previous_manifest
 from paceline.prepare.listing import some
 from paceline.prepare.val_split import split_off
@@ -293,12 +293,15 @@ def _write(
         )
     category_ids, classes = class_table(names)
     unlisted = count_unlisted(source)
+    of_files = {key: (kept, files.rows(source.root, kept)) for key, kept in usable.items()}
+    reading = reading_of(source.layout, of_files, files.found)
     splits, arrays = {}, {}
     for key, kept in usable.items():
         splits[key], arrays[key] = describe_split(
-            source, key, kept, category_ids, files, left_out.get(key, LeftOut()), unlisted.get(key, 0)
+            source, key, kept, category_ids, files, left_out.get(key, LeftOut()), unlisted.get(key, 0), reading
         )
-    notes = [*source.notes, *notes, *rotated(source.root, usable, files), *in_both(source.root, usable, files)]
+    notes += notes_on_rotation(source.layout, of_files, files.found, reading)
+    notes = [*source.notes, *notes, *in_both(source.root, usable, files)]
     manifest = Manifest(
         kind="boxes",
         expect="any",

@@ -20,13 +20,14 @@ from paceline.data.class_folder import is_image_name
 from paceline.data.freshness import annotation_digest, annotation_files, annotation_stamp, is_inside
 from paceline.data.index import describe, whole_files
 from paceline.data.manifest import BoxCounts, Split, Unreadable
+from paceline.data.orientation import ROTATED
 from paceline.prepare import journal, verify
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.box_arrays import box_arrays
 from paceline.prepare.box_sources import BoxSource
+from paceline.prepare.exif_reading import Reading, check_sizes, frame_sizes
 from paceline.prepare.folder import NAMED_IN_ERROR, why_unreadable
 from paceline.prepare.inspection import Inspection, inspect_files
-from paceline.prepare.listing import some
 from paceline.prepare.val_split import select
 
 NOT_THERE = "not there"
@@ -125,30 +126,8 @@ def leave_out(root: Path, annotations: Annotations, files: Files) -> tuple[Annot
         )
         for i in rows[bad].tolist()
     )
-    _check_sizes(kept, rows[~bad], files.found)
+    check_sizes(kept, rows[~bad], files.found)
     return kept, LeftOut(left, len(annotations.object_rows) - len(kept.object_rows))
-
-
-def _check_sizes(annotations: Annotations, rows: np.ndarray, found: Inspection) -> None:
-    """Boxes are in pixels of the size that the annotations say, so the files must have it."""
-    heights, widths = found.heights[rows], found.widths[rows]
-    wrong = (annotations.heights != 0) & (annotations.heights != heights)
-    wrong |= (annotations.widths != 0) & (annotations.widths != widths)
-    if not wrong.any():
-        return
-    i = int(np.flatnonzero(wrong)[0])
-    rotated = (found.flags[rows] & verify.ROTATED).astype(bool) & wrong
-    why = (
-        f"{int(rotated.sum()):,} of them carry an EXIF rotation, which the annotations count with and no decoder here "
-        "applies. Store the pixels upright, e.g.  mogrify -auto-orient FILES"
-        if rotated[i]
-        else "Its boxes would lie wrong. Use the images that were annotated, at their size"
-    )
-    raise DataError(
-        f"{annotations.images_folder / annotations.file_names[i]}: {widths[i]} x {heights[i]} pixels, and "
-        f"{annotations.source} says {annotations.widths[i]} x {annotations.heights[i]}; so with "
-        f"{int(wrong.sum()):,} of {len(wrong):,} images. {why}."
-    )
 
 
 def describe_split(
@@ -159,11 +138,12 @@ def describe_split(
     files: Files,
     left: LeftOut,
     unlisted: int,
+    reading: Reading,
 ) -> tuple[Split, dict[str, np.ndarray]]:
     """One split's numbers and arrays."""
     rows = files.rows(source.root, annotations)
     found = files.found
-    boxes, numbers = box_arrays(annotations, category_ids, found.heights[rows], found.widths[rows])
+    boxes, numbers = box_arrays(annotations, category_ids, *frame_sizes(rows, found, reading))
     if not boxes["usable"].any():
         raise DataError(
             f"{annotations.source}: its {len(rows):,} images of {key} have no usable object "
@@ -199,7 +179,7 @@ def describe_split(
         per_class=tuple(np.bincount(plain, minlength=len(category_ids) + 1)[1:].tolist()),
         content_hash=digest.hexdigest(),
         unreadable=left.files,
-        rotated=count(verify.ROTATED),
+        rotated=count(ROTATED),
         greyscale=count(verify.GREYSCALE),
         cmyk=count(verify.CMYK),
         not_jpeg=count(verify.NOT_JPEG),
@@ -214,6 +194,7 @@ def describe_split(
             files=patterns,
             stamp=annotation_stamp(source.root, label_files),
             digest=annotation_digest(source.root, label_files),
+            exif=reading,
         ),
     )
     return split, arrays
@@ -235,18 +216,6 @@ def count_unlisted(source: BoxSource) -> dict[str, int]:
                 paths = (os.path.join(folder, name) for name in names if is_image_name(os.fsencode(name)))
                 counts[key] += sum(path not in listed for path in paths)
     return counts
-
-
-def rotated(root: Path, splits: dict[str, Annotations], files: Files) -> list[str]:
-    """A note for each split with EXIF-rotated images: their boxes may be those of the rotated picture."""
-    notes = []
-    for key, split in splits.items():
-        flags = files.found.flags[files.rows(root, split)]
-        rows = np.flatnonzero(flags & verify.ROTATED)
-        if len(rows):
-            named = some((split.file_names[row] for row in rows), NAMED_IN_ERROR)
-            notes.append(f"EXIF asks for a rotation in {key}, which is ignored as the benchmarks do: {named}")
-    return notes
 
 
 def in_both(root: Path, splits: dict[str, Annotations], files: Files) -> list[str]:

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from paceline.config.classification import Exif
 from paceline.config.errors import DataError
-from paceline.data.index import Index, open_split
+from paceline.data.boxes import box_index
+from paceline.data.index import Index
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import hash_keys
 from paceline.prepare.check_tiles import Tile, class_hue, make_tile
@@ -53,7 +55,7 @@ def write_check_page(manifest: Manifest) -> Path:
 
     Raises DataError where the index is damaged, or the page cannot be written.
     """
-    splits = {name: open_split(manifest, name) for name in manifest.splits}
+    splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
     page = check_page(manifest.root_path, manifest.classes, splits)
     path = manifest.folder / FILE_NAME
     part = path.with_name(f".{FILE_NAME}.{os.getpid()}.part")
@@ -65,6 +67,12 @@ def write_check_page(manifest: Manifest) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def _frame(manifest: Manifest) -> Exif:
+    """How the boxes were drawn, or where nothing tells, as people see the photos."""
+    readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
+    return "ignore" if "ignore" in readings else "apply"
 
 
 def check_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from paceline.config.errors import DataError
 from paceline.data.index import Index
+from paceline.data.picture import open_rgb
 
 MOST_BOXES = 150  # drawn in one tile
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.
@@ -123,19 +123,19 @@ def _photo(index: Index, image: int, region: tuple[float, float, float, float], 
     size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
     inner = max(left, 0), max(top, 0), min(right, index.widths[image]), min(bottom, index.heights[image])
     try:
-        with Image.open(io.BytesIO(index.read(image))) as photo:
-            if region == (0, 0, *photo.size):
-                photo.draft("RGB", size)
-            picture = Image.new("RGB", size, GREY)
-            if inner[0] < inner[2] and inner[1] < inner[3]:
-                to_stored = photo.width / int(index.widths[image]), photo.height / int(index.heights[image])
-                source = tuple(value * to_stored[place % 2] for place, value in enumerate(inner))
-                inside = [round((value - region[place % 2]) * scale) for place, value in enumerate(inner)]
-                inside_size = max(1, inside[2] - inside[0]), max(1, inside[3] - inside[1])
-                part = photo.convert("RGB").resize(inside_size, Image.Resampling.BICUBIC, box=source, reducing_gap=2)
-                picture.paste(part, (inside[0], inside[1]))
-    except (OSError, ValueError, SyntaxError, DataError, Image.DecompressionBombError):
+        whole = region == (0, 0, index.widths[image], index.heights[image])
+        photo = open_rgb(index.read(image), index.exif, least=size if whole else None)
+    except Exception:  # DataError, and Pillow's format plugins raise many types on damaged bytes
         return ""  # gone or changed since it was verified: the page says "photo not found"
+    picture = Image.new("RGB", size, GREY)
+    if inner[0] < inner[2] and inner[1] < inner[3]:
+        to_decoded = photo.width / int(index.widths[image]), photo.height / int(index.heights[image])
+        x, y = to_decoded
+        source = inner[0] * x, inner[1] * y, inner[2] * x, inner[3] * y
+        inside = [round((value - region[place % 2]) * scale) for place, value in enumerate(inner)]
+        inside_size = max(1, inside[2] - inside[0]), max(1, inside[3] - inside[1])
+        part = photo.resize(inside_size, Image.Resampling.BICUBIC, box=source, reducing_gap=2)
+        picture.paste(part, (inside[0], inside[1]))
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -30,6 +30,7 @@ from paceline.data.manifest import (
     manifest_places,
     prepare_command,
 )
+from paceline.data.orientation import ROTATED
 from paceline.prepare import journal, verify
 from paceline.prepare.class_names import names_changed, read_class_names
 from paceline.prepare.imagenet import check_flat_val, check_imagenet, official_wnids
@@ -270,7 +271,7 @@ def _split(
         per_class=tuple(per_class),
         content_hash=digest.hexdigest(),
         unreadable=tuple(Unreadable(os.fsdecode(names[i]), int(found.sizes[i]), found.reasons[i]) for i in bad),
-        rotated=count(verify.ROTATED),
+        rotated=count(ROTATED),
         greyscale=count(verify.GREYSCALE),
         cmyk=count(verify.CMYK),
         not_jpeg=count(verify.NOT_JPEG),

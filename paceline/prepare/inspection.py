@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.data.orientation import orientations
 from paceline.prepare.journal import Journal, read_journal
 from paceline.prepare.verify import Facts, NotAnImage, verify
 
@@ -117,7 +118,10 @@ def _empty(number: int) -> Inspection:
 
 
 def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:
-    """Fill the rows that an earlier prepare verified -> (N,) bool, True for those."""
+    """Fill the rows that an earlier prepare verified -> (N,) bool, True for those.
+
+    Not where an older version noted that a photo is rotated, and not how.
+    """
     is_known = np.zeros(len(names), bool)
     position: dict[bytes, int] = {}
     for source in sources:
@@ -127,7 +131,7 @@ def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterabl
             if i is not None:
                 found.put(i, facts)
                 is_known[i] = True
-    return is_known
+    return is_known & (orientations(found.flags) > 0)
 
 
 def _unchanged(path: bytes, size: int, mtime: int) -> bool:

@@ -1,6 +1,6 @@
 """What a prepare that was killed had verified already: one line a file, appended and never rewritten.
 
-    v1 SIZE MTIME HEIGHT WIDTH FLAGS DIGEST NAME     integers, and the name (relative to the root) percent-encoded
+    v2 SIZE MTIME HEIGHT WIDTH FLAGS DIGEST NAME     integers, and the name (relative to the root) percent-encoded
 A line counts only with its newline, so one that a kill tore is dropped. A process appends whole batches with one write,
 so that two that prepare the same data at once do no harm to each other.
 """
@@ -17,7 +17,7 @@ from paceline.prepare.verify import Facts
 
 FILE_NAME = "prepare.journal"
 # Raise it when verify() becomes stricter: what older code let pass is then looked at again.
-VERSION = b"v1"
+VERSION = b"v2"
 # Six integers and a path, each of whose bytes may be written as three.
 MOST_LINE = 1 << 14
 

@@ -12,15 +12,16 @@ import io
 import os
 from typing import NamedTuple
 
-from PIL import ExifTags, Image
+from PIL import Image
 
 from paceline.config.plain_file import read_plain
 from paceline.data.header import MOST_BYTES, endless_jpeg
+from paceline.data.orientation import flags_of, orientation_of
+from paceline.data.picture import UnknownRange, to_rgb
 
-# Bits of the index's `flags` array.
+# Bits of the index's `flags` array. The others are the EXIF orientation's: ROTATED, 4, and the three highest.
 GREYSCALE = 1
 CMYK = 2
-ROTATED = 4  # EXIF orientation other than 1
 NOT_JPEG = 8
 MISNAMED = 16  # content is another format than the suffix says
 
@@ -85,10 +86,13 @@ def decode(data: bytes) -> tuple[str, int, int, int]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             content = "JPEG" if image.format == "MPO" else str(image.format)
             (width, height), mode = image.size, image.mode
-            rotated = "exif" in image.info and _asks_for_rotation(image)
             if content == "JPEG":
                 image.draft("L", (max(1, width // 8), max(1, height // 8)))
             image.load()
+            if mode in ("I", "F"):
+                to_rgb(image)
+    except UnknownRange as reason:
+        raise NotAnImage(str(reason)) from None
     except Exception as error:
         # Pillow's readers raise whatever a damaged file leads them into: OSError, SyntaxError, struct.error, ...
         raise NotAnImage(_reason(data, error)) from None
@@ -96,15 +100,7 @@ def decode(data: bytes) -> tuple[str, int, int, int]:
         raise NotAnImage("truncated: the JPEG's end marker is missing")
     grey = GREYSCALE if mode in GREY_MODES else 0
     cmyk = CMYK if mode == "CMYK" else 0
-    return content, height, width, grey | cmyk | (ROTATED if rotated else 0) | (0 if content == "JPEG" else NOT_JPEG)
-
-
-def _asks_for_rotation(image: Image.Image) -> bool:
-    try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
-    except Exception:
-        # Unreadable EXIF asks for nothing; the pixels are judged by decoding them.
-        return False
+    return content, height, width, grey | cmyk | flags_of(orientation_of(data)) | (0 if content == "JPEG" else NOT_JPEG)
 
 
 def _has_end(data: bytes) -> bool:

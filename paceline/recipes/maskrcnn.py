@@ -200,7 +200,7 @@ def custom() -> MaskRCNNRecipe:
     return Recipe(
         task="maskrcnn",
         model=MaskRCNNModel(),
-        input=InstanceInput(drop_empty=False),
+        input=InstanceInput(exif="apply", drop_empty=False),
         target_data="coco",
         global_batch=8,
         epochs=24,
@@ -244,7 +244,7 @@ def tiny() -> MaskRCNNRecipe:
             mask=MaskHead(convs=2, canvas=56),
             detect=InstanceDetect(candidates=400),
         ),
-        input=InstanceInput(short=(224, 256), long=352, crop=0.6, jitter="matrix", drop_empty=False),
+        input=InstanceInput(short=(224, 256), long=352, crop=0.6, jitter="matrix", exif="apply", drop_empty=False),
         target_data="shapes-boxes",
         global_batch=8,
         images_seen=24_000,

@@ -143,7 +143,7 @@ def tiny() -> ImageRecipe:
     return Recipe(
         task="classification",
         model=ResNetModel(depth=10, width=32, zero_init_last_gamma=True),
-        input=PhotoInput(size=128, area=(0.3, 1.0), eval_resize=183, eval_size=160),
+        input=PhotoInput(size=128, area=(0.3, 1.0), eval_resize=183, eval_size=160, exif="apply"),
         target_data="shapes",
         global_batch=32,
         images_seen=72_000,

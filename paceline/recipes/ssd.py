@@ -182,7 +182,7 @@ def custom() -> SSDRecipe:
     return Recipe(
         task="ssd",
         model=SSDModel(),
-        input=BoxInput(drop_empty=False, crowd=False),
+        input=BoxInput(exif="apply", drop_empty=False, crowd=False),
         target_data="coco",
         global_batch=32,
         epochs=30,
@@ -216,7 +216,13 @@ def tiny() -> SSDRecipe:
             detect=Detect(score_above=0.01),
         ),
         input=BoxInput(
-            size=192, crop_side=(0.6, 1.0), crop_aspect=(0.75, 4 / 3), jitter="matrix", drop_empty=False, crowd=False
+            size=192,
+            crop_side=(0.6, 1.0),
+            crop_aspect=(0.75, 4 / 3),
+            jitter="matrix",
+            exif="apply",
+            drop_empty=False,
+            crowd=False,
         ),
         target_data="shapes-boxes",
         global_batch=8,

@@ -18,6 +18,9 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
+from paceline.config.classification import Exif
+from paceline.data.picture import read_rgb
+
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232
 # A mislabelled or odd class would fill the page alone; from each pair of classes so many wrong answers are shown.
@@ -109,23 +112,17 @@ def confusions(answers: Iterable[Answer], most: int) -> list[tuple[str, str, int
     ][:most]
 
 
-def with_photos(answers: Sequence[Answer]) -> list[Answer]:
+def with_photos(answers: Sequence[Answer], exif: Exif) -> list[Answer]:
     """The same answers with their photos as small JPEG data URIs."""
-    return [Answer(answer.file, answer.truth, answer.answers, _thumbnail(Path(answer.file))) for answer in answers]
+    return [Answer(answer.file, answer.truth, answer.answers, _thumbnail(answer.file, exif)) for answer in answers]
 
 
-def _thumbnail(file: Path) -> str:
-    """A square JPEG of the photo's middle, about what the network sees; EXIF ignored, as in training."""
-    try:
-        with Image.open(file) as photo:
-            photo.draft("RGB", (2 * TILE, 2 * TILE))
-            small = ImageOps.fit(photo.convert("RGB"), (TILE, TILE), Image.Resampling.LANCZOS)
-    except (
-        OSError,
-        ValueError,
-        Image.DecompressionBombError,
-    ):  # the data may have moved since: the page says "no photo"
+def _thumbnail(file: str, exif: Exif) -> str:
+    """A square JPEG of the photo's middle, about what the network sees."""
+    photo = read_rgb(file, exif, least=(2 * TILE, 2 * TILE))
+    if photo is None:  # the data may have moved since: the page says "no photo"
         return ""
+    small = ImageOps.fit(photo, (TILE, TILE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=82)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -14,6 +14,8 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from paceline.data.picture import to_rgb
+
 Photo: TypeAlias = "np.ndarray | Image.Image"
 
 BACKGROUND = (17, 20, 26)
@@ -29,7 +31,7 @@ MOST_ENLARGED = 4
 def to_picture(photo: Photo) -> Image.Image:
     """Any photo as an RGB PIL image. Raises ValueError for an array that is not (H, W, 3) uint8."""
     if isinstance(photo, Image.Image):
-        return photo.convert("RGB")
+        return to_rgb(photo)
     if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3:
         raise ValueError(f"a photo is (H, W, 3) uint8, this is {photo.shape} {photo.dtype}")
     return Image.fromarray(np.ascontiguousarray(photo))

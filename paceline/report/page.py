@@ -84,7 +84,11 @@ def _render(run: Path, facts: Mapping[str, Any], events: Sequence[Event], notes:
             charts=_charts(events, targets_of(facts)),
             evaluations=_evaluation_table(events),
             pictures=predictions_section(
-                run, Path(facts.get("data", {}).get("root", "")), _of_kind(events, "eval"), notes
+                run,
+                Path(facts.get("data", {}).get("root", "")),
+                _of_kind(events, "eval"),
+                notes,
+                exif=facts["recipe"].get("input", {}).get("exif", "ignore"),
             ),
             sections=_provenance(facts),
             notes=notes,

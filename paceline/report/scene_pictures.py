@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
-from PIL import Image
 
+from paceline.config.classification import Exif
+from paceline.data.picture import read_rgb
 from paceline.report.detected import FREE, Scene
 from paceline.report.draw_boxes import Mark, beside
 from paceline.report.draw_masks import RunLengths
@@ -38,10 +39,11 @@ class ShownScene:
     picture: str
 
 
-def with_pictures(scenes: Sequence[Scene], names: Sequence[str]) -> list[ShownScene]:
+def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> list[ShownScene]:
     """The photos with their boxes and masks as JPEG data URIs.
 
     names  of classes 1..K
+    exif   how the run took photos that lie turned
     """
     return [
         ShownScene(
@@ -49,19 +51,16 @@ def with_pictures(scenes: Sequence[Scene], names: Sequence[str]) -> list[ShownSc
             *scene.counts,
             scene.quality or 0.0,
             float(scene.mask_overlaps.mean()) if len(scene.mask_overlaps) else None,
-            _picture(scene, names),
+            _picture(scene, names, exif),
         )
         for scene in scenes
     ]
 
 
-def _picture(scene: Scene, names: Sequence[str]) -> str:
+def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
     """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side."""
-    try:
-        with Image.open(scene.file) as photo:
-            photo.draft("RGB", (2 * HALF_WIDTH, 2 * HALF_HEIGHT))
-            pixels = photo.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError):  # the data may have moved since: the page says so
+    pixels = read_rgb(scene.file, exif, least=(2 * HALF_WIDTH, 2 * HALF_HEIGHT))
+    if pixels is None:  # the data may have moved since: the page says so
         return ""
     across, down = pixels.width / scene.width, pixels.height / scene.height
     scale = np.array([across, down, across, down])

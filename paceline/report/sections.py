@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.config.classification import Exif
 from paceline.config.sealed import parse
 from paceline.log.events import metrics_of
 from paceline.metrics.confusion import BACKGROUND
@@ -36,13 +37,14 @@ MOST_IN_HALF = 5  # and of one that fits beside another card
 
 
 def predictions_section(
-    run: Path, data: Path, evaluated: Sequence[Mapping[str, Any]], notes: list[str]
+    run: Path, data: Path, evaluated: Sequence[Mapping[str, Any]], notes: list[str], *, exif: Exif
 ) -> dict[str, Any] | None:
     """What the page's template draws of the newest predictions; None where there are none of a kind that can be shown.
 
     data       the data set's root
     evaluated  the run's eval events
     notes      where damage is named; the page goes without photos then
+    exif       how the run took photos that lie turned
     """
     files = sorted((run / "predictions").glob("step-*.json"))
     if not files:
@@ -57,7 +59,7 @@ def predictions_section(
         heads, sizes = size_table(metrics)
         return {
             **{"template": template, "step": step, "size_heads": heads, "sizes": sizes},
-            **section(predictions, data),
+            **section(predictions, data, exif),
         }
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         notes.append(
@@ -66,15 +68,15 @@ def predictions_section(
         return None
 
 
-def classified_section(predictions: Mapping[str, Any], data: Path) -> dict[str, Any]:
+def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
     """Of a classifier."""
     answers = read_answers(predictions, data)
     accuracies = class_accuracies(answers)
     return {
         "images": len(answers),
         "groups": [
-            ("Confidently wrong", with_photos(confidently_wrong(answers, MOST_PHOTOS))),
-            ("Right", with_photos(right_of_each_class(answers, MOST_PHOTOS))),
+            ("Confidently wrong", with_photos(confidently_wrong(answers, MOST_PHOTOS), exif)),
+            ("Right", with_photos(right_of_each_class(answers, MOST_PHOTOS), exif)),
         ],
         "num_classes": len(accuracies),
         "classes": accuracies[:MOST_ROWS],
@@ -83,7 +85,7 @@ def classified_section(predictions: Mapping[str, Any], data: Path) -> dict[str, 
     }
 
 
-def detected_section(predictions: Mapping[str, Any], data: Path) -> dict[str, Any]:
+def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
     """Of a detector, with masks where it found some."""
     names = predictions["classes"]
     scenes = read_scenes(predictions, data)
@@ -101,7 +103,7 @@ def detected_section(predictions: Mapping[str, Any], data: Path) -> dict[str, An
         "images": len(scenes),
         "masks": predictions["kind"] == "instances",
         "mask_iou": _mean([overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]),
-        "groups": [("Worst", with_pictures(worst, names)), ("Best", with_pictures(best, names))],
+        "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(best, names, exif))],
         "classes": rows,
         "classes_long": len(rows) > MOST_BESIDE,
         "absent": len(names) - len(rows),
@@ -121,7 +123,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 # By the `kind` of a predictions file: what reads it, and the template that draws it.
-SECTIONS: dict[str, tuple[Callable[[Mapping[str, Any], Path], dict[str, Any]], str]] = {
+SECTIONS: dict[str, tuple[Callable[[Mapping[str, Any], Path, Exif], dict[str, Any]], str]] = {
     "classification": (classified_section, "classification.html.jinja"),
     "boxes": (detected_section, "detected.html.jinja"),
     "instances": (detected_section, "detected.html.jinja"),

@@ -133,7 +133,8 @@ class Classification:
     def read_train(self, epoch: int, index: int, out: np.ndarray) -> int:
         """RandomResizedCrop and flip of training photo `index` into `out` (S, S, 3) uint8; -> its label."""
         data, name = self.train.read(index), self.train.name(index)
-        header, settings = read_header(data, name), self.recipe.input
+        settings = self.recipe.input
+        header = read_header(data, name, settings.exif)
         random = SampleRandom(self.recipe.seed, epoch, index)
         window = random_resized_crop(
             header.height, header.width, settings.size, random, area=settings.area, aspect=settings.aspect
@@ -187,7 +188,7 @@ class Classification:
 
 def read_for_evaluation(data: bytes, name: str, settings: PhotoInput, out: np.ndarray) -> None:
     """An encoded photo as evaluation and prediction see it, into `out` (eval_size, eval_size, 3) uint8."""
-    header = read_header(data, name)
+    header = read_header(data, name, settings.exif)
     window = resize_and_centre_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
     decode_crop(data, header, window, out, flip=False, decoder=settings.decoder, name=name)
 

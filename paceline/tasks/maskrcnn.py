@@ -69,7 +69,7 @@ class InstanceSegmentation:
         """Raises DataError where the annotations have no masks, or, handed back as detections, do not score 1."""
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
-        self.train, self.val = open_boxes(manifest, manifest.learnt), open_boxes(manifest, "val")
+        self.train, self.val = (open_boxes(manifest, split, recipe.input.exif) for split in (manifest.learnt, "val"))
         require_masks(self.train)
         # Crowd regions have one mask for many objects: no published system trains on them.
         self.wanted = self.train.usable.astype(bool) & (self.train.crowd == 0)

@@ -81,7 +81,7 @@ class Detection:
         """Raises DataError where the annotations, handed back as detections, do not score 1."""
         require_decoder(recipe.input.decoder)
         self.recipe = recipe
-        self.train, self.val = open_boxes(manifest, manifest.learnt), open_boxes(manifest, "val")
+        self.train, self.val = (open_boxes(manifest, split, recipe.input.exif) for split in (manifest.learnt, "val"))
         self.root = manifest.root_path
         wanted = self.train.usable.astype(bool)
         if not recipe.input.crowd:

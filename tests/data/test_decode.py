@@ -24,7 +24,7 @@ from PIL import Image
 from paceline.config.errors import DataError, RecipeError
 from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import dct_scale, decode_crop, require_decoder
-from paceline.data.header import exif_orientation, read_header
+from paceline.data.header import read_header
 from paceline.data.randomness import SampleRandom
 
 DECODERS = ("simplejpeg", "nvimgcodec", "pillow")
@@ -200,7 +200,6 @@ def test_any_size_to_any_size_is_close_to_the_reference(height, width, out_heigh
         ("PNG", "P"),
         ("PNG", "LA"),
         ("PNG", "1"),
-        ("PNG", "I;16"),
         ("WEBP", "RGB"),
         ("BMP", "RGB"),
         ("GIF", "P"),
@@ -208,9 +207,7 @@ def test_any_size_to_any_size_is_close_to_the_reference(height, width, out_heigh
 )
 def test_every_colour_type_comes_out_as_pillow_converts_it(kind, mode, decoder):
     picture = _picture(60, 80)
-    if mode == "I;16":
-        picture = Image.fromarray(np.arange(60 * 80, dtype=np.uint16).reshape(60, 80))
-    elif mode == "LA":
+    if mode == "LA":
         picture = picture.convert("L")
         picture.putalpha(100)
     else:
@@ -227,17 +224,6 @@ def test_a_palette_with_transparency_gives_its_colours_without_a_warning(decoder
     data = _encode(picture, "PNG", transparency=bytes(range(256)))
     window = Window(0, 0, 20, 20, 20, 20)
     np.testing.assert_array_equal(_ours(data, window, (20, 20), decoder), _reference(data, window, (20, 20)))
-
-
-def test_exif_orientation_is_ignored_and_can_be_counted(decoder):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    picture = _picture(40, 64)
-    turned, plain = _encode(picture, exif=exif), _encode(picture)
-    assert (exif_orientation(turned), exif_orientation(plain)) == (6, 1)
-    assert read_header(turned, "it")[:2] == (40, 64)
-    window = Window(0, 0, 40, 64, 32, 32)
-    np.testing.assert_array_equal(_ours(turned, window, (32, 32), decoder), _ours(plain, window, (32, 32), decoder))
 
 
 def test_the_header_is_read_without_decoding(shared_data):

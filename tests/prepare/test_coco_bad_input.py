@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from coco_sets import HEIGHT, WIDTH, box, edit, json_file, make_set
-from photo_folders import paint, silent
+from coco_sets import box, edit, json_file, make_set
+from photo_folders import silent
 
 from paceline.config.errors import DataError
 from paceline.data.manifest import find_manifest
@@ -126,16 +126,6 @@ def test_a_broken_image_is_named_and_may_be_left_out(root):
     assert "paceline prepare coco" in str(caught.value) and "--on-unreadable skip" in str(caught.value)
     train = prepare_boxes(root, BoxRequest(on_unreadable="skip")).splits["train"]
     assert train.images == 2 and "not an image" in train.unreadable[0].reason
-
-
-def test_a_picture_that_is_stored_on_its_side_is_refused_where_the_boxes_are_upright(root):
-    from PIL import Image
-
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    paint(root / "train2017" / "2.jpg", size=(HEIGHT, WIDTH), exif=exif)
-    with pytest.raises(DataError, match=r"2\.jpg: 30 x 40 pixels, .*says 40 x 30.*1 of them carry an EXIF rotation"):
-        prepare_boxes(root)
 
 
 def test_a_class_in_val_that_train_does_not_know_is_named(root):

@@ -233,7 +233,7 @@ def test_pictures_in_both_splits_and_rotated_ones_are_noted(root):
     paint(root / "train2017" / "5.jpg", size=(WIDTH, HEIGHT), exif=exif)
     manifest = prepare_boxes(root)
     assert manifest.splits["train"].rotated == 1
-    assert "rotation in train, which is ignored as the benchmarks do: 5.jpg" in manifest.notes[0]
+    assert "1 photo carries an EXIF rotation (5.jpg); the annotated sizes do not tell" in manifest.notes[0]
     assert "1 images of val are images of train too (the same bytes), 2.jpg" in manifest.notes[1]
 
 

@@ -15,8 +15,9 @@ import paceline.prepare.inspection as inspection
 from paceline.config.errors import DataError
 from paceline.data.index import Index
 from paceline.data.manifest import Manifest, cache_place, find_manifest
+from paceline.data.orientation import flags_of
 from paceline.prepare.folder import ensure_prepared, prepare_folder
-from paceline.prepare.verify import CMYK, GREYSCALE, MISNAMED, NOT_JPEG, ROTATED, Facts
+from paceline.prepare.verify import CMYK, GREYSCALE, MISNAMED, NOT_JPEG, Facts
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_sizes_flags_and_counts_are_those_of_the_files(photos):
         Path(index.name(i)).name: (index.heights[i], index.widths[i], index.extra["flags"][i])
         for i in range(len(index))
     }
-    assert rows["a.jpg"] == (30, 40, ROTATED), "the size as stored: EXIF is not applied"
+    assert rows["a.jpg"] == (30, 40, flags_of(6)), "the size as stored, and how it is turned"
     assert rows["b.jpg"] == (5, 9, GREYSCALE)
     assert rows["c.jpg"] == (1, 1, CMYK)
     assert rows["d.jpg"] == (6, 7, NOT_JPEG | MISNAMED)

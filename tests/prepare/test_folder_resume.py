@@ -60,7 +60,7 @@ def test_a_killed_prepare_leaves_no_manifest_and_the_next_one_goes_on(photos, ve
     kept = {name for name, _ in read_journal(photos / "prepare.journal")}
     assert len(kept) >= 64
     with open(photos / "prepare.journal", "ab") as file:
-        file.write(b"v1 4711 17")  # what a kill may leave of a line
+        file.write(b"v2 4711 17")  # what a kill may leave of a line
     progress = []
     manifest = prepare_folder(photos, progress=lambda done, total: progress.append((done, total)))
     assert len(verified) == 130 - len(kept) and progress[0] == (0, 130) and progress[-1] == (130, 130)
@@ -91,7 +91,7 @@ def test_after_a_refusal_only_the_mended_file_is_decoded(photos, verified):
 
 @pytest.mark.parametrize(
     "torn",
-    [b"v1 5 6 7", b"v1 1 2 3 4 5 6 name-without-newline", b"\0\0\0\0\n", b"v0 1 2 3 4 5 6 x\n", b"v1 a b c d e f x\n"],
+    [b"v2 5 6 7", b"v2 1 2 3 4 5 6 name-without-newline", b"\0\0\0\0\n", b"v0 1 2 3 4 5 6 x\n", b"v2 a b c d e f x\n"],
 )
 def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
     path = tmp_path / "journal"

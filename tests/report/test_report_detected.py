@@ -232,7 +232,7 @@ def opened(uri: str) -> Image.Image:
 def test_a_picture_has_predictions_left_and_annotations_right_whatever_the_stored_photos_size(tmp_path):
     Image.new("RGB", (200, 160), (90, 90, 90)).save(tmp_path / "x.jpg")  # twice the size that the annotations name
     found = scene([((0, 0, 50, 80), 1, 0.9)], [((50, 0, 50, 80), 2, 0)], str(tmp_path / "x.jpg"))
-    (shown,) = with_pictures([found], ["", ""])
+    (shown,) = with_pictures([found], ["", ""], "ignore")
     picture = np.asarray(opened(shown.picture)).astype(int)
     assert picture.shape[0] == 300 and picture.shape[1] == 2 * 375 + 6
     plain = np.abs(picture - 90).sum(axis=-1) < 30
@@ -248,7 +248,7 @@ def test_a_box_without_counterpart_is_dashed_on_its_side(tmp_path, monkeypatch):
     monkeypatch.setattr(scene_pictures, "beside", lambda photo, left, right, **_: drawn.append((left, right)) or photo)
     found = [(HERE, 1, 0.9), (HERE, 2, 0.5)]
     truth = [(HERE, 1, 0), (THERE, 2, 0), ((0, 40, 90, 40), 2, 1)]
-    with_pictures([scene(found, truth, str(tmp_path / "x.jpg"))], ["cat", "dog"])
+    with_pictures([scene(found, truth, str(tmp_path / "x.jpg"))], ["cat", "dog"], "ignore")
     ((left, right),) = drawn
     assert [(mark.text, mark.line) for mark in left] == [("cat 0.90", "solid"), ("dog 0.50", "dashed")]
     assert [(mark.text, mark.line) for mark in right] == [

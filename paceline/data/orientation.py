@@ -1,0 +1,162 @@
+"""EXIF orientation: how the camera was held, told from an encoded photo, and what it means for windows and pixels.
+
+Cameras store what their sensor saw, and note how it is to be turned before it is shown: 1 upright, 2 to 4 mirrored or turned
+by half, 5 to 8 lying on a side. The stored frame is what decoders give, the shown frame is what people see; whether a
+recipe works in the shown frame is its `--input.exif`.
+The note is looked for in JPEG's APP1 "Exif" segment, PNG's eXIf chunk and WebP's EXIF chunk; XMP is not, as in browsers.
+TIFF pictures are turned by Pillow as it reads them, whatever a recipe says. Anything damaged counts as upright.
+
+Source: CIPA DC-008 (EXIF 2.32), 4.6.4, tag 0x0112; PNG (third edition), 11.3.3.5; RFC 9649 (WebP), 2.7.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from paceline.data.crop import Window
+
+UPRIGHT = 1
+# Orientation -> whether the shown frame's x, and its y, is counted from the other end, and then x and y are swapped, to
+# come to the stored frame.
+TURNS = {
+    1: (False, False, False), 2: (True, False, False), 3: (True, True, False), 4: (False, True, False),
+    5: (False, False, True), 6: (True, False, True), 7: (True, True, True), 8: (False, True, True),
+}  # fmt: skip
+_TRANSPOSES = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+
+_TAG = 0x0112
+# Segments, chunks and tags beyond these numbers are no photo's; a PNG of 178 megapixels in chunks of 8 kB has 65,000.
+_MOST_SEGMENTS, _MOST_CHUNKS, _MOST_TAGS = 1_000, 100_000, 1_000
+
+# Bits of the index's `flags` array.
+ROTATED = 4  # an orientation other than 1
+_SHIFT = 5  # the three highest bits: the orientation less 1; manifests of older versions have zeros there
+
+
+class Source(NamedTuple):
+    """A window's region in the stored frame, pixels, and the orientation that turns it into the shown one."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    orientation: int
+
+
+def orientation_of(data: bytes) -> int:
+    """-> 1 (upright, or not said) to 8, as the camera noted it in an encoded photo."""
+    if data[:2] == b"\xff\xd8":
+        return _tag(_jpeg_exif(data))
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return _tag(_chunk(data, 8, b"eXIf", ">"))
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _tag(_chunk(data, 12, b"EXIF", "<"))
+    return UPRIGHT
+
+
+def lies_on_its_side(orientation: Any) -> Any:
+    """Whether the shown photo's width is the stored one's height: a bool, or an array of them."""
+    return orientation >= 5
+
+
+def source_of(window: Window, orientation: int, height: int, width: int) -> Source:
+    """Where a window's region lies in the stored photo.
+
+    window         of the shown photo
+    height, width  of the shown photo, pixels
+    """
+    if orientation == UPRIGHT:
+        return Source(*window[:4], UPRIGHT)
+    from_right, from_below, swapped = TURNS[orientation]
+    top = height - window.top - window.height if from_below else window.top
+    left = width - window.left - window.width if from_right else window.left
+    if swapped:
+        return Source(left, top, window.width, window.height, orientation)
+    return Source(top, left, window.height, window.width, orientation)
+
+
+def turned(picture: Image.Image, orientation: int) -> Image.Image:
+    """A stored picture, or a region of one, as it is shown; the same object where it is upright."""
+    return picture if orientation == UPRIGHT else picture.transpose(_TRANSPOSES[orientation])
+
+
+def turned_pixels(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """`turned` for an array (h, w, 3) uint8; contiguous where `pixels` is."""
+    return pixels if orientation == UPRIGHT else np.array(turned(Image.fromarray(pixels), orientation))
+
+
+def flags_of(orientation: int) -> int:
+    """Bits of the index's `flags`."""
+    return 0 if orientation == UPRIGHT else ROTATED | (orientation - 1) << _SHIFT
+
+
+def orientations(flags: np.ndarray) -> np.ndarray:
+    """(N,) flags -> (N,) uint8, 1 to 8; 0 where only an older version looked, which noted that the photo is rotated and not how."""
+    found = (flags >> _SHIFT) + 1
+    return np.where((flags & ROTATED != 0) & (found == UPRIGHT), 0, found).astype(np.uint8)
+
+
+def _jpeg_exif(data: bytes) -> bytes:
+    """What stands in the first "Exif" segment before the picture."""
+    at = 2
+    for _ in range(_MOST_SEGMENTS):
+        if data[at : at + 1] != b"\xff" or at + 4 > len(data):
+            return b""
+        kind = data[at + 1]
+        if kind == 0xFF:  # fill byte
+            at += 1
+            continue
+        if kind in (0xD9, 0xDA):  # the picture begins, or ends
+            return b""
+        if kind == 0x01 or 0xD0 <= kind <= 0xD8:  # markers that stand alone
+            at += 2
+            continue
+        length = data[at + 2] << 8 | data[at + 3]
+        if kind == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            return data[at + 10 : at + 2 + length]
+        at += 2 + length
+    return b""
+
+
+def _chunk(data: bytes, at: int, wanted: bytes, order: str) -> bytes:
+    """The content of the first chunk of that name.
+
+    at     of the first chunk
+    order  ">" for PNG (length, name, content, checksum), "<" for RIFF (name, length, content, filled up to an even number)
+    """
+    for _ in range(_MOST_CHUNKS):
+        if at + 8 > len(data):
+            return b""
+        first, second = data[at : at + 4], data[at + 4 : at + 8]
+        name, size = (second, first) if order == ">" else (first, second)
+        length = struct.unpack(order + "I", size)[0]
+        if name == wanted:
+            return data[at + 8 : at + 8 + length].removeprefix(b"Exif\0\0")  # some writers copy JPEG's prefix along
+        at += 12 + length if order == ">" else 8 + length + length % 2
+    return b""
+
+
+def _tag(block: bytes) -> int:
+    """The orientation in EXIF's first directory; a block is a TIFF file without a picture."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
+    if order is None or len(block) < 8:
+        return UPRIGHT
+    start = struct.unpack_from(order + "I", block, 4)[0]
+    if start + 2 > len(block):
+        return UPRIGHT
+    tags = min(struct.unpack_from(order + "H", block, start)[0], _MOST_TAGS)
+    for at in range(start + 2, min(start + 2 + 12 * tags, len(block) - 11), 12):
+        tag, kind, count = struct.unpack_from(order + "HHI", block, at)
+        if tag == _TAG:
+            if count != 1 or kind not in (3, 4):  # SHORT by the standard; some write LONG
+                return UPRIGHT
+            value = struct.unpack_from(order + ("H" if kind == 3 else "I"), block, at + 8)[0]
+            return value if value in TURNS else UPRIGHT
+    return UPRIGHT
