@@ -64,9 +64,9 @@ def test_pictures_are_drawn_upright_and_the_number_of_turned_photos_is_said(fixt
     with Image.open(tmp_path / "out" / "upright.jpg") as wanted, Image.open(tmp_path / "out" / "turned.jpg") as found:
         assert found.size == wanted.size and _corner(found) == _corner(wanted)
     record = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
-    assert {key: record[0][key] for key in record[0] if key not in ("file", "orientation", "detections")} == {
-        key: record[1][key] for key in record[1] if key not in ("file", "orientation", "detections")
-    }
+    assert {
+        key: record[0][key] for key in record[0] if key not in ("file", "picture", "orientation", "detections")
+    } == {key: record[1][key] for key in record[1] if key not in ("file", "picture", "orientation", "detections")}
 
 
 def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, capsys, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, ca
     predictor = load(resnet_run.folder)
     recipe = predictor.trained.recipe
     ignoring = replace(predictor.trained, recipe=replace(recipe, input=replace(recipe.input, exif="ignore")))
-    monkeypatch.setattr("paceline.predict.open_trained", lambda *_, **__: ignoring)
+    monkeypatch.setattr("paceline.trained.open_trained", lambda *_, **__: ignoring)
     assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--out", str(tmp_path / "out")]) == 0
     assert "1 photo carries an EXIF rotation: not turned, because the run was trained so" in capsys.readouterr().out
     with Image.open(tmp_path / "out" / "upright.jpg") as one, Image.open(tmp_path / "out" / "turned.jpg") as other:
