@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.provenance import cpu_name
+from paceline.threads import Thread
 
 ALONE = "import torch"
 RECIPES = {"classification": "resnet50-tiny", "ssd": "ssd-tiny", "maskrcnn": "maskrcnn-tiny"}
@@ -118,16 +119,16 @@ def _commands(workload: str, folder: Path) -> list[Command]:
 def _timed(command: Command) -> float:
     """Seconds from the start of the process to its end, or to its first training step."""
     began = time.perf_counter()
-    process = _start(command, stderr=subprocess.PIPE)
-    ended = _await(command, process)
-    said = process.communicate()[1]
+    with _start(command) as process:
+        ended = _await(command, process)
+        said = process.communicate()[1]
     seconds = (ended or time.perf_counter()) - began
     if command.run is None and process.returncode != command.code:
         raise RuntimeError(f"{' '.join(command.words)}: exit code {process.returncode}. {said[-500:]}")
     return seconds
 
 
-def _start(command: Command, *options: str, stderr: int) -> subprocess.Popen[str]:
+def _start(command: Command, *options: str) -> subprocess.Popen[str]:
     # Beside the package's own folder: installed packages have their bytecode, so this one may write its own.
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     paths = [str(Path(__file__).parents[2]), surroundings.get("PYTHONPATH", "")]
@@ -135,7 +136,7 @@ def _start(command: Command, *options: str, stderr: int) -> subprocess.Popen[str
     if command.run is not None:
         shutil.rmtree(command.run, ignore_errors=True)
     words = [sys.executable, *options, *command.words]
-    return subprocess.Popen(words, env=surroundings, stdout=subprocess.DEVNULL, stderr=stderr, text=True)
+    return subprocess.Popen(words, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _await(command: Command, process: subprocess.Popen[str]) -> float | None:
@@ -155,20 +156,14 @@ def _await(command: Command, process: subprocess.Popen[str]) -> float | None:
 
 def _imports(command: Command) -> dict[str, Any]:
     """What it imports: {"modules": how many, "seconds": in all, "heaviest": [[package, seconds], ...]}."""
-    process = _start(command, "-X", "importtime", stderr=subprocess.PIPE)
     lines: list[str] = []
-    if command.run is None:
-        lines = process.communicate()[1].splitlines()
-    else:
-        # A pipe that nobody reads would fill and hold the command up before its first step.
-        import threading
-
+    with _start(command, "-X", "importtime") as process:
         assert process.stderr is not None
-        reader = threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True)
+        # In a thread: a pipe that nobody reads would fill and hold the command up before its first step.
+        reader = Thread(target=lines.extend, args=(process.stderr,))
         reader.start()
         _await(command, process)
         reader.join()
-        process.wait()
     return heaviest(lines)
 
 

@@ -1,4 +1,4 @@
-"""Where the cache lies."""
+"""Where the cache lies, and what is remembered in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.cache import cache_folder
+from paceline.config.cache import cache_folder, remembered, source_digest
 from paceline.config.errors import UserError
 
 
@@ -39,3 +39,60 @@ def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch):
     monkeypatch.setattr(Path, "expanduser", no_home)
     with pytest.raises(UserError, match="PACELINE_CACHE"):
         cache_folder()
+
+
+# What is remembered ---------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """Works an answer out, and counts how often."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> dict[str, int]:
+        self.times += 1
+        return {"answer": 40 + self.times}
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path) -> Path:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_same_question_is_worked_out_once_and_another_one_anew(cache):
+    work = Counting()
+    assert (
+        remembered("kind", {"a": 1, "b": [2]}, work) == remembered("kind", {"b": [2], "a": 1}, work) == {"answer": 41}
+    )
+    assert remembered("kind", {"a": 1, "b": [3]}, work) == {"answer": 42}
+    assert remembered("other", {"a": 1, "b": [2]}, work) == {"answer": 43}
+    assert len(list(cache.rglob("*.json"))) == 3 and not list(cache.rglob("*.part"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"answer": {"answer": 7}}', b"\xff\xfe"])
+def test_a_damaged_answer_is_worked_out_again_and_replaced(cache, damage):
+    work = Counting()
+    remembered("kind", {}, work)
+    (file,) = cache.rglob("*.json")
+    file.write_bytes(damage)
+    assert remembered("kind", {}, work) == remembered("kind", {}, work) == {"answer": 42}
+
+
+def test_without_a_cache_that_can_be_written_answers_are_worked_out_anew(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / "cache"))
+    work = Counting()
+    assert [remembered("kind", {}, work)["answer"] for _ in range(2)] == [41, 42]
+
+
+def test_a_changed_source_file_is_another_source(monkeypatch, tmp_path):
+    (tmp_path / "config").mkdir()
+    monkeypatch.setattr("paceline.config.cache.__file__", str(tmp_path / "config" / "cache.py"))
+    digests = set()
+    for text in ("x = 1", "x = 2"):
+        (tmp_path / "any.py").write_text(text)
+        digests.add(source_digest.__wrapped__())
+    (tmp_path / "any.py").rename(tmp_path / "other.py")
+    assert len(digests | {source_digest.__wrapped__()}) == 3

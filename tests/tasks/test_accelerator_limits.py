@@ -12,6 +12,7 @@ import pytest
 import torch
 from instance_sets import make_instances
 
+from paceline.batch.batch import Batch
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
@@ -22,8 +23,10 @@ from paceline.recipes import RECIPES
 from paceline.setup import settle_system
 from paceline.systems import h200x8
 from paceline.tasks import MEMORY, network_memory
+from paceline.tasks import memory as memory_module
+from paceline.tasks.classification import build_classifier
 from paceline.tasks.maskrcnn import InstanceSegmentation
-from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit
+from paceline.tasks.memory import COUNTABLE, MemoryEstimate, estimate, images_that_fit
 from paceline.tasks.ssd import Detection
 from paceline.tasks.task import Place
 
@@ -101,6 +104,37 @@ def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     # What the accelerator's estimate looks at besides changes nothing of it.
     assert replace(network_memory(RECIPES[name](), System("cuda")), largest=0) == memory
     assert images_that_fit(MemoryEstimate(0, 1, 0), System("cpu")) == 512
+
+
+@pytest.mark.parametrize("name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
+def test_a_remembered_estimate_is_the_counted_one_and_is_of_that_network_alone(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    recipe, counted = RECIPES[name](), []
+    count = memory_module._count
+    monkeypatch.setattr(memory_module, "_count", lambda *given: counted.append(name) or count(*given))
+    first = network_memory(recipe, System("cpu"))
+    assert network_memory(recipe, System("cpu")) == first and counted == [name]
+    bf16 = network_memory(replace(recipe, ema=0.0), System("cpu", precision="bf16"))
+    assert counted == [name] and bf16.per_image == int(first.per_image / 2) and bf16.fixed < first.fixed
+    more = network_memory(recipe, System("cpu"), classes=50)
+    assert len(counted) == 2 and more.parameters > first.parameters
+    assert network_memory(recipe, System("cuda")).largest > 0 and len(counted) == 3
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "another"))
+    assert network_memory(recipe, System("cpu")) == first and len(counted) == 4
+
+
+def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    recipe = RECIPES["resnet50-tiny"]()
+
+    def batch(images):
+        none = torch.empty(len(images), dtype=torch.int64, device=images.device)
+        return Batch(images, none, none)
+
+    found = [
+        estimate(lambda k=k: build_classifier(recipe, k), (3, 64, 64), recipe, System("cpu"), batch) for k in (3, 9)
+    ]
+    assert found[0].parameters < found[1].parameters and not any(tmp_path.iterdir())
 
 
 def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):

@@ -1,0 +1,65 @@
+"""The machine is asked when it is needed: what is named wrong is refused before, what was given by hand stays."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_runs import command, refused
+
+from paceline.cli import choose
+from paceline.cli.flags import parse_recipe
+from paceline.cli.show import ShowFlags
+from paceline.config.errors import RecipeError
+from paceline.config.system import System
+from paceline.systems import DETECTED, SYSTEMS
+
+FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last=False, loader_threads=5)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """The names that were asked for, each answered with FOUND."""
+    names: list[str] = []
+    for name in DETECTED:
+        monkeypatch.setitem(SYSTEMS, name, lambda name=name: names.append(name) or FOUND)
+    return names
+
+
+def parsed(*words: str):
+    return parse_recipe(["ssd-tiny", *words], ShowFlags(), verb="show")
+
+
+@pytest.mark.parametrize("name", DETECTED)
+def test_the_machine_is_asked_once_and_only_when_its_answer_is_read(asked, name):
+    found = parsed("--system", name)
+    assert asked == [] and found.system_name == name
+    assert found.system == found.system == FOUND and asked == [name]
+
+
+def test_fields_given_by_hand_stand_over_the_machines_answer(asked):
+    found = parsed("--system.memory-gib", "7", "--system.channels-last", "--system.no-score-beside").system
+    assert found == System(
+        "cuda", per_node=4, memory_gib=7.0, precision="fp16", channels_last=True, loader_threads=5, score_beside=False
+    )
+    assert parsed("--system.loader_threads=0").system.loader_threads == 0  # as given, though it is a default
+
+
+def test_whether_a_loss_scale_fits_is_judged_by_the_machines_precision(asked, monkeypatch):
+    assert parsed("--system.loss-scale", "128").system.loss_scale == 128
+    monkeypatch.setitem(SYSTEMS, "auto", System)
+    with pytest.raises(RecipeError, match=r"--system\.loss-scale"):
+        _ = parsed("--system.loss-scale", "128").system
+
+
+def test_numbers_that_no_machine_has_are_refused_before_it_is_asked(asked):
+    with pytest.raises(RecipeError, match=r"--system\.loader-threads"):
+        parsed("--system.loader-threads", "-1")
+    assert asked == []
+
+
+def test_a_named_machine_is_not_asked_at_all(asked, capsys):
+    assert parsed("--system", "h100x8").system == choose.choose_system("h100x8")
+    assert command(capsys, "train", "ssd-tiny", "--help").code == 0
+    refused(command(capsys, "train", "ssd-tiny", "--data", "/nope"), "/nope")
+    assert asked == []
+    assert command(capsys, "train", "ssd-tiny", "--system", "gpu", "--help").code == 0
+    assert asked == ["gpu"]  # whose fields are the defaults that its help shows
