@@ -99,10 +99,11 @@ def _commands(workload: str, folder: Path) -> list[Command]:
     if not data.exists():
         (render_classes if kind == "classes" else render_boxes)(data, train=TRAIN, val=VAL, side=SIDE, processes=1)
     train = ("-m", "paceline", "train", recipe, "--data", str(data))
-    _timed(Command(recipe, (*train, "--out", str(run), "--steps", "1")))
+    whole = (*train, "--out", str(run), "--steps", "1")
+    _timed(Command(recipe, whole))
     photo = next(path for path in sorted(data.rglob("*.jpg")))
     return [
-        Command(f"refusal: {recipe} is finished", (*train, "--out", str(run)), code=2),
+        Command(f"refusal: {recipe} is finished", whole, code=2),
         Command(f"show {recipe}", ("-m", "paceline", "show", recipe)),
         Command(
             f"predict, one photo, {recipe}",
