@@ -10,6 +10,8 @@ from label_formats import link, objects_of, put, read_coco, voc_xml
 from photo_folders import paint
 
 from paceline.config.errors import DataError
+from paceline.prepare.box_folder import BoxRequest, _check_splits, prepare_boxes
+from paceline.prepare.box_sources import BoxSource
 from paceline.prepare.voc import is_voc, read_voc, read_voc_file
 
 ONE = [("cat", (2, 3, 10, 12), 0)]
@@ -209,3 +211,30 @@ def test_no_xml_no_images_no_objects_and_sets_that_lie_are_refused(tmp_path: Pat
         official(tmp_path / "e" / year, {"x": voc_xml("x.jpg", (12, 16), ONE)}, {})
     with pytest.raises(DataError, match=r"several years \(VOC2007, VOC2012\)"):
         read_voc(tmp_path / "e")
+
+
+def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tmp_path: Path) -> None:
+    files = {f"{number}": voc_xml(f"{number}.jpg", (12, 16), ONE) for number in range(3)}
+    root = official(tmp_path / "set", files, {"train": ["0", "1"]})
+    request = BoxRequest("voc")
+    with pytest.raises(DataError, match=r"no validation images") as refusal:
+        prepare_boxes(root, request, out=tmp_path / "out", workers=1)
+    assert "ImageSets/Main/val.txt" in str(refusal.value) and "--val-images" not in str(refusal.value)
+    put(root / "ImageSets" / "Main" / "val.txt", "2\n")
+    assert prepare_boxes(root, request, out=tmp_path / "out", workers=1).splits["val"].images == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "wanted"),
+    [
+        (BoxRequest("yolo"), "data.yaml"),
+        (BoxRequest("coco"), "instances_val2017.json"),
+        (BoxRequest("coco", images="photos", annotations="a.json"), "(--val-images, --val-annotations)"),
+    ],
+)
+def test_so_it_is_for_the_other_forms(tmp_path: Path, request_: BoxRequest, wanted: str) -> None:
+    source = BoxSource("coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
+    with pytest.raises(DataError) as refusal:
+        _check_splits(source, request_, "paceline prepare ...")
+    assert wanted in str(refusal.value) and "--val-fraction 0.2" in str(refusal.value)
+    assert ("--val-images" in str(refusal.value)) == bool(request_.images)
