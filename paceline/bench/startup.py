@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -60,12 +61,14 @@ def measure(
         say(f"making a run of {RECIPES[workload]} to ask")
         commands += _commands(workload, folder)
     seconds: dict[str, list[float]] = {command.name: [] for command in commands}
+    cpu: dict[str, list[float]] = {command.name: [] for command in commands}
     before = os.getloadavg()
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         for command in commands:
-            seconds[command.name].append(_timed(command))
-    alone = seconds[ALONE]
+            wall, used = _timed(command)
+            seconds[command.name].append(wall)
+            cpu[command.name].append(used)
     return {
         "machine": {
             "cpu": cpu_name(),
@@ -81,8 +84,11 @@ def measure(
                 "command": " ".join(command.words),
                 "seconds": seconds[command.name],
                 "median_seconds": statistics.median(seconds[command.name]),
-                "times_import_torch": statistics.median(a / b for a, b in zip(seconds[command.name], alone)),
-                "beyond_import_torch": statistics.median(a - b for a, b in zip(seconds[command.name], alone)),
+                "times_import_torch": _times(seconds[command.name], seconds[ALONE]),
+                "beyond_import_torch": statistics.median(a - b for a, b in zip(seconds[command.name], seconds[ALONE])),
+                "cpu_seconds": cpu[command.name],
+                "median_cpu_seconds": statistics.median(cpu[command.name]),
+                "times_import_torch_cpu": _times(cpu[command.name], cpu[ALONE]),
                 "imports": _imports(command),
             }
             for command in commands
@@ -90,8 +96,12 @@ def measure(
     }
 
 
+def _times(taken: Sequence[float], alone: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(taken, alone))
+
+
 def _commands(workload: str, folder: Path) -> list[Command]:
-    """show, predict, train and a refusal of one workload; its data and a run of one step are made for that."""
+    """A finished run refused, show, predict on one photo and train to the first step; data and a run are made for that."""
     from paceline.prepare.shapes import render_boxes, render_classes
 
     recipe, kind = RECIPES[workload], "classes" if workload == "classification" else "boxes"
@@ -103,22 +113,24 @@ def _commands(workload: str, folder: Path) -> list[Command]:
     _timed(Command(recipe, whole))
     photo = next(path for path in sorted(data.rglob("*.jpg")))
     return [
-        Command(f"refusal: {recipe} is finished", whole, code=2),
+        Command(f"refusal of {recipe}", whole, code=2),
         Command(f"show {recipe}", ("-m", "paceline", "show", recipe)),
         Command(
-            f"predict, one photo, {recipe}",
+            f"predict with {recipe}",
             ("-m", "paceline", "predict", str(run), str(photo), "--out", str(answers), "--checkpoint", "last"),
         ),
         Command(
-            f"train {recipe}, to the first step",
+            f"first step of {recipe}",
             (*train, "--out", str(fresh), "--log-every", "1", "--steps", "50"),
             run=fresh,
         ),
     ]
 
 
-def _timed(command: Command) -> float:
-    """Seconds from the start of the process to its end, or to its first training step."""
+def _timed(command: Command) -> tuple[float, float]:
+    """Seconds from the start of the process to its end, or to its first training step; and its CPU-seconds, which a busy
+    machine changes less."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     with _start(command) as process:
         ended = _await(command, process)
@@ -126,7 +138,8 @@ def _timed(command: Command) -> float:
     seconds = (ended or time.perf_counter()) - began
     if command.run is None and process.returncode != command.code:
         raise RuntimeError(f"{' '.join(command.words)}: exit code {process.returncode}. {said[-500:]}")
-    return seconds
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _start(command: Command, *options: str) -> subprocess.Popen[str]:

@@ -52,7 +52,7 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     console, machine = Console(), facts["machine"]
-    times = Table("command", "s (median)", "x import torch", "s beyond it")
+    times = Table("command", "s (median)", "x import torch", "s beyond it", "CPU-s", "x import torch")
     imports = Table("command", "modules", "heaviest imports, s of their own")
     for name, found in facts["commands"].items():
         times.add_row(
@@ -60,6 +60,8 @@ def _print(facts: dict[str, Any]) -> None:
             f"{found['median_seconds']:.2f}",
             f"{found['times_import_torch']:.2f}",
             f"{found['beyond_import_torch']:+.2f}",
+            f"{found['median_cpu_seconds']:.2f}",
+            f"{found['times_import_torch_cpu']:.2f}",
         )
         heavy = "  ".join(f"{module} {seconds:.2f}" for module, seconds in found["imports"]["heaviest"])
         imports.add_row(name, f"{found['imports']['modules']:,}", heavy)
