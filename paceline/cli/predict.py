@@ -30,9 +30,7 @@ class Flags:
     """What to label."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder
-    photos: Annotated[
-        tuple[Path, ...], tyro.conf.Positional
-    ] = ()  # photos, or folders: with all photos in and below them
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders: all photos below them
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
