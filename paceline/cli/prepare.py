@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = """usage: paceline prepare KIND ...
 
-  folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg
+  folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg; or DIR/CLASS/*.jpg with --val-fraction
   imagenet DIR   the same, checked to be ImageNet-1k: 1000 wnid folders, 1,281,167 and 50,000 photos
   coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017, or --images and --annotations
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
@@ -42,6 +42,9 @@ class FolderFlags:
     out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
     workers: int = 0  # threads that decode; 0 = one a core
     on_unreadable: OnUnreadable = "refuse"  # a file that does not decode: stop, or leave it out and count it
+    val_fraction: float = 0.0  # share of each class that is set apart for validation, where there is no val/
+    val_seed: int = 0  # another seed sets other photos apart
+    val_group: str = ""  # regular expression: photos whose paths match with the same captured text stay together
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class BoxFlags:
     workers: int = 0  # threads that decode; 0 = one a core
     val_fraction: float = 0.0  # share of the images that is set apart for validation, where the set has none
     val_seed: int = 0  # another seed sets other images apart
+    val_group: str = ""  # regular expression: images whose paths match with the same captured text stay together
     on_missing: OnUnreadable = "refuse"  # an image that is not on disk: stop, or leave it out and count it
     on_unreadable: OnUnreadable = "refuse"  # an image that does not decode: stop, or leave it out and count it
     on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know: stop, or keep them
@@ -97,6 +101,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     from paceline.prepare.folder import prepare_folder
+    from paceline.prepare.val_groups import ValSplit
 
     with _progress() as progress:
         manifest = prepare_folder(
@@ -105,11 +110,14 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             expect="imagenet" if kind == "imagenet" else "any",
             workers=flags.workers or None,
             on_unreadable=flags.on_unreadable,
+            val=ValSplit(flags.val_fraction, flags.val_seed, flags.val_group),
             progress=progress,
         )
     for name, split in manifest.splits.items():
         say(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}")
         _print_left_out(split)
+    for note in manifest.notes:
+        say(f"note: {note}")
     say(f"manifest: {manifest.folder / 'manifest.json'}")
     return 0
 
@@ -135,6 +143,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         *files,
         val_fraction=flags.val_fraction,
         val_seed=flags.val_seed,
+        val_group=flags.val_group,
         on_missing=flags.on_missing,
         on_unreadable=flags.on_unreadable,
         on_class_mismatch=flags.on_class_mismatch,

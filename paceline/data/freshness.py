@@ -63,14 +63,21 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
             f"{folder}: {len(found)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
         )
     index = open_split(manifest, name)
-    starts = np.concatenate([[0], np.cumsum(split.per_class)])
-    skipped = _skipped_names(split)
+    # Of a folder that was split into train and val, each split has a part of the names.
+    sharing = [
+        (open_split(manifest, other), found) for other, found in manifest.splits.items() if found.folder == split.folder
+    ]
+    starts = [np.concatenate([[0], np.cumsum(other.per_class)]) for _, other in sharing]
+    skipped = [_skipped_names(other) for _, other in sharing]
     for number, label in enumerate(manifest.classes):
         class_folder = folder / label
         if everything or os.stat(class_folder).st_mtime_ns != split.directory_mtimes[number]:
-            reason = _check_names(
-                index, class_folder, range(starts[number], starts[number + 1]), skipped.get(label, set())
-            )
+            expected = set().union(*(left_out.get(label, ()) for left_out in skipped))
+            for (part, _), first in zip(sharing, starts):
+                expected.update(
+                    os.path.basename(part.relative_name(i)) for i in range(first[number], first[number + 1])
+                )
+            reason = _check_names(class_folder, expected)
             if reason is not None:
                 return reason
     return _check_sizes(index, everything) or _check_skipped(manifest.root_path, split)
@@ -174,8 +181,7 @@ def annotation_digest(root: Path, files: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _check_names(index: Index, folder: Path, records: range, skipped: set[bytes]) -> str | None:
-    expected = {os.path.basename(index.relative_name(i)) for i in records} | skipped
+def _check_names(folder: Path, expected: set[bytes]) -> str | None:
     found = set(list_folder(folder).images)
     for names, what in ((expected - found, "is gone"), (found - expected, "is new")):
         if names:

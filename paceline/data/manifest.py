@@ -37,7 +37,8 @@ MOST_BYTES = 1 << 30
 
 Expect = Literal["any", "imagenet"]
 Kind = Literal["class-folder", "boxes"]
-BOX_FIELDS = ("category_ids", "request", "notes")
+# Of class folders written only where there is something to say, so that older manifests stay what they are.
+OPTIONAL_FIELDS = ("request", "notes")
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,11 @@ class Manifest:
     splits: dict[str, Split]
     made_by: str  # versions that decoded every file
     folder: Path = field(compare=False)
+    # What prepare was asked for, to do it again; of class folders, how a validation split was set apart, or None.
+    request: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()  # what was noticed, for people
     # Kind "boxes":
     category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
-    request: dict[str, Any] | None = None  # what prepare was asked for, to do it again
-    notes: tuple[str, ...] = ()  # what was noticed, for people
     # Not part of the file either: class -> its number in the run that is scored on this data, 0.. (-1: has no objects).
     relabel: tuple[int, ...] | None = None
 
@@ -144,8 +146,10 @@ class Manifest:
         record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
         del record["folder"], record["relabel"]
         if self.kind == "class-folder":
-            for name in BOX_FIELDS:
-                del record[name]
+            del record["category_ids"]
+            for name in OPTIONAL_FIELDS:
+                if not record[name]:
+                    del record[name]
             for split in record["splits"].values():
                 del split["boxes"]
         path = self.folder / FILE_NAME
@@ -223,10 +227,16 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def prepare_command(root: Path, expect: Expect = "any") -> str:
-    """The command that prepares `root`, to be pasted."""
+def prepare_command(
+    root: Path, expect: Expect = "any", request: Mapping[str, Any] | None = None, out: Path | None = None
+) -> str:
+    """The command that prepares the class folders `root`, to be pasted.
+
+    request  how a validation split is set apart (prepare/val_groups.py ValSplit)
+    """
     verb = "imagenet" if expect == "imagenet" else "folder"
-    return f"paceline prepare {verb} --data {shlex.quote(str(root))}"
+    words = [f"paceline prepare {verb} --data {shlex.quote(str(root))}", *_flags(request or {})]
+    return " ".join([*words, *(["--out", shlex.quote(str(out))] if out is not None else [])])
 
 
 def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None) -> str:
@@ -234,20 +244,23 @@ def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None)
     words = ["paceline prepare", request["layout"]]
     if not request["images"]:
         words += ["--data", shlex.quote(str(root))]
-    for name, value in request.items():
-        if name != "layout" and value not in ("", 0, "refuse"):  # the defaults
-            words += [f"--{name.replace('_', '-')}", shlex.quote(str(value))]
+    words += _flags({name: value for name, value in request.items() if name != "layout"})
     return " ".join([*words, *(["--out", shlex.quote(str(out))] if out is not None else [])])
+
+
+def _flags(request: Mapping[str, Any]) -> list[str]:
+    """The flags that differ from their defaults."""
+    named = [(name, value) for name, value in request.items() if value not in ("", 0, "refuse")]
+    return [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in named]
 
 
 def prepare_again(manifest: Manifest) -> str:
     """The command that made `manifest`, to be pasted."""
     root = manifest.root_path
-    if manifest.request is None:
-        return prepare_command(root, manifest.expect)
-    return box_command(
-        root, manifest.request, None if manifest.folder in (root, cache_place(root)) else manifest.folder
-    )
+    out = None if manifest.folder in (root, cache_place(root)) else manifest.folder
+    if manifest.kind == "class-folder":
+        return prepare_command(root, manifest.expect, manifest.request, out if manifest.request else None)
+    return box_command(root, manifest.request or {}, out)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -35,9 +35,11 @@ from paceline.prepare.box_splits import (
     leave_out,
 )
 from paceline.prepare.class_names import first_twice
+from paceline.prepare.class_splits import UNREADABLE_LIST
 from paceline.prepare.exif_reading import notes_on_rotation, reading_of
-from paceline.prepare.folder import UNREADABLE_LIST, choose_place, known_facts, previous_manifest
+from paceline.prepare.folder import choose_place, known_facts, previous_manifest
 from paceline.prepare.listing import some
+from paceline.prepare.val_groups import ValSplit
 from paceline.prepare.val_split import split_off
 
 
@@ -52,6 +54,7 @@ class BoxRequest:
     val_annotations: str = ""
     val_fraction: float = 0.0  # share of the training images that becomes val, where the source has none
     val_seed: int = 0
+    val_group: str = ""  # photos whose paths match with the same captured text stay together
     on_missing: Literal["refuse", "skip"] = "refuse"
     on_unreadable: Literal["refuse", "skip"] = "refuse"
     on_class_mismatch: Literal["refuse", "warn"] = "refuse"
@@ -124,7 +127,7 @@ def ensure_boxes_prepared(
                 raise  # a folder that prepare wrote to; only its manifest knew where the images are
             why = str(error)
             continue
-        if manifest.request is None:
+        if manifest.kind != "boxes":
             why = "its manifest is one of class folders, not of boxes"
             continue
         if "train" not in manifest.splits:
@@ -210,6 +213,10 @@ def _check_splits(source: BoxSource, request: BoxRequest, command: str) -> None:
         )
     if "val" in source.splits and request.val_fraction:
         raise DataError(f"{source.root}: it has validation images of its own; leave --val-fraction out.")
+    if request.val_group and not request.val_fraction:
+        raise DataError(
+            "--val-group without --val-fraction: it groups photos for a validation split that is set apart."
+        )
 
 
 def _where_val(request: BoxRequest) -> str:
@@ -288,9 +295,10 @@ def _write(
         usable[key], left_out[key] = leave_out(source.root, found, files)
     if request.val_fraction:
         digests = files.found.digests[files.rows(source.root, usable["train"])]
-        usable["train"], usable["val"] = split_off(
-            usable["train"], request.val_fraction, request.val_seed, digests=digests
-        )
+        split = ValSplit(request.val_fraction, request.val_seed, request.val_group)
+        usable["train"], usable["val"], alone = split_off(usable["train"], split, digests=digests)
+        if alone:
+            notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
     category_ids, classes = class_table(names)
     unlisted = count_unlisted(source)
     of_files = {key: (kept, files.rows(source.root, kept)) for key, kept in usable.items()}

@@ -25,8 +25,8 @@ from paceline.prepare import journal, verify
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.box_arrays import box_arrays
 from paceline.prepare.box_sources import BoxSource
+from paceline.prepare.class_splits import NAMED_IN_ERROR, why_unreadable
 from paceline.prepare.exif_reading import Reading, check_sizes, frame_sizes
-from paceline.prepare.folder import NAMED_IN_ERROR, why_unreadable
 from paceline.prepare.inspection import Inspection, inspect_files
 from paceline.prepare.val_split import select
 

@@ -1,45 +1,54 @@
 """Class folders -> manifest.json and index: every file is decoded once, in parallel.
 
     ROOT/{train,val}/CLASS/*.jpg   ->   PLACE/manifest.json, PLACE/index/<hash>/*.npy
-PLACE is `out`, else ROOT where that may be written to, else a folder in the cache. The manifest is written last, so it
-is there only when all is done. Until then PLACE/prepare.journal holds what was verified, for the next attempt.
+PLACE is `out`, else ROOT where that may be written to and is no folder of classes itself, else a folder in the cache. The
+manifest is written last, so it is there only when all is done. Until then PLACE/prepare.journal holds what was verified,
+for the next attempt.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import PIL
 
 from paceline.config.errors import DataError
 from paceline.data.freshness import check_fresh
-from paceline.data.index import delete_old_indexes, describe, index_damage, open_split, whole_files, write_index
+from paceline.data.index import delete_old_indexes, index_damage, open_split, write_index
 from paceline.data.manifest import (
     FILE_NAME,
     Expect,
     Manifest,
-    Split,
-    Unreadable,
     cache_place,
     is_ours,
     manifest_places,
     prepare_command,
 )
-from paceline.data.orientation import ROTATED
 from paceline.prepare import journal, verify
 from paceline.prepare.class_names import names_changed, read_class_names
+from paceline.prepare.class_splits import (
+    UNREADABLE_LIST,
+    describe_class_split,
+    readable,
+    relative_names,
+    set_apart,
+    why_unreadable,
+)
 from paceline.prepare.imagenet import check_flat_val, check_imagenet, official_wnids
-from paceline.prepare.inspection import Inspection, inspect_files
-from paceline.prepare.listing import TRAIN_FOLDER, Listing, SplitListing, check_classes, list_class_folders
-
-# An error names so many unreadable files itself; more are in a file beside the journal.
-NAMED_IN_ERROR = 5
-UNREADABLE_LIST = "unreadable.txt"
+from paceline.prepare.inspection import inspect_files
+from paceline.prepare.listing import (
+    TRAIN_FOLDER,
+    Listing,
+    check_classes,
+    list_class_folders,
+    list_unsplit,
+)
+from paceline.prepare.val_groups import ValSplit, check_fraction
 
 
 def prepare_folder(
@@ -49,27 +58,29 @@ def prepare_folder(
     expect: Expect = "any",
     workers: int | None = None,
     on_unreadable: Literal["refuse", "skip"] = "refuse",
+    val: ValSplit | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """Verify every image under `root` and write its manifest and index; the returned manifest's `folder` says where.
 
     expect         "imagenet" also checks for ImageNet-1k's very classes and counts
     workers        threads; None: one for each usable core
+    val            how a validation split is set apart, where ROOT has train/CLASS or CLASS folders alone
     on_unreadable  "skip" leaves files that cannot be decoded out, and lists them in the manifest
     progress       called with (files done, files in all)
     Files that an earlier prepare verified, finished or killed, are not decoded again while size and time are the same.
     Raises DataError for every flaw of layout or file; then no manifest is written.
     """
-    root = Path(os.path.realpath(root))
-    listing = _list(root, expect)
-    place = choose_place(root, out)
+    root, val = Path(os.path.realpath(root)), val or ValSplit()
+    listing = _list(root, expect, val)
+    place = choose_place(root, out, of_classes=listing.splits["train"].folder == root)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return _prepare(listing, place, expect, workers, on_unreadable, progress)
+        return _prepare(listing, place, expect, workers, on_unreadable, val, progress)
     except OSError as error:
         raise DataError(
             f"{place}: the index cannot be written here ({error.strerror or error}). "
-            f"Choose another folder:  {prepare_command(root, expect)} --out DIR"
+            f"Choose another folder:  {prepare_command(root, expect, _request(val))} --out DIR"
         ) from None
 
 
@@ -82,7 +93,7 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
     `root` itself is never written to. Raises DataError as `prepare_folder` does.
     """
     why = "no manifest yet"
-    source = Path(os.path.realpath(root))
+    source, val = Path(os.path.realpath(root)), ValSplit()
     places = manifest_places(root)
     for path in places:
         try:
@@ -101,16 +112,17 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
         if stale is None:
             return path.parent
         why, source = f"its manifest is out of date: {stale}", manifest.root_path
+        val = _val_of(manifest)
         # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
         places.extend(other for other in manifest_places(source) if other not in places)
-    listing = _list(source, "any")
+    listing = _list(source, "any", val)
     if listing.images > small:
         looks_official = len(set(official_wnids()) & set(listing.splits["train"].classes)) > 900
-        command = prepare_command(source, "imagenet" if looks_official else "any")
+        command = prepare_command(source, "imagenet" if looks_official else "any", _request(val))
         raise DataError(f"{source}: {listing.images:,} images, {why}. Verify them once, before training:\n  {command}")
     place = cache_place(source)
     say(f"{source}: {why}; verifying its {listing.images:,} images once (kept in {place})")
-    return prepare_folder(source, out=place).folder
+    return prepare_folder(source, out=place, val=val).folder
 
 
 def _refuse_without_train(manifest: Manifest) -> None:
@@ -122,7 +134,7 @@ def prepare_listing(listing: Listing, place: Path) -> Manifest:
     """Verify the files of a listing and write manifest and index to `place`. Raises DataError as `prepare_folder` does."""
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return _prepare(listing, place, "any", None, "refuse", None)
+        return _prepare(listing, place, "any", None, "refuse", ValSplit(), None)
     except OSError as error:
         raise DataError(
             f"{place}: the index cannot be written here ({error.strerror or error}). "
@@ -130,7 +142,35 @@ def prepare_listing(listing: Listing, place: Path) -> Manifest:
         ) from None
 
 
-def _list(root: Path, expect: Expect) -> Listing:
+def _val_of(manifest: Manifest) -> ValSplit:
+    """Raises DataError where it was written by a version with other flags."""
+    try:
+        return ValSplit(**(manifest.request or {}))
+    except TypeError:
+        raise DataError(
+            f"{manifest.folder}: prepared by another version of paceline. Delete its manifest.json and prepare it again."
+        ) from None
+
+
+def _request(val: ValSplit) -> dict[str, Any] | None:
+    return asdict(val) if val.val_fraction else None
+
+
+def _list(root: Path, expect: Expect, val: ValSplit) -> Listing:
+    if val.val_fraction:
+        check_fraction(val.val_fraction)
+        if expect == "imagenet":
+            raise DataError(
+                f"{root}: ImageNet brings 50,000 validation photos; leave --val-fraction out, or take the photos as class "
+                f"folders of any kind:\n  {prepare_command(root, 'any', _request(val))}"
+            )
+        listing = list_unsplit(root)
+        check_classes(listing)
+        return listing
+    if val.val_group:
+        raise DataError(
+            "--val-group without --val-fraction: it groups photos for a validation split that is set apart."
+        )
     check_flat_val(root)
     listing = list_class_folders(root)
     if expect == "imagenet":
@@ -139,11 +179,18 @@ def _list(root: Path, expect: Expect) -> Listing:
     return listing
 
 
-def choose_place(root: Path, out: Path | None) -> Path:
-    """Where the manifest of `root` goes. Raises DataError where another tool's manifest.json lies there."""
+def choose_place(root: Path, out: Path | None, *, of_classes: bool = False) -> Path:
+    """Where the manifest of `root` goes.
+
+    of_classes  each folder in `root` is a class, so nothing may be added to it
+    Raises DataError where another tool's manifest.json lies there.
+    """
     # Mode bits too: root may write anywhere, and should not where the owner took the right from everyone.
     writable = root.stat().st_mode & 0o222 and os.access(root, os.W_OK | os.X_OK)
-    place = Path(os.path.realpath(out)) if out is not None else root if writable else cache_place(root)
+    free = writable and not of_classes
+    place = Path(os.path.realpath(out)) if out is not None else root if free else cache_place(root)
+    if of_classes and place.is_relative_to(root):
+        raise DataError(f"--out {out}: each folder in {root} is a class. Choose a folder outside of it.")
     manifest = place / FILE_NAME
     if manifest.exists() and not is_ours(manifest):
         raise DataError(
@@ -158,9 +205,10 @@ def _prepare(
     expect: Expect,
     workers: int | None,
     on_unreadable: Literal["refuse", "skip"],
+    val: ValSplit,
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
-    names = [name for split in listing.splits.values() for name in _relative_names(listing.root, split)]
+    names = [name for split in listing.splits.values() for name in relative_names(listing.root, split)]
     previous = previous_manifest(place, listing.root)
     found = inspect_files(
         listing.root,
@@ -171,12 +219,22 @@ def _prepare(
         progress=progress,
     )
     if found.reasons and on_unreadable == "refuse":
-        raise DataError(
-            why_unreadable(listing.root, names, found.reasons, place, prepare_command(listing.root, expect))
-        )
-    splits, arrays, first = {}, {}, 0
+        command = prepare_command(listing.root, expect, _request(val))
+        raise DataError(why_unreadable(listing.root, names, found.reasons, place, command))
+    splits, arrays, notes, first = {}, {}, [], 0
     for key, split in listing.splits.items():
-        splits[key], arrays[key] = _split(listing.root, split, names, found, range(first, first + split.images))
+        records = range(first, first + split.images)
+        rows, labels = readable(split, found, records)
+        parts = {key: np.ones(len(rows), bool)}
+        if val.val_fraction:
+            photos = [names[i] for i in rows]
+            in_val, notes = set_apart(photos, labels, found.digests[rows], val, listing.root, split)
+            parts = {"train": ~in_val, "val": in_val}
+        for part, chosen in parts.items():
+            left_out = [i for i in records if i in found.reasons] if part == key else []
+            splits[part], arrays[part] = describe_class_split(
+                listing.root, split, names, found, rows[chosen], labels[chosen], left_out
+            )
         first += split.images
     classes = tuple(next(iter(listing.splits.values())).classes)
     manifest = Manifest(
@@ -189,19 +247,14 @@ def _prepare(
         splits=splits,
         made_by=f"Pillow {PIL.__version__}",
         folder=place,
+        request=_request(val),
+        notes=tuple(notes),
     )
     manifest.save()
     delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))
     for left_over in (journal.FILE_NAME, UNREADABLE_LIST):
         (place / left_over).unlink(missing_ok=True)
     return manifest
-
-
-def _relative_names(root: Path, split: SplitListing) -> Iterator[bytes]:
-    for label, names in zip(split.classes, split.names):
-        folder = os.fsencode(os.path.join(split.folder.name, label))
-        for name in names:
-            yield folder + b"/" + name
 
 
 def previous_manifest(place: Path, root: Path) -> Manifest | None:
@@ -234,69 +287,3 @@ def known_facts(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
         )
         for i, row in enumerate(zip(*(column.tolist() for column in columns))):
             yield index.relative_name(i), verify.Facts(*row)
-
-
-def _split(
-    root: Path, split: SplitListing, names: list[bytes], found: Inspection, records: range
-) -> tuple[Split, dict[str, np.ndarray]]:
-    """One split's numbers and arrays, from rows `records` of `names` and `found`, less the unreadable ones."""
-    bad = [i for i in records if i in found.reasons]
-    good = np.setdiff1d(np.arange(records.start, records.stop), bad)
-    labels = np.repeat(np.arange(len(split.classes)), [len(group) for group in split.names])[good - records.start]
-    per_class = np.bincount(labels, minlength=len(split.classes)).tolist()
-    if 0 in per_class:
-        raise DataError(
-            f"{split.folder / split.classes[per_class.index(0)]}: none of its images can be decoded. Replace them."
-        )
-    flags = found.flags[good]
-    arrays = whole_files(
-        [names[i] for i in good],
-        lengths=found.sizes[good],
-        labels=labels,
-        heights=found.heights[good],
-        widths=found.widths[good],
-        extra={"flags": flags, "digests": found.digests[good], "mtimes": found.mtimes[good]},
-    )
-    digest = hashlib.sha256()
-    for i, size, bytes_digest in zip(good, found.sizes[good].tolist(), found.digests[good].tolist()):
-        digest.update(b"%b\0%d\0%016x\n" % (names[i], size, bytes_digest))
-
-    def count(bit: int) -> int:
-        return int(np.count_nonzero(flags & bit))
-
-    numbers = Split(
-        folder=split.folder.name,
-        images=len(good),
-        bytes=int(found.sizes[good].sum()),
-        per_class=tuple(per_class),
-        content_hash=digest.hexdigest(),
-        unreadable=tuple(Unreadable(os.fsdecode(names[i]), int(found.sizes[i]), found.reasons[i]) for i in bad),
-        rotated=count(ROTATED),
-        greyscale=count(verify.GREYSCALE),
-        cmyk=count(verify.CMYK),
-        not_jpeg=count(verify.NOT_JPEG),
-        misnamed=count(verify.MISNAMED),
-        ignored=split.ignored,
-        directory_mtimes=tuple(split.mtimes),
-        arrays=describe(arrays),
-    )
-    return numbers, arrays
-
-
-def why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], place: Path, command: str) -> str:
-    """The message for files that cannot be decoded; a long list of them goes to a file in `place`."""
-    lines = [f"{os.path.join(root, os.fsdecode(names[i]))}: {reasons[i]}" for i in sorted(reasons)]
-    others = lines[1:NAMED_IN_ERROR]
-    text = lines[0]
-    if others:
-        listed = ""
-        if len(lines) > NAMED_IN_ERROR:
-            (place / UNREADABLE_LIST).unlink(missing_ok=True)  # a link of this name would lead elsewhere
-            (place / UNREADABLE_LIST).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
-            listed = f"; all are listed in {place / UNREADABLE_LIST}"
-        text += f"\nUnusable too, {len(lines) - 1:,} in number: {'; '.join(others)}{listed}."
-    return (
-        f"{text}\n"
-        "Replace or delete what is named and start again (what was verified is remembered), or leave it out:\n"
-        f"  {command} --on-unreadable skip"
-    )

@@ -2,19 +2,20 @@
 
     ROOT/train/CLASS/*.jpg
     ROOT/val/CLASS/*.jpg        (or valid/, or validation/)
+or, where a validation split is to be set apart (`--val-fraction`), ROOT/train/CLASS/*.jpg or ROOT/CLASS/*.jpg alone.
 A class is a folder; its label is its position in the sorted list of folders, as in torchvision's ImageFolder.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
 from paceline.data.class_folder import list_folder
+from paceline.data.manifest import prepare_command
 
 TRAIN_FOLDER = "train"
 VAL_FOLDERS = ("val", "valid", "validation")
@@ -42,11 +43,26 @@ class Listing:
     """Both splits of one root."""
 
     root: Path
-    splits: dict[str, SplitListing]  # "train" and "val"; "val" alone where it is only scored on
+    splits: dict[str, SplitListing]  # "train" and "val"; one alone where val is set apart from train, or only scored on
 
     @property
     def images(self) -> int:
         return sum(split.images for split in self.splits.values())
+
+
+def list_unsplit(root: Path) -> Listing:
+    """List ROOT/train, or ROOT itself where there is no train/: all photos are the split "train". Opens no file.
+
+    Raises DataError as list_class_folders does, and where there is a validation split already.
+    """
+    top = list_folder(root)
+    folders = [os.fsdecode(name) for name in top.folders]
+    val = [name for name in VAL_FOLDERS if name in folders]
+    if TRAIN_FOLDER in folders and val:
+        raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
+    if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
+        raise DataError(_why_no_train(root, folders, top.images))
+    return Listing(root, {"train": _list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
 
 
 def list_class_folders(root: Path) -> Listing:
@@ -71,7 +87,8 @@ def list_class_folders(root: Path) -> Listing:
 
 def check_classes(listing: Listing) -> None:
     """Raises DataError where train has fewer than two classes, or val's classes are not train's (both sides named)."""
-    train, val = listing.splits["train"], listing.splits["val"]
+    train = listing.splits["train"]
+    val = listing.splits.get("val", train)
     if len(train.classes) < 2:
         raise DataError(
             f"{train.folder}: only one class ({train.classes[0]}); a classifier needs two or more. "
@@ -136,17 +153,30 @@ def _why_no_train(root: Path, folders: list[str], images: list[bytes]) -> str:
             return f"{root}: no train/ in it, but there is one in {root / name}. Use  --data {root / name}"
     if root.name in (TRAIN_FOLDER, *VAL_FOLDERS) and (root.parent / TRAIN_FOLDER).is_dir():
         return f"{root}: this is one split of a data set. Use the folder above:  --data {root.parent}"
+    if _has_classes(root, folders):
+        return (
+            f"{root}: no train/ and no val/ in it, but folders with photos ({some(folders)}). If these are the classes, set a "
+            f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root)}"
+        )
     return f"{root}: no train/ in it, only {some(folders)}. {LAYOUT}"
 
 
-def _why_no_val(root: Path) -> str:
-    # Every tenth image of each class, beginning with the first, moves to val/.
-    command = (
-        f"cd {shlex.quote(str(root))} && for c in train/*/; do "
-        'mkdir -p "val/${c#train/}"; ls "$c" | awk \'NR%10==1\' | '
-        'while IFS= read -r f; do mv "$c$f" "val/${c#train/}"; done; done'
-    )
+def _has_classes(root: Path, folders: list[str]) -> bool:
+    """Whether the first folders hold photos themselves, and are no splits."""
+    first = folders[:3]
     return (
-        f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a tenth of each class apart:\n"
-        f"  {command}"
+        len(folders) > 1
+        and not set(folders) & {*VAL_FOLDERS, "test"}
+        and all(list_folder(root / name).images for name in first)
     )
+
+
+def _why_no_val(root: Path) -> str:
+    return (
+        f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a fifth of each class apart; no photo "
+        f"is moved or copied:\n  {_split_command(root)}"
+    )
+
+
+def _split_command(root: Path) -> str:
+    return f"{prepare_command(root)} --val-fraction 0.2"

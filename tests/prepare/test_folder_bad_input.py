@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from photo_folders import make_photos, paint, silent
 
+from paceline.cli.main import main
 from paceline.config.errors import DataError
-from paceline.data.manifest import find_manifest
+from paceline.data.manifest import Manifest, find_manifest
 from paceline.prepare.folder import ensure_prepared, prepare_folder
 
 
@@ -67,6 +69,13 @@ def no_val(root: Path) -> None:
     (root / "val").rename(root / "test")
 
 
+def classes_alone(root: Path) -> None:
+    for name in ("cat", "dog"):
+        (root / "train" / name).rename(root / name)
+    for split in ("train", "val"):
+        shutil.rmtree(root / split)
+
+
 def two_vals(root: Path) -> None:
     paint(root / "valid" / "cat" / "0.jpg")
 
@@ -103,7 +112,14 @@ LAYOUTS = [
     (one_level_up, "no train/ in it, but there is one in .*inner.*--data .*photos/inner"),
     (a_split_itself, r"one split of a data set\. Use the folder above:  --data .*other"),
     (no_split_folders, "no train/ in it, only cats, dogs. Wanted"),
-    (no_val, r"no val/ .* so nothing to measure on\. To set a tenth of each class apart:\n  cd "),
+    (
+        no_val,
+        r"no val/ .* so nothing to measure on\. To set a fifth .*\n  paceline prepare folder .*photos --val-fraction 0\.2$",
+    ),
+    (
+        classes_alone,
+        r"no train/ and no val/ in it, but .*\(cat, dog\).*\n  paceline prepare folder --data .* --val-fraction 0\.2$",
+    ),
     (two_vals, "both val/ and valid/ are there"),
     (one_class, r"train: only one class \(cat\)"),
     (other_val_classes, r"classes of val/ are not those of train/\. Only in train/: dog\. Only in val/: cow\."),
@@ -135,14 +151,15 @@ def test_a_folder_that_may_not_be_read_is_named(photos, monkeypatch):
         prepare_folder(photos)
 
 
-def test_the_command_in_the_error_makes_a_val(photos):
-    no_val(photos)
-    for i in range(11):
-        paint(photos / "train" / "dog" / f"more {i}.jpg")
+@pytest.mark.parametrize("spoil", [no_val, classes_alone])
+def test_the_command_in_the_error_makes_a_val(photos, spoil, capsys):
+    spoil(photos)
     with pytest.raises(DataError) as error:
         prepare_folder(photos)
-    subprocess.run(["sh", "-c", str(error.value).splitlines()[-1]], check=True)
-    assert [split.per_class for split in prepare_folder(photos).splits.values()] == [(2, 12), (1, 2)]
+    assert main(shlex.split(str(error.value).splitlines()[-1])[1:]) == 0
+    assert "train: 4 photos in 2 classes" in capsys.readouterr().out
+    manifest = Manifest.load(ensure_prepared(photos, say=pytest.fail))
+    assert [split.per_class for split in manifest.splits.values()] == [(2, 2), (1, 1)]
 
 
 def truncated(path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.config.errors import DataError
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.photo_labels import PhotoLabels, as_annotations
+from paceline.prepare.val_groups import ValSplit
 from paceline.prepare.val_split import select, split_off
 
 
@@ -51,7 +52,7 @@ NAMES = st.lists(
 @given(NAMES, st.floats(0.01, 0.99), st.integers(0, 9))
 def test_both_sides_have_images_and_together_they_are_the_whole(names: list[str], fraction: float, seed: int) -> None:
     whole = make(names)
-    train, val = split_off(whole, fraction, seed)
+    train, val, _ = split_off(whole, ValSplit(fraction, seed))
     assert train.file_names and val.file_names
     assert {**facts(train), **facts(val)} == facts(whole)
     assert sorted(train.file_names + val.file_names) == sorted(names)
@@ -60,18 +61,18 @@ def test_both_sides_have_images_and_together_they_are_the_whole(names: list[str]
 
 def test_an_image_stays_on_its_side_whatever_else_is_there() -> None:
     names = [f"photos/{i:05}.jpg" for i in range(400)]
-    _, val = split_off(make(names), 0.25, 7)
-    _, val_of_half = split_off(make(names[::-2]), 0.25, 7)
+    _, val, _ = split_off(make(names), ValSplit(0.25, 7))
+    _, val_of_half, _ = split_off(make(names[::-2]), ValSplit(0.25, 7))
     assert set(val_of_half.file_names) == set(val.file_names) & set(names[::-2])
-    _, larger = split_off(make(names), 0.4, 7)
+    _, larger, _ = split_off(make(names), ValSplit(0.4, 7))
     assert set(val.file_names) < set(larger.file_names)
     assert {"photos/00001.jpg", "photos/00004.jpg"} & set(val.file_names) == {"photos/00001.jpg"}  # never changes
 
 
 def test_the_share_is_about_what_was_asked_and_another_seed_gives_another_split() -> None:
     whole = make([f"{i}.jpg" for i in range(2000)])
-    _, one = split_off(whole, 0.2, 0)
-    _, two = split_off(whole, 0.2, 1)
+    _, one, _ = split_off(whole, ValSplit(0.2, 0))
+    _, two, _ = split_off(whole, ValSplit(0.2, 1))
     for val in (one, two):
         assert abs(len(val.file_names) - 400) < 5 * np.sqrt(2000 * 0.2 * 0.8)
     assert set(one.file_names) != set(two.file_names)
@@ -79,7 +80,7 @@ def test_the_share_is_about_what_was_asked_and_another_seed_gives_another_split(
 
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
 def test_a_side_that_would_be_empty_gets_one_image(fraction: float) -> None:
-    train, val = split_off(make(["a", "b", "c"]), fraction)
+    train, val, _ = split_off(make(["a", "b", "c"]), ValSplit(fraction))
     assert sorted((len(train.file_names), len(val.file_names))) == [1, 2]
     assert len(val.file_names) == (1 if fraction < 0.5 else 2)
 
@@ -88,7 +89,7 @@ def test_a_side_that_would_be_empty_gets_one_image(fraction: float) -> None:
 def test_equal_images_share_a_side(seed: int) -> None:
     names = [f"{i}.jpg" for i in range(40)]
     digests = np.arange(40, dtype=np.uint64) % 8
-    train, val = split_off(make(names), 0.5, seed, digests=digests)
+    train, val, _ = split_off(make(names), ValSplit(0.5, seed), digests=digests)
     side = {name: 0 for name in train.file_names} | {name: 1 for name in val.file_names}
     for digest in range(8):
         assert len({side[name] for name, own in zip(names, digests) if own == digest}) == 1
@@ -97,12 +98,12 @@ def test_equal_images_share_a_side(seed: int) -> None:
 def test_what_cannot_be_split_is_refused() -> None:
     for fraction in (0.0, 1.0, -0.1, 1.5, float("nan")):
         with pytest.raises(DataError, match="--val-fraction"):
-            split_off(make(["a", "b"]), fraction)
+            split_off(make(["a", "b"]), ValSplit(fraction))
     for names in ([], ["a"]):
         with pytest.raises(DataError, match=r"source: . images, of which a validation split cannot be made"):
-            split_off(make(names), 0.2)
+            split_off(make(names), ValSplit(0.2))
     with pytest.raises(DataError, match="two different"):
-        split_off(make(["a", "b"]), 0.2, digests=np.zeros(2, np.uint64))
+        split_off(make(["a", "b"]), ValSplit(0.2), digests=np.zeros(2, np.uint64))
 
 
 def test_selecting_nothing_or_everything() -> None:
