@@ -62,7 +62,7 @@ def list_unsplit(root: Path) -> Listing:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
     if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
         raise DataError(_why_no_train(root, folders, top.images))
-    return Listing(root, {"train": _list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
+    return Listing(root, {"train": list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
 
 
 def list_class_folders(root: Path) -> Listing:
