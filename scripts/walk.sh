@@ -37,7 +37,7 @@ says() { grep -qF -- "$2" "$1" || { echo "walk: $1 does not say: $2" >&2; exit 1
 until_event() {
     until [ -e run/events.jsonl ] && [ "$(grep -cF "\"event\": \"$1\"" run/events.jsonl)" -ge "$2" ]; do
         kill -0 "$training" 2>/dev/null || { echo "walk: training ended before its event '$1' number $2" >&2; exit 1; }
-        sleep 0.2
+        sleep 0.1
     done
 }
 
