@@ -37,7 +37,7 @@ class Console:
     """Shows a run of `total_steps` optimiser steps on `out`; closed by its context.
 
     target    the quality target in words, such as "top1 72 %"; "" when there is none
-    quiet     only what `tell` and `end` are given is printed
+    quiet     only what `tell` is given is printed
     terminal  live line and colour (True), plain lines (False), or what `out` is (None)
     """
 

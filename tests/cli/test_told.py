@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_runs import train, without_report
+from tiny_runs import TINY, command, train, without_report
 
 import paceline
 from paceline.cli import flags
+from paceline.cli.main import main
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
@@ -46,12 +49,31 @@ def test_json_prints_the_events_on_stdout_and_all_else_on_stderr(photos, tmp_pat
 
 
 def test_how_it_prints_is_no_part_of_what_a_run_repeats(photos, tmp_path, capsys, monkeypatch):
-    from tiny_runs import command
-
     without_report(monkeypatch)
     assert train(capsys, photos, tmp_path / "run", "--json", "--quiet").code == 0
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "again")
     assert said.code == 0 and "saved step-" in said.out and "{" not in said.out, said
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_run_shows_what_goes_on_and_draws_nothing_below_its_end(photos, tmp_path, monkeypatch):
+    without_report(monkeypatch)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "run", *TINY, "--steps", 3]
+    assert main([str(word) for word in words]) == 0
+    text = out.getvalue()
+    shown = ["starting", "opening the data", "building the model", "first step", "evaluating 0/9", "scoring"]
+    places = [text.index(what) for what in shown]
+    assert places == sorted(places)
+    during, _, after = text.partition("stopped early: ")
+    assert "\x1b[2K" in during and "\x1b" not in after, text
 
 
 def sentences(tree: ast.AST) -> Iterator[str]:

@@ -157,3 +157,25 @@ def test_a_recipe_that_is_not_an_mlperf_one_writes_a_log_too(tmp_path, capsys, m
     # Done as asked, which is exit code 0; MLPerf's success is a target that was met, and there was none.
     stop = records(tmp_path / "run" / "mllog.txt")[-1]
     assert (stop["key"], stop["metadata"]["status"]) == ("run_stop", "aborted")
+
+
+# In the middle of an epoch, at an epoch's end, and at an evaluation that the recipe has too.
+@pytest.mark.parametrize("step", [4, 6, 9])
+def test_a_run_that_was_stopped_early_and_given_more_has_the_log_of_one_that_was_not(log, step, tmp_path, monkeypatch):
+    from paceline.cli.main import main
+
+    without_report(monkeypatch)
+    data = make_photos(tmp_path / "set", train=BATCH, val=3)
+    words = ["train", *SMALL, "--data", data, "--out", tmp_path / "run", "--quality.targets", "top1", 0.759]
+    assert main([str(word) for word in (*words, "--steps", step)]) == 0
+    code = main([str(word) for word in words])
+    told, whole = records(tmp_path / "run" / "mllog.txt"), records(log)
+    if code == 2:  # the target was met at step 9 already, by chance
+        assert step == 9 and told[-1]["metadata"]["status"] == "success"
+    facts = ("step_num", "epoch_num", "first_epoch_num", "status")
+
+    def line(record: dict) -> tuple:
+        value = None if record["key"] == "tracked_stats" else record["value"]
+        return record["key"], value, *(record["metadata"].get(name) for name in facts)
+
+    assert [line(record) for record in told] == [line(record) for record in whole]
