@@ -20,6 +20,7 @@ from paceline.alike import data_facts, request_facts, run_facts
 from paceline.checkpoint.layout import INDEX
 from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
 from paceline.config.errors import CheckpointError, RecipeError
+from paceline.config.length import plan_in_words
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, evaluation_batch, first_weights_share, make_plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
@@ -124,6 +125,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                 say=say,
             )
             plan = plan_for(task, recipe, system, world, memory)
+            say(f"  {plan_in_words(plan)}")
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
         facts |= {"fitted": fitted} if fitted else {}

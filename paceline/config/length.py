@@ -84,6 +84,14 @@ def steps_in_time(
     return int(steps)
 
 
+def plan_in_words(plan: Plan) -> str:
+    """Where a plan's learning rate and evaluations turn, in a line."""
+    first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
+    more = f", ... ({len(plan.eval_steps)} of them)" if len(plan.eval_steps) > 3 else ""
+    falls = f", lr falls at steps {', '.join(f'{step:,.4g}' for step in plan.boundaries)}" if plan.boundaries else ""
+    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in all; evaluations after steps {first}{more}"
+
+
 def schedule_in_words(recipe: Recipe, plan: Plan, step: int) -> str:
     """How far the learning rate had come in the last of `step` steps; empty where it never changes."""
     if step < plan.warmup_steps:

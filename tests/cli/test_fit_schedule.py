@@ -62,6 +62,7 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
     run = tmp_path / "run"
     said = command(capsys, *words_for(photos, run, "--steps", 20, "--log-every", 1))
     assert said.code == 0 and "schedule fitted to --steps 20: 20 of the recipe's 1,000 steps" in said.out, said
+    assert "warm-up 2 steps, 20 in all; evaluations after steps 2, 4, 6, ... (10 of them)" in said.out, said
     facts, (end,) = facts_of(run), events(run, "end")
     assert facts["fitted"] == {"asked": "--steps 20", "steps": 20} and facts["recipe"]["images_seen"] == 160
     assert (facts["plan"]["total_steps"], facts["plan"]["stop_after"]) == (20, 20)
