@@ -18,6 +18,7 @@ from paceline.config.run import Controls
 from paceline.dist.launcher import SINGLE
 from paceline.dist.stop import StopRequest, StopVote
 from paceline.dist.world import open_world
+from paceline.log.console import Console
 from paceline.machine import autocast_for
 from paceline.setup import Request, set_up
 
@@ -60,7 +61,7 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
     controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
     request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
     device = torch.device("cpu")
-    with open_world(SINGLE, device=device) as world, set_up(request, SINGLE, world) as job:
+    with open_world(SINGLE, device=device) as world, set_up(request, SINGLE, world, Console()) as job:
         state = job.state
         assert state.average is not None
         saved = tensors_of(run, "model")
