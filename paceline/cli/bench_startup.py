@@ -52,7 +52,7 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     console, machine = Console(), facts["machine"]
-    times = Table("command", "s (median)", "x import torch", "s beyond it", "CPU-s", "x import torch")
+    times = Table("command", "s (median)", "x torch", "s beyond it", "CPU-s", "x torch")
     imports = Table("command", "modules", "heaviest imports, s of their own")
     for name, found in facts["commands"].items():
         times.add_row(
@@ -67,7 +67,8 @@ def _print(facts: dict[str, Any]) -> None:
         imports.add_row(name, f"{found['imports']['modules']:,}", heavy)
     console.print(
         f"{facts['rounds']} rounds of fresh interpreters on {machine['cpu']}, {machine['cores']} cores, load "
-        f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['torch']}"
+        f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['torch']}. "
+        "x torch: times as long as `import torch` alone"
     )
     console.print(times)
     console.print(imports)
