@@ -119,6 +119,7 @@ def _encoded_pixels(image: Image.Image) -> bytes:
     """As a file that decodes to the same pixels; 16-bit pixels and a noted orientation are kept for the decoder to treat."""
     buffer = io.BytesIO()
     try:
+        image.load()  # which turns a TIFF picture as it notes, and forgets the note
         deep = image.mode == "I" or image.mode.startswith("I;16")
         if image.mode == "F" or (deep and not _fits_16_bits(image)):
             raise _no_photo(f"a PIL image of mode {image.mode}, whose values have no fixed range,")

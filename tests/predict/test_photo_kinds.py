@@ -77,13 +77,13 @@ def test_grey_photos_are_taken_in_every_form_alike(predictor, scene):
 
 
 def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_file(predictor, scene, tmp_path):
-    turned, deep = tmp_path / "turned.jpg", tmp_path / "deep.png"
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(scene).save(tmp_path / "turned.png", exif=exif)
-    turned = tmp_path / "turned.png"
-    Image.fromarray(scene[..., 0].astype(np.uint16) * 100).save(deep)
-    for file in (turned, deep):
+    files = [tmp_path / name for name in ("turned.png", "turned.tif", "deep.png")]
+    for file in files[:2]:
+        Image.fromarray(scene).save(file, exif=exif)
+    Image.fromarray(scene[..., 0].astype(np.uint16) * 100).save(files[2])
+    for file in files:
         with Image.open(file) as image:
             assert predictor.predict(image).scores == predictor.predict(file).scores
 
