@@ -73,8 +73,8 @@ def train(
         ending.status, ending.best, ending.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
         paceline.load(ending.run).predict("cat.jpg")
 
-    It is what `paceline train` does, in this process: it prints its progress, writes a checkpoint an epoch and a report, and
-    goes on where it was broken off when it is called again with the same `out`.
+    It is what `paceline train` does, in this process: it prints its progress, writes a checkpoint an epoch and a report. Called
+    again with the same `out` it goes on where it was broken off, and a run that ended goes on where it is given more steps.
 
     recipe    a name from `paceline train --help`, e.g. "resnet50-tiny", "ssd-custom", "maskrcnn-tiny"; or a Recipe
     data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
@@ -83,8 +83,8 @@ def train(
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}
 
     Keywords of the run (paceline.config.run.Controls says what each means):
-        weights steps time_budget patience limit_train limit_val log_every save_every eval_every keep keep_every
-        overfit_one_batch exact profile
+        weights steps time_budget fit_schedule patience limit_train limit_val log_every save_every eval_every keep keep_every
+        overfit_one_batch exact profile quiet json
     Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
         global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
         quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.

@@ -34,7 +34,7 @@ class Pixels(torch.nn.Module):
 
 @pytest.fixture
 def predictor() -> ClassPredictor:
-    recipe = Recipe(task="classification", model=None, input=PhotoInput(eval_size=32, eval_resize=36))
+    recipe = Recipe(task="classification", model=None, input=PhotoInput(eval_size=32, eval_resize=36, exif="apply"))
     model, cpu = Pixels(), torch.device("cpu")
     return ClassPredictor(Trained(Path("run"), recipe, ("r", "g", "b"), model, cpu, "step-1", 1, {"system": {}}))
 
