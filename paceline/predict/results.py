@@ -6,11 +6,13 @@ Letters: n objects   h, w pixels of the photo   K classes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from paceline.config.printable import one_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,15 +25,18 @@ SMALLEST, LARGEST = 640, 1600
 ROOM = 200
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Result:
     """What was found in one photo."""
 
     file: str  # path, or "" for a photo given as bytes or pixels
-    pixels: Callable[[], np.ndarray] = field(repr=False)  # reads the photo as the network saw it: (h, w, 3) uint8 RGB
+    pixels: Callable[[], np.ndarray]  # reads the photo as the network saw it: (h, w, 3) uint8 RGB
     orientation: int = (
-        1  # what EXIF says of the photo, 1 (upright) to 8; applied where the recipe's input.exif is "apply"
+        1  # as EXIF has it, 1 (upright) to 8; the recipe's input.exif says whether pixels are turned by it
     )
+
+    def __repr__(self) -> str:
+        return one_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
 
     def line(self, score_above: float = SHOWN_ABOVE) -> str:
         """What was found, on one line. `score_above` counts for objects."""
@@ -53,7 +58,7 @@ class Result:
         self.draw().save(path)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Answer(Result):
     """The best five classes of one photo, best first."""
 
@@ -76,7 +81,7 @@ class Answer(Result):
         return {"classes": list(self.classes), "names": list(self.names), "scores": list(self.scores)}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Found(Result):
     """The objects of one photo, best first; as evaluation scores them, so boxes may reach beyond the photo."""
 
@@ -87,9 +92,7 @@ class Found(Result):
     names: tuple[str, ...]
     scores: tuple[float, ...]  # class probabilities
     category_ids: tuple[int, ...]  # of each object, as the training set's annotation file numbers its class
-    masks: tuple[bytes, ...] | None = field(
-        default=None, repr=False
-    )  # COCO's compressed run lengths; None: boxes alone
+    masks: tuple[bytes, ...] | None = None  # COCO's compressed run lengths; None: boxes alone
 
     def rle(self, i: int) -> dict[str, Any]:
         """The mask of object `i` as COCO's tools take it: {"size": [h, w], "counts": str}. ValueError where there is none."""

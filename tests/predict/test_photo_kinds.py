@@ -6,6 +6,7 @@ import io
 import pickle
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,8 +64,9 @@ def test_every_kind_of_photo_gives_the_answer_of_its_file(predictor, scene, tmp_
         *(chw, chw.float() / 255, chw.double() / 255, (chw.float() / 255).requires_grad_()),
     ]
     wanted = predictor.predict(path).scores
-    for photo in kinds:
-        assert predictor.predict(photo).scores == wanted, type(photo)
+    for photo in (*kinds, chw.half() / 255):
+        result = predictor.predict(photo)
+        assert result.scores == wanted and (result.pixels() == scene).all(), type(photo)
     assert [result.scores for result in predictor.predict(kinds)] == [wanted] * len(kinds)
 
 
@@ -73,7 +75,8 @@ def test_grey_photos_are_taken_in_every_form_alike(predictor, scene):
     wanted = predictor.predict(np.dstack([grey] * 3)).scores
     tensor = torch.from_numpy(grey)
     for photo in (grey, grey[..., None], tensor[None], tensor[None].half() / 255, as_file(grey), Image.fromarray(grey)):
-        assert predictor.predict(photo).scores == wanted
+        result = predictor.predict(photo)
+        assert result.scores == wanted and (result.pixels() == grey[..., None]).all()
 
 
 def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_file(predictor, scene, tmp_path):
@@ -206,7 +209,8 @@ def test_a_result_draws_saves_and_can_be_pickled(predictor, scene, tmp_path):
         assert (np.asarray(saved) == np.asarray(picture)).all()
     again = pickle.loads(pickle.dumps(result))
     assert again.scores == result.scores and (again.pixels() == result.pixels()).all()
-    assert (result.pixels() == scene).all() and "pixels" not in repr(result)
+    assert (result.pixels() == scene).all()
+    assert repr(result) == f"<Answer in the given photo: {result.line()}>"
 
 
 def test_a_drawn_photo_is_what_the_file_shows_whole(tmp_path, scene):
@@ -243,6 +247,11 @@ def test_objects_are_chosen_by_class_and_number_best_first():
     assert found().only([]).line() == "nothing with a score of 0.3 or more"
     assert found().line(0.6) == "cat 0.90  dog 0.70"
     assert found(8).line(-1.0).endswith("cat 0.10  and 3 more")
+
+
+def test_a_result_shows_itself_on_one_line_that_no_terminal_obeys():
+    shown = repr(replace(found(2), file="a\nb\x1b[2J.jpg"))
+    assert shown == r"<Found in a\nb\x1b[2J.jpg: cat 0.90  dog 0.70>"
 
 
 def test_rows_for_coco_have_the_objects_own_numbers():
