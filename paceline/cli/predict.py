@@ -171,6 +171,4 @@ def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Ma
     categories = dict(zip(predictor.classes, predictor.category_ids))
     ids = ids_in_file(listing.photos, Path(flags.annotations).expanduser(), categories)
     left = sum(photo not in ids for photo in listing.photos)
-    return ids, f"ids of {flags.annotations}" + (
-        f"; {left:,} photos that it does not list are left out" if left else ""
-    )
+    return ids, f"ids of {flags.annotations}" + (f"; photos that it does not list: {left:,}" if left else "")

@@ -97,7 +97,7 @@ def _names_in(record: Mapping[str, Any], file: Path) -> dict[str, int]:
 def _ids_in_data(photos: Sequence[Path], data: Mapping[str, Any]) -> Ids:
     """Ids of photos that all lie in one split of the run's data set, where that is still there; {} for others."""
     root, folder = data.get("root"), data.get("manifest")
-    if not isinstance(root, str) or not isinstance(folder, str) or not Path(root).is_dir():
+    if not isinstance(root, str) or not isinstance(folder, str) or not os.path.isdir(root):
         return {}
     places = {photo: os.path.realpath(photo) for photo in photos}
     top = os.path.realpath(root) + os.sep

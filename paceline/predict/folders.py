@@ -53,7 +53,7 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Li
     found = Listing()
     away = {key for folder in apart_from if (key := _key(folder)) is not None}
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             before = len(found.photos) + len(found.refused)
             for photo in _in_folder(path, found, away):
                 found.photos.append(photo)
@@ -89,7 +89,7 @@ def _in_folder(top: Path, found: Listing, away: set[tuple[int, int]]) -> Iterato
                 found.passed["hidden"] += 1
             elif "\n" in name:
                 found.refused.append(Unreadable(str(path), "it has a line break in its name. Rename it"))
-            elif _is_folder(path):
+            elif os.path.isdir(path):  # which no path upsets, however long
                 below.append(path)
             elif path.suffix.lower() in SUFFIXES:
                 yield path
@@ -126,14 +126,6 @@ def begins_as_ours(file: Path) -> bool:
             return False
         with file.open("rb") as opened:
             return opened.read(len(OURS)) == OURS
-    except OSError:
-        return False
-
-
-def _is_folder(path: Path) -> bool:
-    """False for a link that leads to itself: it is named when it is opened."""
-    try:
-        return path.is_dir()
     except OSError:
         return False
 

@@ -129,7 +129,7 @@ def in_order(items: Iterable[Item], work: Callable[[Item], Done], *, ahead: int)
 
 def _is_one(photos: object) -> bool:
     if isinstance(photos, str | os.PathLike):
-        return not Path(photos).is_dir()
+        return not os.path.isdir(photos)
     return isinstance(photos, KINDS)
 
 

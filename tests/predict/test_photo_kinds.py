@@ -112,6 +112,7 @@ def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_f
         (b"no photo", "no known image format"),
         ("no such photo.jpg", "no such photo.jpg: cannot be read"),
         ("zero\0byte.jpg", "cannot be read"),
+        ("x" * 300, "cannot be read"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )

@@ -100,6 +100,8 @@ def test_names_that_no_list_can_hold_are_refused_one_by_one(tmp_path):
 def test_a_path_that_is_not_there_and_a_folder_without_photos_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"gone\.jpg: there is no such file or folder"):
         find_photos([tmp_path / "gone.jpg"])
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        find_photos([tmp_path / ("x" * 300)])
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(DataError, match=r"no photos in this folder .*1 file that is no photo: 1 \.txt"):
         find_photos([tmp_path])
