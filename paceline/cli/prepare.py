@@ -118,7 +118,12 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
         _print_left_out(split)
     for note in manifest.notes:
         say(f"note: {note}")
+    if rotated := sum(split.rotated for split in manifest.splits.values()):
+        say(
+            f"note: {rotated:,} photos carry an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
+        )
     say(f"manifest: {manifest.folder / 'manifest.json'}")
+    _check(manifest)
     return 0
 
 
@@ -157,10 +162,19 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
             progress=progress,
         )
     print_boxes(manifest)
-    from paceline.prepare.check_page import write_check_page
-
-    say(f"check:    {write_check_page(manifest)}")
+    _check(manifest)
     return 0
+
+
+def _check(manifest: Manifest) -> None:
+    """Write the check page, and say what it warns of."""
+    from paceline.prepare.check_write import write_check_page
+
+    path, page = write_check_page(manifest)
+    for notice in page.notices:
+        if not notice.noted:
+            say(f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}")
+    say(f"check:    {path} ({page.verdict[1].lower()})")
 
 
 def print_boxes(manifest: Manifest) -> None:

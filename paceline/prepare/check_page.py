@@ -1,4 +1,4 @@
-"""check.html: one self-contained page on a prepared box data set, to be looked at before training on it.
+"""The check page of a box data set, self-contained, to be looked at before training on it.
 
 Class balance of each split, object sizes, images without objects, photos that lie in both splits, boxes that look wrong
 with their surroundings, and a dozen random photos with what is annotated in them. It needs no network.
@@ -15,18 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from paceline.config.classification import Exif
-from paceline.config.errors import DataError
-from paceline.data.boxes import box_index
 from paceline.data.index import Index
-from paceline.data.manifest import Manifest
 from paceline.data.randomness import hash_keys
+from paceline.prepare.check_parts import (
+    Notice,
+    Page,
+    image_size,
+    render,
+    rotated_notice,
+    share_rows,
+    twins,
+    where,
+)
 from paceline.prepare.check_tiles import Tile, class_hue, make_tile
+from paceline.prepare.listing import some
 from paceline.prepare.suspicious import KINDS, Kind, Suspect, find_suspicious
 
-FILE_NAME = "check.html"
 MOSAIC = 12  # random photos
 EXAMPLES = 6  # of each kind of suspicion, and of photos in both splits
 MOST_CLASSES = 200  # rows of the table of classes
@@ -50,68 +55,44 @@ class Suspicion:
     exact: bool  # False: there are at least so many
 
 
-def write_check_page(manifest: Manifest) -> Path:
-    """Write FOLDER/check.html beside the manifest, and return its path.
-
-    Raises DataError where the index is damaged, or the page cannot be written.
-    """
-    splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
-    page = check_page(manifest.root_path, manifest.classes, splits)
-    path = manifest.folder / FILE_NAME
-    part = path.with_name(f".{FILE_NAME}.{os.getpid()}.part")
-    try:
-        part.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(part, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
-    finally:
-        part.unlink(missing_ok=True)
-    return path
-
-
-def _frame(manifest: Manifest) -> Exif:
-    """How the boxes were drawn, or where nothing tells, as people see the photos."""
-    readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
-    return "ignore" if "ignore" in readings else "apply"
-
-
-def check_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) -> str:
-    """The page as HTML.
+def check_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) -> Page:
+    """The page.
 
     root     the data set's folder, for the headline
     classes  names of the classes 1..K
     splits   name -> index of a box data set, training first
     """
     suspicions = _suspicions(splits, classes)
-    twins = _twins(splits)
-    notices = _notices(splits, classes, len(twins))
-    # Everything is escaped: class names and paths come from other people's folders.
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )  # fmt: skip
-    return environment.get_template("check.html.jinja").render(
+    pairs = twins(splits)
+    notices = _notices(splits, classes, len(pairs)) + rotated_notice(splits)
+    verdict = _verdict(suspicions, notices)
+    html = render(
+        "check.html.jinja",
         name=root.name,
         root=str(root),
-        verdict=_verdict(suspicions, notices),
+        verdict=verdict,
         notices=notices,
-        cards=_cards(splits, classes, len(twins)),
+        cards=_cards(splits, classes, len(pairs)),
         splits=list(splits),
         balance=_balance(splits, classes),
         num_classes=len(classes),
         charts=[_sizes(splits), _counts(splits)],
-        image_sizes=[(split, *_image_size(index)) for split, index in splits.items()],
+        image_sizes=[(split, *image_size(index)) for split, index in splits.items()],
         suspicions=suspicions,
-        twins=[_twin_tile(splits, classes, twin) for twin in twins[:EXAMPLES]],
-        num_twins=len(twins),
+        twins=[_twin_tile(splits, classes, twin) for twin in pairs[:EXAMPLES]],
+        num_twins=len(pairs),
         mosaic=_mosaic(splits, classes),
+        masks=any(
+            len(index.extra.get(name, ())) for index in splits.values() for name in ("polygon_points", "rle_counts")
+        ),
     )
+    return Page(html, verdict, notices)
 
 
-def _verdict(suspicions: Sequence[Suspicion], notices: Sequence[tuple[str, str]]) -> tuple[str, str]:
+def _verdict(suspicions: Sequence[Suspicion], notices: Sequence[Notice]) -> tuple[str, str]:
     """-> colour, words."""
     boxes = sum(sum(suspicion.counts.values()) for suspicion in suspicions)
-    if any(suspicion.kind.grave for suspicion in suspicions) or any(colour == "bad" for colour, _ in notices):
+    if any(suspicion.kind.grave for suspicion in suspicions) or any(notice.colour == "bad" for notice in notices):
         return "bad", "Look at this before training"
     if boxes or notices:
         return "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
@@ -140,35 +121,27 @@ def _cards(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> l
     ]
 
 
-def _notices(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> list[tuple[str, str]]:
-    """(colour, text) of what cannot be told from single boxes."""
+def _notices(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> list[Notice]:
+    """What cannot be told from single boxes."""
     notices = []
     if twins:
-        notices.append(("bad", f"Photos of val that are in train too, byte for byte: {twins:,}. Scores will flatter."))
+        text = f"Photos of val that are in train too, byte for byte: {twins:,}. Scores will flatter."
+        notices.append(Notice("bad", text, noted=True))
     objects = {split: _objects_of_classes(index, len(classes)) for split, index in splits.items()}
     if "train" in objects:
         for split, counts in objects.items():
-            missing = _where((counts > 0) & (objects["train"] == 0), classes)
+            missing = where((counts > 0) & (objects["train"] == 0), classes)
             if missing:
-                notices.append(("bad", f"Classes with objects in {split} but none in train: {_some(missing)}."))
-            unseen = _where((counts == 0) & (objects["train"] > 0), classes)
+                text = f"Classes with objects in {split} but none in train: {some(missing, 12)}."
+                notices.append(Notice("bad", text, noted=True))
+            unseen = where((counts == 0) & (objects["train"] > 0), classes)
             if unseen:
-                notices.append(
-                    ("fair", f"Classes with objects in train but none in {split}, so not scored: {_some(unseen)}.")
-                )
-    never = _where(np.sum(list(objects.values()), axis=0) == 0, classes) if objects else []
+                text = f"Classes with objects in train but none in {split}, so not scored: {some(unseen, 12)}."
+                notices.append(Notice("fair", text))
+    never = where(np.sum(list(objects.values()), axis=0) == 0, classes) if objects else []
     if never:
-        notices.append(("fair", f"Classes without any object: {_some(never)}."))
+        notices.append(Notice("fair", f"Classes without any object: {some(never, 12)}."))
     return notices
-
-
-def _where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
-    return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _objects_of_classes(index: Index, num_classes: int) -> np.ndarray:
@@ -186,8 +159,7 @@ def _balance(splits: Mapping[str, Index], classes: Sequence[str]) -> list[dict[s
         single = index.extra["crowd"] == 0
         pairs = np.unique(image_of[single] * (len(classes) + 1) + index.extra["classes"][single])
         images[split] = np.bincount(pairs % (len(classes) + 1), minlength=len(classes) + 1)[1:]
-    shares = {split: counts / max(int(counts.sum()), 1) for split, counts in objects.items()}
-    top = max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
+    shares, top = share_rows(objects)
     order = sorted(range(len(classes)), key=lambda k: (-sum(int(counts[k]) for counts in objects.values()), k))
     return [
         {
@@ -203,8 +175,7 @@ def _balance(splits: Mapping[str, Index], classes: Sequence[str]) -> list[dict[s
 
 
 def _histogram(title: str, note: str, labels: Sequence[str], counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    shares = {split: values / max(int(values.sum()), 1) for split, values in counts.items()}
-    top = max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
+    shares, top = share_rows(counts)
     columns = [
         (label, [(int(counts[split][i]), float(shares[split][i]), float(shares[split][i]) / top) for split in counts])
         for i, label in enumerate(labels)
@@ -240,22 +211,6 @@ def _counts(splits: Mapping[str, Index]) -> dict[str, Any]:
     return _histogram("Objects in an image", note[:1].upper() + note[1:] + "." if note else "", COUNT_LABELS, counts)
 
 
-def _image_size(index: Index) -> tuple[str, str]:
-    """-> the most frequent size with its share, and the range."""
-    if not len(index):
-        return "no images", ""
-    sizes, counts = np.unique(np.stack([index.widths, index.heights], axis=1), axis=0, return_counts=True)
-    width, height = sizes[counts.argmax()]
-    share = counts.max() / len(index)
-    most = f"{width} x {height} px in {100 * share:.0f} % of the images"
-    if len(sizes) == 1:
-        return f"all {width} x {height} px", ""
-    return (
-        most,
-        f"{index.widths.min()} to {index.widths.max()} wide, {index.heights.min()} to {index.heights.max()} high",
-    )
-
-
 def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Suspicion]:
     found = {split: find_suspicious(index) for split, index in splits.items()}
     suspicions = []
@@ -287,17 +242,6 @@ def _varied(worst: Sequence[tuple[str, Suspect]]) -> list[tuple[str, Suspect]]:
         if len(first) == EXAMPLES:
             break
     return (first + rest)[:EXAMPLES]
-
-
-def _twins(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
-    """Rows (train, val) of photos of equal content, a pair for each such photo of val."""
-    if "train" not in splits or "val" not in splits:
-        return []
-    train, val = (np.asarray(splits[split].extra["digests"]) for split in ("train", "val"))
-    order = np.argsort(train, kind="stable")
-    place = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
-    same = np.flatnonzero(train[order][place] == val) if len(train) else []
-    return [(int(order[place[row]]), int(row)) for row in same]
 
 
 def _twin_tile(splits: Mapping[str, Index], classes: Sequence[str], twin: tuple[int, int]) -> Tile:

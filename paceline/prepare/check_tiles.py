@@ -12,6 +12,7 @@ from PIL import Image
 
 from paceline.data.index import Index
 from paceline.data.picture import open_rgb
+from paceline.prepare.check_masks import paint_masks
 
 MOST_BOXES = 150  # drawn in one tile
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.
@@ -76,8 +77,9 @@ def make_tile(
     drawn = [_tile_box(index, i, region, names, focus) for i in shown.tolist()]
     if stop - start > MOST_BOXES:
         caption = f"{caption}; {MOST_BOXES} of {stop - start:,} objects drawn"
+    hues = [class_hue(int(index.extra["classes"][i])) for i in shown]
     return Tile(
-        photo=_photo(index, image, region, side),
+        photo=_photo(index, image, region, side, shown.tolist(), hues),
         aspect=(region[2] - region[0]) / (region[3] - region[1]),
         boxes=[box for box in drawn if box is not None],
         caption=caption,
@@ -117,7 +119,28 @@ def _window(middle: float, side: float, length: int) -> tuple[float, float]:
     return first, first + side
 
 
-def _photo(index: Index, image: int, region: tuple[float, float, float, float], side: int) -> str:
+def class_tile(index: Index, image: int, *, side: int, caption: str = "") -> Tile:
+    """A photo of class folders, whole."""
+    width, height = int(index.widths[image]), int(index.heights[image])
+    return Tile(
+        photo=_photo(index, image, (0, 0, width, height), side),
+        aspect=width / height,
+        boxes=[],
+        caption=caption,
+        file=index.name(image),
+        split=index.split,
+    )
+
+
+def _photo(
+    index: Index,
+    image: int,
+    region: tuple[float, float, float, float],
+    side: int,
+    objects: Sequence[int] = (),
+    hues: Sequence[float] = (),
+) -> str:
+    """objects, hues: whose masks are painted, where they have any."""
     left, top, right, bottom = region
     scale = side / max(right - left, bottom - top)
     size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
@@ -136,6 +159,8 @@ def _photo(index: Index, image: int, region: tuple[float, float, float, float], 
         inside_size = max(1, inside[2] - inside[0]), max(1, inside[3] - inside[1])
         part = photo.resize(inside_size, Image.Resampling.BICUBIC, box=source, reducing_gap=2)
         picture.paste(part, (inside[0], inside[1]))
+    if objects:
+        picture = paint_masks(picture, index, image, region, objects, hues)
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

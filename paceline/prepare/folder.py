@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -235,6 +235,8 @@ def _prepare(
             splits[part], arrays[part] = describe_class_split(
                 listing.root, split, names, found, rows[chosen], labels[chosen], left_out
             )
+            if part != key:  # entries that are no photos are counted once
+                splits[part] = replace(splits[part], ignored=0)
         first += split.images
     classes = tuple(next(iter(listing.splits.values())).classes)
     manifest = Manifest(

@@ -15,8 +15,9 @@ from PIL import Image
 
 from paceline.data.index import Index, whole_files
 from paceline.prepare.box_folder import prepare_boxes
-from paceline.prepare.check_page import check_page, write_check_page
+from paceline.prepare.check_page import check_page
 from paceline.prepare.check_tiles import make_tile
+from paceline.prepare.check_write import write_check_page
 from paceline.prepare.suspicious import KINDS, find_suspicious
 
 CLASSES = ("cat", "<b>dog</b>", "cow")
@@ -133,7 +134,7 @@ def test_a_hundred_thousand_alike_boxes_on_one_image_are_counted_and_a_few_drawn
     assert found.count > 3_000_000 and not found.all_met and len(found.worst) == 1_000
     tile = make_tile(index, 0, CLASSES, side=100, caption="many")
     assert len(tile.boxes) == 150 and tile.caption == "many; 150 of 100,000 objects drawn"
-    assert "at least 3," in check_page(tmp_path, CLASSES, {"train": index})
+    assert "at least 3," in check_page(tmp_path, CLASSES, {"train": index}).html
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_a_clean_set_is_said_to_be_clean_and_shows_all_its_photos(tmp_path: Path
         "train": make_index(tmp_path, "train", [rows] * 3),
         "val": make_index(tmp_path, "val", [rows] * 2, seed=1),
     }
-    html = check_page(tmp_path, CLASSES, splits)
+    html = check_page(tmp_path, CLASSES, splits).html
     page = read_page(html)
     assert "Nothing suspicious" in page.text and "None: no box without area" in page.text
     assert len(page.pictures) == 5 and len(page.boxes) == 15
@@ -233,7 +234,7 @@ def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_
         "train": make_index(tmp_path, "train", train),
         "val": make_index(tmp_path, "val", [[GOOD], [([50, 50, 40, 40], 3, 0), ([0, 0, 99, 99], 1, 1)]]),
     }
-    page = read_page(check_page(tmp_path, CLASSES, splits))
+    page = read_page(check_page(tmp_path, CLASSES, splits).html)
     assert "Look at this before training" in page.text
     assert "Photos of val that are in train too, byte for byte: 2." in page.text
     assert "Classes with objects in val but none in train: cow." in page.text
@@ -249,20 +250,20 @@ def test_a_photo_that_is_gone_or_changed_leaves_a_gap_and_the_page_stays(tmp_pat
     index = make_index(tmp_path, "train", [[GOOD], [GOOD], [GOOD]])
     (tmp_path / "train/0.jpg").unlink()
     (tmp_path / "train/1.jpg").write_bytes(b"x" * int(index.lengths[1]))
-    page = read_page(check_page(tmp_path, CLASSES, {"train": index}))
+    page = read_page(check_page(tmp_path, CLASSES, {"train": index}).html)
     assert page.text.count("photo not found") == 2 and len(page.pictures) == 1
 
 
 @pytest.mark.parametrize("images", [[], [[]], [[], []]])
 def test_splits_without_objects_or_images_have_a_page(tmp_path: Path, images: list[list[Row]]) -> None:
     splits = {"train": make_index(tmp_path, "train", images), "val": make_index(tmp_path, "val", images, seed=1)}
-    page = read_page(check_page(tmp_path, CLASSES, splits))
+    page = read_page(check_page(tmp_path, CLASSES, splits).html)
     assert "Classes without any object: cat, <b>dog</b>, cow." in page.text
 
 
 def test_a_prepared_real_set_gets_its_page_beside_the_manifest(shared_data: Path, tmp_path: Path) -> None:
     manifest = prepare_boxes(shared_data / "coco_mini", out=tmp_path)
-    path = write_check_page(manifest)
+    path, _ = write_check_page(manifest)
     assert path == tmp_path / "check.html" and [p.name for p in tmp_path.glob("*.part")] == []
     page = read_page(path.read_text(encoding="utf-8"))
     assert "train images 282 2,401 objects" in page.text and "val images 64 449 objects" in page.text

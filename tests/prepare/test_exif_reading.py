@@ -19,7 +19,7 @@ from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
 from paceline.data.orientation import ROTATED
 from paceline.prepare.box_folder import prepare_boxes
-from paceline.prepare.check_page import write_check_page
+from paceline.prepare.check_write import write_check_page
 from paceline.prepare.folder import prepare_folder
 
 
@@ -122,7 +122,7 @@ def test_yolo_fractions_are_of_the_photo_as_it_is_read(tmp_path):
         np.testing.assert_allclose(train.boxes[3], np.array(fraction) * [20, 10, 20, 10], rtol=1e-6)
         np.testing.assert_allclose(train.polygons(2)[0], polygon * [20, 10], rtol=1e-6)
         assert (train.heights.tolist(), train.widths.tolist()) == ([height, 10], [width, 20])
-    assert "photo not found" not in write_check_page(manifest).read_text()
+    assert "photo not found" not in write_check_page(manifest)[1].html
 
 
 def without_orientations(manifest: Manifest) -> Manifest:
