@@ -57,6 +57,16 @@ def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_pat
     assert facts["plan"]["stop_after"] == 7 and facts["world"] == 1
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_own_photos_are_turned_as_their_cameras_noted_and_published_data_are_read_as_published(name):
+    recipe = RECIPES[name]()
+    assert recipe.input.exif == ("apply" if name.endswith(("-custom", "-tiny")) else "ignore")
+    facts = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    del facts["input"]["exif"]  # a run.json of a version that knew no such key
+    model, data_treatment = SETTINGS[recipe.task]
+    assert fill(Recipe(recipe.task, model, data_treatment), facts, "recipe").input.exif == "ignore"
+
+
 def test_a_key_that_this_version_does_not_know_is_refused_by_its_name():
     facts = json.loads(json.dumps(dataclasses.asdict(RECIPES["resnet50"]())))
     facts["optim"]["beta2"] = 0.5

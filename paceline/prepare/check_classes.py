@@ -18,8 +18,9 @@ from paceline.prepare.check_parts import (
     Page,
     image_size,
     render,
-    rotated_notice,
     share_rows,
+    turned_notice,
+    turned_photos,
     twins,
     where,
 )
@@ -44,7 +45,9 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
     pairs, repeats = twins(splits), _repeats(splits["train"])
     conflicts = [pair for pair in repeats if splits["train"].labels[pair[0]] != splits["train"].labels[pair[1]]]
     tiny = [(split, row) for split, index in splits.items() for row in np.flatnonzero(_short(index) < TINY).tolist()]
-    notices = _notices(counts, classes, len(pairs), len(conflicts), len(tiny)) + rotated_notice(splits)
+    notices = _notices(counts, classes, len(pairs), len(conflicts), len(tiny))
+    turned = turned_photos(splits)
+    notices += turned_notice(splits, len(turned))
     colour = "bad" if any(notice.colour == "bad" for notice in notices) else "fair" if notices else "good"
     words = {"bad": "Look at this before training", "fair": "Something to look at", "good": "Nothing suspicious"}
     verdict = colour, words[colour]
@@ -54,12 +57,12 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
         root=str(root),
         verdict=verdict,
         notices=notices,
-        cards=_cards(splits, counts, len(classes), len(pairs), len(repeats), len(tiny)),
+        cards=_cards(splits, counts, len(pairs), len(repeats), len(tiny), len(turned)),
         splits=list(splits),
         balance=_balance(counts, classes),
         num_classes=len(classes),
         image_sizes=[(split, *image_size(index)) for split, index in splits.items()],
-        finds=_finds(splits, classes, pairs, conflicts, tiny),
+        finds=_finds(splits, classes, pairs, conflicts, tiny, turned),
         grid=_grid(splits, classes, counts),
     )
     return Page(html, verdict, notices)
@@ -91,14 +94,13 @@ def _notices(
 
 
 def _cards(
-    splits: Mapping[str, Index], counts: Mapping[str, np.ndarray], classes: int, pairs: int, repeats: int, tiny: int
+    splits: Mapping[str, Index], counts: Mapping[str, np.ndarray], pairs: int, repeats: int, tiny: int, turned: int
 ) -> list[tuple[str, str, str]]:
     """(label, value, note) of the row of numbers at the top."""
     train = counts["train"]
-    turned = sum(int(np.count_nonzero(index.orientations != 1)) for index in splits.values())
     return [
         *((f"{split} photos", f"{len(index):,}", "") for split, index in splits.items()),
-        ("classes", f"{classes:,}", ""),
+        ("classes", f"{len(train):,}", ""),
         ("photos/class", f"{np.mean(train):.3g}", f"in train, {train.min():,} to {train.max():,}"),
         ("in both splits", f"{pairs:,}", "equal photos"),
         ("twice in train", f"{repeats:,}", "equal photos"),
@@ -130,6 +132,7 @@ def _finds(
     pairs: Sequence[tuple[int, int]],
     conflicts: Sequence[tuple[int, int]],
     tiny: Sequence[tuple[str, int]],
+    turned: Sequence[tuple[str, int]],
 ) -> list[tuple[str, str, list[Tile]]]:
     """(title, count, examples) of each kind of find."""
     train = splits["train"]
@@ -147,10 +150,15 @@ def _finds(
         )
         for split, row in tiny[:PHOTOS]
     ]
+    upright = [
+        class_tile(splits[split], row, side=SIDE, caption=classes[splits[split].labels[row]])
+        for split, row in turned[:PHOTOS]
+    ]
     finds = [
         ("Photos in both splits", f"{len(pairs):,} of val, byte for byte", leaks),
         ("Photos in two classes", f"{len(conflicts):,} of train, byte for byte", doubles),
         ("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", small),
+        ("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", upright),
     ]
     return [find for find in finds if find[2]]
 

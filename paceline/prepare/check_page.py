@@ -23,8 +23,9 @@ from paceline.prepare.check_parts import (
     Page,
     image_size,
     render,
-    rotated_notice,
     share_rows,
+    turned_notice,
+    turned_photos,
     twins,
     where,
 )
@@ -64,7 +65,8 @@ def check_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
     """
     suspicions = _suspicions(splits, classes)
     pairs = twins(splits)
-    notices = _notices(splits, classes, len(pairs)) + rotated_notice(splits)
+    turned = turned_photos(splits)
+    notices = _notices(splits, classes, len(pairs)) + turned_notice(splits, len(turned))
     verdict = _verdict(suspicions, notices)
     html = render(
         "check.html.jinja",
@@ -81,6 +83,11 @@ def check_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
         suspicions=suspicions,
         twins=[_twin_tile(splits, classes, twin) for twin in pairs[:EXAMPLES]],
         num_twins=len(pairs),
+        turned=[
+            make_tile(splits[split], row, classes, side=MOSAIC_SIDE, caption=_objects(splits[split], row))
+            for split, row in turned[:EXAMPLES]
+        ],
+        num_turned=len(turned),
         mosaic=_mosaic(splits, classes),
         masks=any(
             len(index.extra.get(name, ())) for index in splits.values() for name in ("polygon_points", "rle_counts")

@@ -10,6 +10,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from paceline.data.index import Index
+from paceline.data.orientation import UPRIGHT
 
 
 class Notice(NamedTuple):
@@ -79,9 +80,17 @@ def where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
     return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
 
 
-def rotated_notice(splits: Mapping[str, Index]) -> list[Notice]:
-    """Where photos carry an EXIF rotation: how the page, and which recipes, show them."""
-    count = sum(int(np.count_nonzero(index.orientations != 1)) for index in splits.values() if "flags" in index.extra)
+def turned_photos(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
+    """(split, row) of each photo that carries an EXIF rotation."""
+    return [
+        (split, row)
+        for split, index in splits.items()
+        for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
+    ]
+
+
+def turned_notice(splits: Mapping[str, Index], count: int) -> list[Notice]:
+    """Where there are such photos: how the page, and which recipes, show them."""
     if not count:
         return []
     shown = all(index.exif == "apply" for index in splits.values())

@@ -63,8 +63,8 @@ def test_leaks_conflicts_tiny_and_turned_photos_are_counted_and_shown(photos):
         "Photos with an EXIF rotation: 1, upright here, as --input.exif apply trains on them.",
     ]
     html = write_check_page(prepare_folder(photos))[1].html
-    for title in ("Photos in both splits", "Photos in two classes", "Tiny photos"):
-        assert html.count(f"<h2>{title} <small>1 ") == 1
+    for title in ("Photos in both splits", "Photos in two classes", "Tiny photos", "Photos with an EXIF rotation"):
+        assert html.count(f"<h2>{title} <small>1") == 1
 
 
 def test_few_photos_missing_ones_and_uneven_classes_are_noticed(tmp_path):
