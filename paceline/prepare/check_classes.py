@@ -151,7 +151,7 @@ def _finds(
         for split, row in tiny[:PHOTOS]
     ]
     upright = [
-        class_tile(splits[split], row, side=SIDE, caption=classes[splits[split].labels[row]])
+        class_tile(splits[split], row, side=SIDE, caption=classes[int(splits[split].labels[row])])
         for split, row in turned[:PHOTOS]
     ]
     finds = [
