@@ -48,7 +48,7 @@ after = (dict(os.environ), os.getcwd(), threading.active_count(), list(warnings.
 assert before == after
 heavy = {"torch", "torchvision", "tyro", "numpy", "rich", "PIL", "tensorboard"} & set(sys.modules)
 assert not heavy, heavy
-assert sorted(paceline.__all__) == ["__version__", "load", "train"] and paceline.__version__
+assert sorted(paceline.__all__) == ["UserError", "__version__", "load", "train"] and paceline.__version__
 try:
     paceline.trian
 except AttributeError as problem:
