@@ -112,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
         world.agree(data_facts(task), "data")
         place = Place(world.rank, world.world, device, threads["loader"])
         for name in subject.checkpoints:
-            model, label, step = _model(flags, subject, name, task, device)
+            model, label, step = _model(flags, subject, name, task, device, tell)
             result = evaluate(
                 model,
                 task,
@@ -221,14 +221,21 @@ def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manife
     return manifest if subject.facts is None else scored_as(manifest, subject.facts)
 
 
-def _model(flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any) -> tuple[nn.Module, str, int]:
+def _model(
+    flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, tell: Any
+) -> tuple[nn.Module, str, int]:
     """-> the model in eval mode, what its weights are called, and the steps behind them (0 where nobody knows)."""
     if subject.facts is None:
         return _with_weights(task, flags, device), str(flags.run), 0
     from paceline.trained import open_trained
 
     trained = open_trained(
-        flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, build=lambda: task.build(device)
+        flags.run,
+        checkpoint=checkpoint,
+        device=device,
+        recipe=subject.recipe,
+        build=lambda: task.build(device),
+        say=tell,
     )
     return trained.model, trained.checkpoint, trained.step
 
