@@ -225,7 +225,20 @@ def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "verb", ["eval", "predict", "report", "doctor", "prepare folder", "prepare shapes", "preview", "show"]
+    "verb",
+    [
+        "eval",
+        "predict",
+        "report",
+        "doctor",
+        "prepare folder",
+        "prepare shapes",
+        "preview",
+        "show",
+        "runs",
+        "list recipes",
+        "bench startup",
+    ],
 )
 def test_the_other_verbs_answer_help_with_a_text_for_every_flag(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")

@@ -49,14 +49,10 @@ class Flags:
     images: str = ""  # folder of photos to score on, with --annotations
     annotations: str = ""  # COCO JSON of --images
     checkpoint: str = "best"  # best, last, all or step-N
-    limit_val: int = (
-        0  # use only N images, evenly spread; 0 = all of --data, or of the run's own as many as the run did
-    )
+    limit_val: int = 0  # only N images, evenly spread; 0 = all of --data, or of the run's own as many as it did
     batch: int = 0  # images in one forward; 0 = as the run did
     score_above: float | None = None  # objects: smallest score that counts; None = the recipe's
-    iou: float | None = (
-        None  # objects: overlap above which the better of two boxes of a class stays; None = the recipe's
-    )
+    iou: float | None = None  # objects: overlap from which the better of two boxes stays; None = the recipe's
     candidates: int | None = None  # objects: boxes that enter suppression; None = the recipe's
     keep: int | None = None  # objects: most of an image; None = the recipe's
     system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
@@ -75,12 +71,12 @@ class Flags:
 class Subject:
     """What is scored: a run, or the weights in a file."""
 
-    recipe: Recipe
+    recipe: Recipe  # the run's, or the one that the weights fit
     facts: Mapping[str, Any] | None  # run.json's; None for weights
-    system: System
+    system: System  # where to compute
     data: str  # the run's own data set
     limit_val: int  # images that the run scored of it; 0 = all
-    checkpoints: Sequence[str]
+    checkpoints: Sequence[str]  # their names
 
 
 def run(arguments: Sequence[str]) -> int:
