@@ -27,6 +27,8 @@ from paceline.config.python_file import is_in_file
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, check_controls, fill, saved_system
 from paceline.config.system import System
+from paceline.dist.launcher import read_launch
+from paceline.tasks import check_request
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,16 +86,16 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
     _check(flags)
     subject = _weights(flags) if flags.run.is_file() and flags.run.suffix != ".json" else _run(flags)
+    launch = read_launch(os.environ)
+    _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
     from paceline.alike import data_facts, request_facts
-    from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
     from paceline.machine import autocast_for, choose_device, set_threads
     from paceline.tasks.task import Place
 
     system, recipe = subject.system, subject.recipe
-    launch = read_launch(os.environ)
     device = choose_device(system, launch.local_rank, launch.local_world)
     limit = flags.limit_val or (0 if flags.elsewhere else subject.limit_val)
     controls = Controls(data=flags.data or subject.data, limit_val=limit)
@@ -181,6 +183,14 @@ def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
     return override(recipe, changes)
 
 
+def _refuse_early(recipe: Recipe, data: str) -> None:
+    """Refuse before torch is loaded thresholds that cannot be and a data folder that is not there. Raises UserError."""
+    try:
+        check_request(recipe, data)
+    except RecipeError as problem:  # the checks of a recipe name its own flags
+        raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
+
+
 def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
     from paceline.tasks import open_task
 
@@ -192,8 +202,6 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
         if flags.elsewhere and not is_in_file(recipe.task):
             manifest = _held_out(flags, subject, world, tell)
         task = open_task(recipe, controls, world, say=tell, manifest=manifest)
-    except RecipeError as problem:  # the checks of a recipe name its own flags
-        raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
     except UserError as problem:
         if flags.elsewhere or not subject.data:
             raise
@@ -287,10 +295,12 @@ def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
     """Where to compute: as asked; else the run's own system, so that the run's own numbers come out, where it is to be had."""
     if asked:
         return choose_system(asked)
+    own = saved_system(facts, run)
+    if own.accelerator == "cpu":
+        return own
     import torch
 
-    own = saved_system(facts, run)
-    return own if own.accelerator == "cpu" or torch.cuda.is_available() else choose_system("auto")
+    return own if torch.cuda.is_available() else choose_system("auto")
 
 
 def _write(file: str, facts: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import DataError, UserError
+from paceline.config.run import read_run
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Listing, Unreadable
@@ -50,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
     if flags.max_objects < 0:
         raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
+    read_run(flags.run)  # what is no run is refused before torch is loaded
     from paceline.predict.folders import find_photos
 
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))

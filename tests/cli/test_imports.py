@@ -85,6 +85,9 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run) -> dict[str, t
         "batch without lr": ["train", "maskrcnn-tiny", "--global-batch", "3"],
         "missing data": ["train", "ssd-tiny", "--data", str(folder / "none")],
         "missing run": ["eval", str(folder / "none")],
+        "missing run to predict with": ["predict", str(folder / "none"), str(folder)],
+        "missing test set": ["eval", str(ssd_run.folder), "--data", str(folder / "none")],
+        "threshold beyond 1": ["eval", str(ssd_run.folder), "--iou", "2"],
         "finished run": [
             "train",
             "ssd-tiny",

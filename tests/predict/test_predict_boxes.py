@@ -113,6 +113,7 @@ def test_category_ids_are_the_runs_or_the_class_numbers():
 @pytest.fixture
 def loaded(monkeypatch):
     """`paceline predict` with the detector above in place of a run's."""
+    monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
     monkeypatch.setattr("paceline.predict.load", lambda *_, **__: predictor(facts={"data": {"category_ids": [7, 90]}}))
 
 

@@ -175,6 +175,7 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
 @pytest.fixture
 def loaded(monkeypatch):
     """`paceline predict` with the network above in place of a run's."""
+    monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
     monkeypatch.setattr("paceline.predict.load", lambda *_, **__: predictor(facts={"data": {"category_ids": [7, 90]}}))
 
 
