@@ -51,10 +51,10 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
     if flags.max_objects < 0:
         raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
-    read_run(flags.run)  # what is no run is refused before torch is loaded
     from paceline.predict.folders import find_photos
 
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
+    read_run(flags.run)  # what is no run is refused before torch is loaded
     from paceline import predict  # the module: what follows needs torch
     from paceline.predict.answers import check_answers_folder
 

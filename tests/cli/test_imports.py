@@ -85,7 +85,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run) -> dict[str, t
         "batch without lr": ["train", "maskrcnn-tiny", "--global-batch", "3"],
         "missing data": ["train", "ssd-tiny", "--data", str(folder / "none")],
         "missing run": ["eval", str(folder / "none")],
-        "missing run to predict with": ["predict", str(folder / "none"), str(folder)],
+        "missing run to predict with": ["predict", str(folder / "none"), str(ssd_run.data)],
         "missing test set": ["eval", str(ssd_run.folder), "--data", str(folder / "none")],
         "threshold beyond 1": ["eval", str(ssd_run.folder), "--iou", "2"],
         "finished run": [
@@ -126,7 +126,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run) -> dict[str, t
 
 def libraries(modules: list[str]) -> set[str]:
     """Top-level packages that came on top of torch and its numpy and are neither ours nor Python's, without Cython's own."""
-    found = {name.split(".")[0] for name in modules if not name.startswith("_cython")}
+    found = {name.split(".")[0] for name in modules if not name.startswith(("_cython", "cython_runtime"))}
     return found - STDLIB - {"paceline", "torch", "torchgen", "numpy"}
 
 
@@ -134,7 +134,8 @@ def libraries(modules: list[str]) -> set[str]:
     ("name", "code"),
     [
         ("help", 0), ("unknown recipe", 2), ("unknown flag", 2), ("batch without lr", 2), ("missing data", 2),
-        ("missing run", 2), ("finished run", 2), ("runs", 0), ("list", 0),
+        ("missing run", 2), ("missing run to predict with", 2), ("missing test set", 2), ("threshold beyond 1", 2),
+        ("finished run", 2), ("runs", 0), ("list", 0),
     ],
 )  # fmt: skip
 def test_what_needs_only_a_recipe_or_a_run_json_imports_the_flag_parser_at_most(imported, name, code):

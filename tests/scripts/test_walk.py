@@ -23,7 +23,7 @@ def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
         "PYTHONPATH": str(ROOT),
         "PACELINE_CACHE": str(tmp_path / "cache"),
         "FLAGS": f"{SSD} --system.intra-op-threads 1 --system.loader-threads 1",
-        "STEPS": "360",
+        "STEPS": "180",
     }
     walk = [str(ROOT / "scripts" / "walk.sh"), str(data), str(tmp_path / "walk")]
     done = subprocess.run(walk, env=environment, capture_output=True, text=True, timeout=400)
