@@ -78,18 +78,18 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
 def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by_its_number(
     photos, tmp_path, capsys, monkeypatch
 ):
-    run, budget = tmp_path / "run", ["--time-budget", "2s", "--save-every", 2]
+    run, budget = tmp_path / "run", ["--time-budget", "2s", "--save-every", 8]
     said = command(capsys, *words_for(photos, run, *budget))
     assert said.code == 0 and "schedule fitted to --time-budget 2s" in said.out, said
     facts, (end,) = facts_of(run), events(run, "end")
     steps = facts["fitted"]["steps"]
-    assert 1 < steps < 1000 and facts["fitted"]["step_seconds"] > 0 and facts["fitted"]["eval_seconds"] > 0
+    assert 8 < steps < 1000 and facts["fitted"]["step_seconds"] > 0 and facts["fitted"]["eval_seconds"] > 0
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events(run, "train")[-1]["lr"] == 0
     assert (facts["controls"]["time_budget"], facts["controls"]["fit_schedule"]) == ("", False)
     monkeypatch.setattr(setup, "try_out", never)
     killed = shutil.copytree(run, tmp_path / "killed", symlinks=True)
-    cut_after(killed, 2)
+    cut_after(killed, 8)
     assert command(capsys, *words_for(photos, killed, *budget)).code == 0
     again, named = tmp_path / "again", tmp_path / "named"
     assert command(capsys, "train", run / "run.json", "--out", again).code == 0
