@@ -74,9 +74,17 @@ def _coco(file: Path) -> dict[str, Any]:
 
 
 def _check_categories(record: Mapping[str, Any], file: Path, categories: Mapping[str, int]) -> None:
+    numbered = {number: name for name, number in categories.items()}
     for category in record["categories"]:
         name, number = (category.get("name"), category.get("id")) if isinstance(category, dict) else (None, None)
-        if isinstance(name, str) and categories.get(name, number) != number:
+        if not isinstance(name, str) or type(number) is not int:
+            continue
+        if numbered.get(number, name) != name and name not in categories:
+            raise UserError(
+                f"--annotations {file}: the id {number} is its category {short(name)!r}, and {short(numbered[number])!r} in the "
+                "run: results would be scored as other classes. Name a file with the training set's categories."
+            )
+        if categories.get(name, number) != number:
             raise UserError(
                 f"--annotations {file}: its category {short(name)!r} has the id {short(number)}, and {categories[name]} in the "
                 "run: results would be scored as other classes. Name a file that numbers them as the training set did."

@@ -106,6 +106,10 @@ def test_a_photo_is_the_image_whose_whole_name_ends_its_path(tmp_path):
             '{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [{"name": "cat", "id": 9}]}',
             "category 'cat' has the id 9, and 7 in the run",
         ),
+        (
+            '{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [{"name": "dog", "id": 7}]}',
+            "the id 7 is its category 'dog', and 'cat' in the run",
+        ),
     ],
 )
 def test_a_file_that_cannot_tell_ids_is_refused(tmp_path, content, said):
