@@ -19,7 +19,7 @@ from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.eval_table import per_class, table
 from paceline.cli.flags import parse
 from paceline.cli.saved import Named, saved_count, saved_recipe
-from paceline.cli.voice import say
+from paceline.cli.voice import complain, say
 from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
@@ -104,7 +104,7 @@ def run(arguments: Sequence[str]) -> int:
         asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
         alike = request_facts("eval", recipe, system, controls, **asked)
     with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world:
-        tell = say if world.is_main else _silent
+        tell = _silent if not world.is_main else complain if flags.json else say  # stdout is for objects alone
         threads = set_threads(system, world, tell)
         task = _open(flags, subject, controls, world, tell)
         world.agree(data_facts(task), "data")

@@ -139,6 +139,13 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
     )
 
 
+def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
+    alone = val_alone(ssd_run.data, tmp_path / "alone")  # data that is new is verified, and that is said
+    said = command(capsys, "eval", ssd_run.folder, "--data", alone, "--json", "--limit-val", 2)
+    assert [json.loads(line)["images"] for line in said.out.splitlines()] == [2]
+    assert "verifying" in said.err
+
+
 def test_flags_that_contradict_each_other_are_refused(ssd_run, resnet_run, capsys, tmp_path):
     refused(command(capsys, "eval", ssd_run.folder, "--split", "test"), "--split test", "--data DIR")
     refused(command(capsys, "eval", ssd_run.folder, "--images", tmp_path), "--images DIR and --annotations FILE")
