@@ -109,6 +109,8 @@ def run(arguments: Sequence[str]) -> int:
         task = _open(flags, subject, controls, world, tell)
         world.agree(data_facts(task), "data")
         place = Place(world.rank, world.world, device, threads["loader"])
+        if subject.facts is None:
+            tell(f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}")
         for name in subject.checkpoints:
             model, label, step = _model(flags, subject, name, task, device, tell)
             result = evaluate(
@@ -268,6 +270,11 @@ def _batch(subject: Subject, task: Task, world: int) -> int:
 
     most = images_that_fit(task.memory(subject.system), subject.system)
     return evaluation_batch(min(most, subject.recipe.global_batch), task.val_images, world)
+
+
+def _in_order(classes: Sequence[str]) -> str:
+    """The first class names, which show the order to who knows it."""
+    return ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
 
 
 def _where(flags: Flags, task: Task) -> str:

@@ -125,6 +125,10 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
     for name, value in metrics(own).items():
         assert found[name] == pytest.approx(value, abs=1e-3), name
     refused(command(capsys, "eval", tmp_path / "w.safetensors"), "name a recipe", "--recipe ssd --data DIR")
+    # Which output is which class is for who made the weights to know.
+    said = command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", ssd_run.data, "--limit-val", 2)
+    names = json.loads((ssd_run.folder / "run.json").read_text())["classes"]
+    assert f"the weights name no classes; taken in the data's order: {', '.join(names[:2])}" in said.out
     # Data of other classes would get new class heads, and a score of nothing.
     alone = val_alone(ssd_run.data, tmp_path / "alone")
     file = alone / "annotations" / "instances_test.json"
