@@ -67,7 +67,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         if manifest.kind == kind and wanted.split in ("", "val") and _is_fresh(manifest):
             return path.parent
         source = manifest.root_path
-    place = cache_place(source) / f"scored-{wanted.split or 'any'}"
+    place = cache_place(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
     if _is_prepared(place, kind):
         return place
     names = SPLIT_NAMES[wanted.split]
@@ -78,6 +78,20 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     listing = _class_folders(source, names)
     say(f"{listing.splits['val'].folder}: verifying its {listing.images:,} photos once (kept in {place})")
     return prepare_listing(listing, place).folder
+
+
+def _layout(root: Path) -> str:
+    """A name for the folders and lists in `root`: where one comes or goes, another split may be the one that is meant."""
+    found = set()
+    for folder in (root, *(root / name for name in ("annotations", "images", "ImageSets/Main"))):
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                lists = (
+                    entry for entry in entries if entry.is_dir() or entry.name.endswith((".json", ".txt", ".yaml"))
+                )
+                found |= {os.fsencode(os.path.relpath(entry.path, root)) for entry in lists}
+    found |= {os.fsencode(path.parent.name) for path in root.glob("*/_annotations.coco.json")}
+    return hashlib.sha256(b"\0".join(sorted(found))).hexdigest()[:12]
 
 
 def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Path:
@@ -131,7 +145,7 @@ def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
         )
     if here:
         folder = root / here[0]
-    elif any(name in inside for name in SPLIT_NAMES["train"]) or not inside:
+    elif any(name in inside for name in (TRAIN_FOLDER, "test")) or not inside:
         raise DataError(
             f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {some(inside)}. Wanted: "
             "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "

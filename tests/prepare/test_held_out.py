@@ -143,6 +143,15 @@ def test_changed_annotations_are_read_again(whole, tmp_path):
     assert Manifest.load(ensure_held_out(wanted, "boxes", say=print)).splits["val"].boxes.objects == 1
 
 
+def test_a_validation_split_that_comes_later_is_the_one_that_is_scored(whole, tmp_path):
+    wanted = lay_out(whole, tmp_path / "boxes", "roboflow")
+    shutil.move(tmp_path / "boxes" / "valid", tmp_path / "boxes" / "test")
+    ensure_held_out(wanted, "boxes", say=print)
+    shutil.copytree(tmp_path / "boxes" / "test", tmp_path / "boxes" / "valid")
+    now = Manifest.load(ensure_held_out(wanted, "boxes", say=print))
+    assert open_boxes(now, "val").index.relative_name(0).startswith(b"valid/")
+
+
 def run_of(classes: list[str], **data: object) -> dict:
     return {"classes": classes, "data": data}
 
@@ -232,6 +241,8 @@ def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
     photos = make_photos(tmp_path / "photos")
     shutil.rmtree(photos / "val")
     refused(HeldOut(str(photos)), "class-folder", "no val/", "--split train")
+    shutil.move(photos / "train", photos / "test")
+    refused(HeldOut(str(photos), "val"), "class-folder", "no val/", "only test")
     (tmp_path / "flat").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "flat" / "a.jpg")
     refused(HeldOut(str(tmp_path / "flat")), "class-folder", "Wanted: ROOT/val/CLASS")
