@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from paceline.checkpoint.read import find_checkpoint, load_checkpoint
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
-from paceline.config.run import read_run, saved_system
+from paceline.config.run import read_run, run_folder, saved_system
 from paceline.config.workloads import saved_recipe
 from paceline.machine import autocast_for
 from paceline.state import check_snapshot, check_tensors, load_model
@@ -58,7 +58,7 @@ def open_trained(
     build: Callable[[], nn.Module] | None = None,
     say: Callable[[str], object] = warnings.warn,
 ) -> Trained:
-    """Open a run folder.
+    """Open a run folder, or the one that a run.json is in.
 
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     device      None: CUDA where torch sees one, else the CPU
@@ -67,6 +67,7 @@ def open_trained(
     say         told, in words, that the last checkpoint stands in for the best one
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
+    folder = run_folder(folder)
     facts = read_run(folder)
     recipe = recipe or saved_recipe(facts, folder)
     classes = saved_classes(facts, folder)

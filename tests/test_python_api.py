@@ -190,6 +190,13 @@ def test_predict_writes_pictures_and_one_json(trained, photos, tmp_path, capsys)
     assert [path.name for path in (tmp_path / "bare").iterdir()] == ["predictions.json"]
 
 
+def test_a_run_json_means_the_run_that_it_is_in(trained, photos, capsys):
+    file = Path(trained.run) / "run.json"
+    assert paceline.load(file).trained.checkpoint == paceline.load(trained.run).trained.checkpoint
+    told = [command(capsys, "eval", run, "--checkpoint", "last", "--json") for run in (trained.run, file)]
+    assert told[0].out == told[1].out and told[0].code == told[1].code == 0
+
+
 def test_load_names_what_is_no_run(tmp_path, trained):
     with pytest.raises(UserError, match=r"no run\.json"):
         paceline.load(tmp_path)

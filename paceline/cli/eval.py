@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.python_file import is_in_file
 from paceline.config.recipe import Recipe, override
-from paceline.config.run import Controls, check_controls, fill, saved_system
+from paceline.config.run import Controls, check_controls, fill, run_folder, saved_system
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.tasks import check_request
@@ -84,6 +84,7 @@ class Subject:
 def run(arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
     flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
+    flags = replace(flags, run=run_folder(flags.run))
     _check(flags)
     subject = _weights(flags) if flags.run.is_file() and flags.run.suffix != ".json" else _run(flags)
     launch = read_launch(os.environ)

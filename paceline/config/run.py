@@ -132,6 +132,11 @@ def run_file(path: Path) -> Path:
     return path / "run.json" if path.is_dir() else path
 
 
+def run_folder(path: Path) -> Path:
+    """The run folder that `path` means: itself, or the one that this run.json is in."""
+    return path.parent if path.name == "run.json" and path.is_file() else path
+
+
 def saved_system(facts: Mapping[str, Any], path: Path) -> System:
     """The system in the run.json that is, or is in, `path`.
 
