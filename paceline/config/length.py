@@ -101,4 +101,6 @@ def schedule_in_words(recipe: Recipe, plan: Plan, step: int) -> str:
     share = lr_at(recipe, plan, max(0, step - 1)) / recipe.optim.lr
     if share >= 1:
         return "the learning rate had not begun to fall"
-    return f"the learning rate had fallen to {100 * share:.2g} % of its peak"
+    # Two digits; of a fall that has just begun three, for two would round it to 1e+02.
+    percent = f"{100 * share:.2g}" if share < 0.95 else f"{min(100 * share, 99.9):.3g}"
+    return f"the learning rate had fallen to {percent} % of its peak"

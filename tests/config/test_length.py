@@ -97,3 +97,12 @@ def test_how_far_the_learning_rate_had_come_is_said_in_words():
     assert "had fallen to 10 % of its peak" in schedule_in_words(steps, planned(steps), 60_001)
     constant = replace(recipe, schedule=replace(recipe.schedule, kind="constant", warmup=0.0))
     assert schedule_in_words(constant, planned(constant), 5) == ""
+
+
+def test_a_fall_that_has_just_begun_is_said_in_plain_digits():
+    recipe = RECIPES["resnet50"]()
+    plan = planned(recipe)
+    after = round(plan.warmup_steps)
+    for share, wanted in ((0.001, "99.9 %"), (0.05, "99.4 %")):
+        step = after + round(share * (plan.total_steps - after))
+        assert f"had fallen to {wanted} of its peak" in schedule_in_words(recipe, plan, step)
