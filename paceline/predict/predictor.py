@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import IOBase
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, overload
@@ -142,6 +143,10 @@ def _listed(photos: Any) -> Iterator[Photo]:
         for file, reason in listing.refused:
             raise DataError(f"{file}: {reason}.")
         yield from listing.photos
+    elif isinstance(photos, IOBase):  # its lines would be taken for photos
+        raise DataError(
+            f"an opened file is no photo; hand over its bytes: .read(). {WANTED}; several are a list of these."
+        )
     elif isinstance(photos, Iterable) and not isinstance(photos, Mapping):
         for photo in photos:
             yield from _listed(photo) if isinstance(photo, str | os.PathLike) else [photo]

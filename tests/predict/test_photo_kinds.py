@@ -107,6 +107,7 @@ def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_f
         (7, "int is no photo"),
         (None, "NoneType is no photo"),
         ({"photo": "x.jpg"}, "dict is no photo"),
+        (io.BytesIO(b"no photo"), r"an opened file is no photo; hand over its bytes: \.read\(\)"),
         ([["x.jpg"]], "list is no photo"),
         (b"", "the file is empty"),
         (b"no photo", "no known image format"),
