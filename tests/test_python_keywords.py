@@ -96,6 +96,12 @@ def test_whole_parts_of_a_recipe_and_whole_numbers_for_fractions_are_taken():
     assert override(tiny(), {"quality.at": [1, 2]}).quality.at == (1.0, 2.0)
 
 
+@pytest.mark.parametrize("changes", [["optim.lr"], "optim.lr=0.1", {1: 2}], ids=str)
+def test_changes_that_are_no_dict_of_names_are_refused(changes):
+    with pytest.raises(UserError, match="changes is a dict of dotted names"):
+        controls_and_changes(tiny(), {}, changes)
+
+
 def test_a_keyword_given_twice_is_refused():
     with pytest.raises(UserError, match="seed is given as a keyword and in changes"):
         controls_and_changes(tiny(), {"seed": 1}, {"seed": 2})

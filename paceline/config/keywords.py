@@ -26,6 +26,8 @@ def controls_and_changes(
     changes  dotted names that were given as such
     Raises UserError for a keyword that is neither, naming its nearest neighbours, and for a value of another type.
     """
+    if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
+        raise UserError('changes is a dict of dotted names, as changes={"optim.lr": 0.01}.')
     hints = hints_of(Controls)
     of_recipe = {entry.name for entry in fields(recipe)}
     controls: dict[str, Any] = {}
