@@ -92,7 +92,7 @@ def prepare_one_split(source: BoxSource, place: Path) -> Manifest:
     request = BoxRequest(layout=source.layout)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return _write(source, request, place, dict(source.splits["val"].names), [], "paceline eval ...", None, None)
+        return _write(source, request, place, dict(source.splits["val"].names), [], "", None, None)
     except OSError as error:
         raise DataError(
             f"{place}: the index cannot be written here ({error.strerror or error}). "

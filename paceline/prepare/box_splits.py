@@ -97,10 +97,10 @@ def _why_missing(source: BoxSource, names: list[bytes], missing: set[int], comma
             f"{first[0]}: not there, nor is any other of the {len(names):,} images that the annotations name. Check the "
             "folder of the images (--images), and that file_name in the annotations is relative to it."
         )
-    return (
-        f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or go on without:\n"
-        f"  {command} --on-missing skip"
-    )
+    text = f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or "
+    if not command:
+        return f"{text}take it out of the annotations: a score on a part would not be this set's."
+    return f"{text}go on without:\n  {command} --on-missing skip"
 
 
 @dataclass(frozen=True)

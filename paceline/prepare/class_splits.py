@@ -116,7 +116,10 @@ def describe_class_split(
 
 
 def why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], place: Path, command: str) -> str:
-    """The message for files that cannot be decoded; a long list of them goes to a file in `place`."""
+    """The message for files that cannot be decoded; a long list of them goes to a file in `place`.
+
+    command  the one that could leave them out; empty where none can
+    """
     lines = [f"{os.path.join(root, os.fsdecode(names[i]))}: {reasons[i]}" for i in sorted(reasons)]
     others = lines[1:NAMED_IN_ERROR]
     text = lines[0]
@@ -127,6 +130,8 @@ def why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], plac
             (place / UNREADABLE_LIST).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
             listed = f"; all are listed in {place / UNREADABLE_LIST}"
         text += f"\nUnusable too, {len(lines) - 1:,} in number: {'; '.join(others)}{listed}."
+    if not command:
+        return f"{text}\nReplace what is named, or delete it and what annotates it, and start again."
     return (
         f"{text}\n"
         "Replace or delete what is named and start again (what was verified is remembered), or leave it out:\n"

@@ -219,7 +219,8 @@ def _prepare(
         progress=progress,
     )
     if found.reasons and on_unreadable == "refuse":
-        command = prepare_command(listing.root, expect, _request(val))
+        scored = listing.splits.keys() == {"val"}  # only scored on: no command leaves photos out
+        command = "" if scored else prepare_command(listing.root, expect, _request(val))
         raise DataError(why_unreadable(listing.root, names, found.reasons, place, command))
     splits, arrays, notes, first = {}, {}, [], 0
     for key, split in listing.splits.items():

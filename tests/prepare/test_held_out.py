@@ -152,6 +152,27 @@ def test_a_validation_split_that_comes_later_is_the_one_that_is_scored(whole, tm
     assert open_boxes(now, "val").index.relative_name(0).startswith(b"valid/")
 
 
+def test_advice_on_photos_that_cannot_be_scored_names_no_flag_of_another_command(whole, tmp_path):
+    def refusal(root: Path, kind) -> str:
+        with pytest.raises(DataError) as problem:
+            ensure_held_out(HeldOut(str(root)), kind, say=print)
+        return str(problem.value)
+
+    lay_out(whole, tmp_path / "boxes", "roboflow test")
+    photo = sorted(tmp_path.glob("boxes/test/*.[jp][pn]g"))[0]
+    photo.write_bytes(b"")
+    broken = refusal(tmp_path / "boxes", "boxes")
+    photo.unlink()
+    missing = refusal(tmp_path / "boxes", "boxes")
+    shutil.copytree(make_photos(tmp_path / "whole photos") / "val", tmp_path / "classes" / "test")
+    sorted(tmp_path.glob("classes/test/*/*.[jp][pn]g"))[0].write_bytes(b"")
+    classes = refusal(tmp_path / "classes", "class-folder")
+    assert "empty file" in broken and "empty file" in classes and "take it out of the annotations" in missing
+    assert not any(
+        " --" in text or "paceline " in text.replace(str(tmp_path), "") for text in (broken, missing, classes)
+    )
+
+
 def run_of(classes: list[str], **data: object) -> dict:
     return {"classes": classes, "data": data}
 
