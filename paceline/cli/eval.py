@@ -143,7 +143,9 @@ def _check(flags: Flags) -> None:
         raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
     if flags.out and flags.checkpoint == "all":
         raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    if flags.split and not flags.data:
+    if flags.out and Path(flags.out).is_dir():
+        raise UserError(f"--out {flags.out}: this is a folder. Name a file for the predictions.")
+    if flags.split and not (flags.data or flags.images or flags.annotations):
         raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
 

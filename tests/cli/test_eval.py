@@ -152,6 +152,11 @@ def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
 
 def test_flags_that_contradict_each_other_are_refused(ssd_run, resnet_run, capsys, tmp_path):
     refused(command(capsys, "eval", ssd_run.folder, "--split", "test"), "--split test", "--data DIR")
+    files = ("--images", tmp_path, "--annotations", "x.json")
+    refused(command(capsys, "eval", ssd_run.folder, *files, "--split", "test"), "without --data and --split")
+    said = command(capsys, "eval", ssd_run.folder, "--out", tmp_path)
+    refused(said, f"--out {tmp_path}: this is a folder")
+    assert said.out == ""  # before anything is scored
     refused(command(capsys, "eval", ssd_run.folder, "--images", tmp_path), "--images DIR and --annotations FILE")
     refused(command(capsys, "eval", resnet_run.folder, "--images", tmp_path, "--annotations", "x"), "class folders")
     refused(command(capsys, "eval", ssd_run.folder, "--data", tmp_path / "none"), "--data", "no such folder")
