@@ -66,6 +66,11 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         manifest = Manifest.load(path)
         if manifest.kind == kind and wanted.split in ("", "val") and _is_fresh(manifest):
             return path.parent
+        if manifest.kind == kind and wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
+            raise UserError(
+                f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "
+                "the others alone. Leave --split away to score them."
+            )
         source = manifest.root_path
     place = cache_place(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
     if _is_prepared(place, kind):

@@ -19,8 +19,9 @@ from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.data.scored_as import scored_as
 from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.folder import ensure_prepared, prepare_folder
 from paceline.prepare.held_out import HeldOut, ensure_held_out
+from paceline.prepare.val_groups import ValSplit
 
 LAYOUTS = [
     "official",
@@ -171,6 +172,14 @@ def test_advice_on_photos_that_cannot_be_scored_names_no_flag_of_another_command
     assert not any(
         " --" in text or "paceline " in text.replace(str(tmp_path), "") for text in (broken, missing, classes)
     )
+
+
+def test_the_training_part_of_photos_that_prepare_divided_is_not_scored_as_all_of_them(tmp_path):
+    photos = make_photos(tmp_path / "whole") / "train"
+    prepare_folder(photos, out=tmp_path / "out", val=ValSplit(val_fraction=0.5))
+    assert ensure_held_out(HeldOut(str(tmp_path / "out")), "class-folder", say=print) == tmp_path / "out"
+    with pytest.raises(UserError, match=r"--split train: the validation photos of .* were set apart by prepare"):
+        ensure_held_out(HeldOut(str(tmp_path / "out"), "train"), "class-folder", say=print)
 
 
 def run_of(classes: list[str], **data: object) -> dict:
