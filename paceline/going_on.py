@@ -110,14 +110,16 @@ def _ways(
     if controls.fit_schedule:  # its length is the number of steps that was found when it began
         length = asked = int(saved["plan"]["total_steps"])
     if end["step"] >= asked:
-        if asked < length:
-            ways.append(f"--steps above {asked:,} (or without: {length:,})")
+        if end["step"] < length:  # it may stand further than this command asks
+            ways.append(f"--steps above {end['step']:,} (or without: {length:,})")
         elif controls.fit_schedule:
             ways.append("`paceline train RUN/run.json --out RUN` and more --epochs or --images-seen")
         else:
             flag = "epochs" if recipe.epochs else "images_seen"
             most = max(getattr(recipe, flag), saved["recipe"][flag])
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
+            if asked < length:
+                ways.append(f"--steps above {end['step']:,} (or without)")
     budget = 0.0 if controls.fit_schedule and not controls.steps else seconds_in(controls.time_budget)
     if 0 < budget <= end["seconds"]:
         ways.append(

@@ -174,11 +174,17 @@ def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of
         ({"steps": 20}, {}, ["--images-seen above 160"]),
         ({}, {"images_seen": 320}, []),
         ({"steps": 20}, {"images_seen": 320}, ["--steps above 20 (or without: 40)"]),
+        ({"steps": 14}, {"images_seen": 320}, ["--steps above 20 (or without: 40)"]),
+        ({"steps": 14}, {}, ["--images-seen above 160", "--steps above 20 (or without)"]),
         ({"time_budget": "90s"}, {"images_seen": 320}, ["--time-budget above 90s"]),
         ({"time_budget": "101s"}, {"images_seen": 320}, []),
         ({"patience": 2}, {"images_seen": 320}, ["--patience above 2"]),
         ({"patience": 3}, {"images_seen": 320}, []),
-        ({"patience": 1, "time_budget": "1s", "steps": 9}, {}, ["--steps", "--time-budget", "--patience"]),
+        (
+            {"patience": 1, "time_budget": "1s", "steps": 9},
+            {},
+            ["--images-seen", "--steps", "--time-budget", "--patience"],
+        ),
     ],
 )
 def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
