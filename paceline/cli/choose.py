@@ -35,13 +35,21 @@ def choose_system(name: str) -> System:
     return _choose(name, SYSTEMS, System, "system")
 
 
+def is_folder(word: str) -> bool:
+    """Whether a command's first word names a folder: a recipe's name is the recipe, whatever lies in the working directory."""
+    from paceline.recipes import RECIPES
+
+    return word not in RECIPES and Path(word).is_dir()
+
+
 def _refuse_path(name: str, noun: str) -> None:
     """A Python file without its function, or another path: what is named there is said, not run."""
     if is_in_file(name):
         return
     path = Path(name).expanduser()
     if not name.endswith(".py"):
-        raise RecipeError(f"{name}: a {noun} of your own is a function in a Python file: ./file.py:function")
+        gone = "" if path.exists() else " there is no such file or folder;"
+        raise RecipeError(f"{name}:{gone} a {noun} of your own is a function in a Python file: ./file.py:function")
     if not path.is_file():
         raise RecipeError(f"{name}: there is no such file.")
     there = functions_in(path)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.voice import say
@@ -21,8 +22,8 @@ from paceline.tasks import check_request, network_memory, open_task
 GIB = 2**30
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes) or
-./file.py:function, RUN a run's folder or run.json. Every flag of the recipe may follow, as for train: paceline show RECIPE --help
-lists them."""
+./file.py:function, RUN a run's folder or run.json (./NAME where it is called like a recipe). Every flag of the recipe may follow,
+as for train: paceline show RECIPE --help lists them."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     base, defaults, classes = None, ShowFlags(), 0
     if arguments and arguments[0] in ("-h", "--help"):
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
-    if arguments and (Path(arguments[0]).is_dir() or arguments[0].endswith(".json")):
+    if arguments and (is_folder(arguments[0]) or arguments[0].endswith(".json")):
         base, _, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
         defaults = ShowFlags(
             world=facts["world"],

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, parse_recipe
 from paceline.cli.saved import saved_request
 from paceline.cli.voice import speaks
@@ -45,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
             if (path := getattr(asked.controls, name)) and name not in asked.given and speaks():
                 notes.append(one_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
-        if Path(arguments[0]).is_dir():
+        if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)

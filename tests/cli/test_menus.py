@@ -212,6 +212,22 @@ def test_a_python_file_without_a_function_is_told_its_functions_and_is_not_run(t
     refused(command(capsys, "train", "ssd-tiny", "--system", "./my.py"), "./my.py:mine")
 
 
+def test_a_recipes_name_is_the_recipe_though_a_folder_is_called_so(capsys, tmp_path, monkeypatch, ssd_run):
+    monkeypatch.chdir(tmp_path)
+    usual = command(capsys, "show", "ssd-tiny").out
+    shutil.copytree(ssd_run.folder, "ssd-tiny", symlinks=True)
+    assert command(capsys, "show", "ssd-tiny").out == usual
+    assert command(capsys, "show", "./ssd-tiny", "--json").code == 0
+    refused(command(capsys, "train", "ssd-tiny", "--data", "none"), "--data none: there is no such folder")
+    refused(command(capsys, "train", "./ssd-tiny"), "is a folder", "./ssd-tiny/run.json")
+
+
+def test_a_run_that_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for verb in ("show", "train", "preview"):
+        refused(command(capsys, verb, "runs/none"), "runs/none: there is no such file or folder", "./file.py:function")
+
+
 # Data that are not there ----------------------------------------------------------------------------------------------
 
 
