@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,11 @@ class ShowFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
-    base, defaults, classes = None, ShowFlags(), 0
+    base, defaults, controls, classes = None, ShowFlags(), Controls(), 0
     if arguments and arguments[0] in ("-h", "--help"):
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
     if arguments and (is_folder(arguments[0]) or arguments[0].endswith(".json")):
-        base, _, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
+        base, controls, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
         defaults = ShowFlags(
             world=facts["world"],
             train_images=saved_count(facts, "train_images"),
@@ -53,6 +53,10 @@ def run(arguments: Sequence[str]) -> int:
         classes = len(facts.get("classes", ()))
     asked = parse_recipe(arguments, defaults, verb="show", base=base)
     flags, recipe = asked.controls, asked.recipe
+    if base is not None and flags.data:
+        # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
+        limits = {"train_images": controls.limit_train, "val_images": controls.limit_val}
+        flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in asked.given})
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_request(recipe, flags.data)
@@ -60,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks.memory import images_that_fit
 
     if flags.data:
-        task, recipe = _opened(asked, system, repeats=base is not None)
+        task, recipe = _opened(asked, flags, system, repeats=base is not None)
         memory, images = task.memory(system), (task.train_images, task.val_images)
     else:
         usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
@@ -88,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _opened(asked: Asked, system: System, *, repeats: bool) -> tuple[Any, Recipe]:
+def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) -> tuple[Any, Recipe]:
     """The task on --data, opened as training opens it (an unprepared data set is prepared for that), and the recipe with the
     target that a run on these data has.
 
@@ -100,7 +104,6 @@ def _opened(asked: Asked, system: System, *, repeats: bool) -> tuple[Any, Recipe
     from paceline.dist.world import open_world
     from paceline.setup import Request, settle_target
 
-    flags = asked.controls
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)
     tell = (lambda _: None) if flags.json else say
     with open_world(read_launch({}), device=torch.device("cpu")) as world:

@@ -266,6 +266,18 @@ def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
     assert usual["plan"]["train_images"] == 1_600 and usual["recipe"]["quality"]["targets"]
 
 
+def test_show_of_a_run_on_other_data_counts_those_data_within_the_runs_own_limits(capsys, ssd_run, tmp_path):
+    run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
+    counts = {"plan.train_images": 2, "plan.val_images": 1}  # of the data that the run had
+    forge(run, {**counts, "controls.limit_train": 0, "controls.limit_val": 0})
+    whole = described(command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
+    found = described(command(capsys, "show", run, "--data", ssd_run.data, "--json"))["plan"]
+    assert (found["train_images"], found["val_images"]) == (whole["train_images"], whole["val_images"]) != (2, 1)
+    assert described(command(capsys, "show", run, "--json"))["plan"]["train_images"] == 2
+    forge(run, {"controls.limit_train": 3})
+    assert described(command(capsys, "show", run, "--data", ssd_run.data, "--json"))["plan"]["train_images"] == 3
+
+
 def test_show_of_a_run_counts_the_classes_of_the_run(capsys, ssd_run, tmp_path):
     run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
     parameters = described(command(capsys, "show", run, "--json"))["memory"]["parameters"]
