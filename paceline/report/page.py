@@ -13,6 +13,7 @@ import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def _render(run: Path, facts: Mapping[str, Any], events: Sequence[Event], notes:
             name=facts["name"],
             folder=run.resolve().name,
             **_headline(facts, events),
+            started=_began(run, facts),
             charts=_charts(events, targets_of(facts)),
             evaluations=_evaluation_table(events),
             pictures=predictions_section(
@@ -107,6 +109,15 @@ def _environment() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=StrictUndefined,
     )  # fmt: skip
+
+
+def _began(run: Path, facts: Mapping[str, Any]) -> str:
+    """When the run's first command began; run.json of a run that went on is the newest command's, the first one lies beside it."""
+    first = run / "run-first.json"
+    with suppress(UserError):
+        if first.is_file():
+            return str(read_run(first, changed=lambda _: None).get("started", ""))
+    return str(facts.get("started", ""))
 
 
 def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
@@ -149,7 +160,6 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         "reason": end.get("reason", ""),
         "cards": cards,
         "resumes": resumes,
-        "started": facts.get("started", ""),
     }
 
 

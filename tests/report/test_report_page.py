@@ -135,6 +135,16 @@ def test_a_run_that_ended_otherwise_has_a_report_that_says_so(tmp_path, no_chart
     assert "time to target" not in page.text
 
 
+def test_a_run_that_went_on_began_when_its_first_command_did(tmp_path, no_charts):
+    run = make_run(tmp_path / "run")
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run-first.json").write_text(json.dumps({**facts, "started": "2026-01-02T03:04:05+00:00"}))
+    (run / "run.json").write_text(json.dumps({**facts, "started": "2026-06-07T08:09:10+00:00"}))
+    assert "started 2026-01-02T03:04:05" in write_report(run).read_text(encoding="utf-8")
+    (run / "run-first.json").write_text("{}")
+    assert "started 2026-06-07T08:09:10" in write_report(run).read_text(encoding="utf-8")
+
+
 def test_a_run_killed_before_its_first_event_has_a_report(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "events.jsonl").unlink()
