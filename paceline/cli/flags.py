@@ -14,6 +14,7 @@ from paceline.cli.habits import elsewhere
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.run import Controls
 from paceline.config.system import System, check_system
 
 Fields = TypeVar("Fields")
@@ -147,6 +148,11 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if not flag.startswith("--") or flag in known or flag in ALWAYS:
             continue
         bare = {name.removeprefix("--"): name for name in known}
+        if flag in _flags_of(Controls()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
+            raise UserError(
+                f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
+                f"paceline {prog} --help"
+            )
         near, hint = elsewhere(flag.removeprefix("--"), known)
         near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
         if not hint and near:

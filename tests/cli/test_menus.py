@@ -228,6 +228,14 @@ def test_a_run_that_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeyp
         refused(command(capsys, verb, "runs/none"), "runs/none: there is no such file or folder", "./file.py:function")
 
 
+@pytest.mark.parametrize("flag", ["--steps", "--fit-schedule", "--time-budget"])
+def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(capsys, flag):
+    for verb in ("show", "preview"):
+        said = command(capsys, verb, "ssd-tiny", flag, "5")
+        refused(said, f"no flag {flag} here", "`paceline train`")
+        assert "Did you mean" not in said.err
+
+
 # Data that are not there ----------------------------------------------------------------------------------------------
 
 
