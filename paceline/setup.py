@@ -142,7 +142,8 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         run_folder.check_space(state, controls.keep)
         if resumed is not None:
             state.restore(resumed[0], world)
-        tell_short_average(run, say)
+        if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
+            tell_short_average(run, say)
         run_folder.write(run)
         recorder = Recorder(
             run_folder.path if world.is_main else None,

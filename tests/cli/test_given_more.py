@@ -198,6 +198,14 @@ def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
     assert len(ways) == len(wanted) and all(text in way for way, text in zip(ways, wanted)), ways
 
 
+def test_a_run_that_stands_further_than_is_asked_says_nothing_of_the_average_at_the_step_asked(photos, run, capsys):
+    events = run / "events.jsonl"
+    events.write_text("".join(events.read_text().splitlines(keepends=True)[:-1]))  # as after a kill: without its end
+    said = command(capsys, *words_for(photos, run, "--steps", 3))
+    assert said.code == 0 and end_of(run)["step"] == 5, said
+    assert "first weights after 3 steps" not in said.out + said.err
+
+
 def test_another_recipes_folder_is_named_in_a_line_with_the_command_that_goes_on(photos, run, capsys):
     go_on = f"paceline train {run}/run.json --out {run}"
     said = command(capsys, "train", "ssd-tiny", "--out", run)
