@@ -100,7 +100,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         console.doing("opening the data")
         task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
         world.agree(data_facts(task), "data")
-        recipe = settle_target(request, task, say)
+        recipe = settle_target(request, task, warn)
         check_metrics(recipe, task)
         system = settle_system(task, system, controls.exact, say)
         memory = task.memory(system)

@@ -97,6 +97,8 @@ def train(
     from paceline.recipes import RECIPES
     from paceline.systems import SYSTEMS
 
+    if not isinstance(recipe, str | Recipe):
+        raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
     for name, menu, noun in ((recipe, RECIPES, "recipe"), (system, SYSTEMS, "system")):
         if isinstance(name, str) and name not in menu:
             raise UserError(f"there is no {noun} {name!r}. Known: {', '.join(menu)}.")

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
 NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount")
 # Folders of the tests that take longest.
-HEAVY = ("multi", "faults", "oracle")
+HEAVY = ("multi", "faults", "oracle", "scripts")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

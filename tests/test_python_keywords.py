@@ -37,6 +37,11 @@ def test_keywords_of_run_and_recipe_are_told_apart():
     assert (recipe.global_batch, recipe.seed, recipe.optim.lr) == (64, 7, 0.5)
 
 
+def test_what_is_no_recipe_is_refused_in_words():
+    with pytest.raises(UserError, match=r"paceline.train\(3\): the first argument is a recipe's name, or a Recipe"):
+        paceline.train(3)  # type: ignore[arg-type]
+
+
 def test_no_keyword_means_two_things():
     assert not {entry.name for entry in fields(Controls)} & {entry.name for entry in fields(Recipe)}
     assert not {"system", "changes"} & {entry.name for kind in (Controls, Recipe) for entry in fields(kind)}

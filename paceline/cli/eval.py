@@ -153,6 +153,11 @@ def _run(flags: Flags) -> Subject:
     """A run folder."""
     named = Named(flags.recipe, flags.task, f"paceline eval {shlex.quote(str(flags.run))}")
     _, recipe, facts = saved_recipe(flags.run, named)
+    if flags.recipe and not is_in_file(recipe.task):
+        raise UserError(
+            f"--recipe {flags.recipe}: {flags.run} has its recipe in run.json. The flag is for a file of weights, and for a run "
+            "whose task is your own. Leave it away."
+        )
     saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
     check_controls(saved)
     saved_count(facts, "images_per_forward")

@@ -78,9 +78,9 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
 def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by_its_number(
     photos, tmp_path, capsys, monkeypatch
 ):
-    run, budget = tmp_path / "run", ["--time-budget", "2s", "--save-every", 8]
+    run, budget = tmp_path / "run", ["--time-budget", "1.5s", "--save-every", 8]
     said = command(capsys, *words_for(photos, run, *budget))
-    assert said.code == 0 and "schedule fitted to --time-budget 2s" in said.out, said
+    assert said.code == 0 and "schedule fitted to --time-budget 1.5s" in said.out, said
     facts, (end,) = facts_of(run), events(run, "end")
     steps = facts["fitted"]["steps"]
     assert 8 < steps < 1000 and facts["fitted"]["step_seconds"] > 0 and facts["fitted"]["eval_seconds"] > 0

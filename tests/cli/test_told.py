@@ -30,10 +30,11 @@ def photos(class_photos) -> Path:
     return class_photos
 
 
-def test_quiet_prints_the_end_and_where_the_report_is(photos, tmp_path, capsys):
+def test_quiet_prints_warnings_the_end_and_where_the_report_is(photos, tmp_path, capsys):
     said = train(capsys, photos, tmp_path / "run", "--quiet")
     assert (said.code, said.err) == (0, "")
-    end, report = said.out.splitlines()
+    warning, end, report = said.out.splitlines()
+    assert warning.startswith("the target top1 0.8 was set for shapes; on this data the run goes to its end")
     assert end.startswith("stopped early: ") and report == f"report: {tmp_path / 'run' / 'report.html'}"
 
 
@@ -45,7 +46,7 @@ def test_json_prints_the_events_on_stdout_and_all_else_on_stderr(photos, tmp_pat
     assert "stopped early: " in said.err
     said = train(capsys, photos, tmp_path / "run", "--json", "--quiet", steps=3)
     first, *_, last = (json.loads(line) for line in said.out.splitlines())
-    assert (first["event"], last["event"]) == ("resume", "end") and len(said.err.splitlines()) == 1, said
+    assert (first["event"], last["event"]) == ("resume", "end") and len(said.err.splitlines()) == 2, said
 
 
 def test_how_it_prints_is_no_part_of_what_a_run_repeats(photos, tmp_path, capsys, monkeypatch):

@@ -148,7 +148,7 @@ def test_a_photo_that_only_one_rank_reads_ends_all_with_its_name(trainer, tmp_pa
     assert end["status"] == "failed" and "class1/004.jpg" in end["reason"]
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_killed_rank_ends_the_training_by_name_and_the_run_can_go_on(trainer, unbroken, tmp_path, who):
     run = tmp_path / "run"
     job = trainer.start(trainer.train(run, FLAGS), ranks=2)

@@ -56,7 +56,7 @@ def saved_steps(run: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in (run / "checkpoints").glob("step-*"))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_killed_twice_at_random_steps_it_goes_on_to_the_same_bits(trainer, unbroken, tmp_path, request, ranks):
     run = tmp_path / "killed"
     for step in sorted(Random(request.node.nodeid).sample(range(1, STEPS - 5), 2)):

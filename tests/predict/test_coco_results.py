@@ -58,7 +58,15 @@ def test_real_coco_photos_anywhere_are_known_by_their_file_or_by_their_names(ssd
     photos.mkdir()
     for photo in sorted((shared_data / "coco_mini" / "val2017").iterdir())[:5]:
         shutil.copy(photo, photos)
-    annotations = shared_data / "coco_mini" / "annotations" / "instances_val2017.json"
+    # The photos' own annotations under the run's categories: a file with others is refused.
+    record = json.loads((shared_data / "coco_mini" / "annotations" / "instances_val2017.json").read_text())
+    facts = json.loads((ssd_run.folder / "run.json").read_text())
+    ids = facts["data"]["category_ids"]
+    record["categories"] = [{"id": number, "name": name} for number, name in zip(ids, facts["classes"])]
+    for entry in record["annotations"]:
+        entry["category_id"] = ids[entry["category_id"] % len(ids)]
+    annotations = tmp_path / "listed.json"
+    annotations.write_text(json.dumps(record))
     asked = ["predict", ssd_run.folder, photos, "--no-pictures", "--out", tmp_path / "out"]
     said = command(capsys, *asked)
     assert "coco_results.json: the photos' names are taken for their ids" in said.out

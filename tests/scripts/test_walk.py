@@ -8,13 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from shared_runs import SSD, rendered_boxes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.xdist_group("clock")
 def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
     data = rendered_boxes(tmp_path_factory)
     environment = {
@@ -24,6 +22,7 @@ def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
         "PACELINE_CACHE": str(tmp_path / "cache"),
         "FLAGS": f"{SSD} --system.intra-op-threads 1 --system.loader-threads 1",
         "STEPS": "180",
+        "SHORT": "yes",
     }
     walk = [str(ROOT / "scripts" / "walk.sh"), str(data), str(tmp_path / "walk")]
     done = subprocess.run(walk, env=environment, capture_output=True, text=True, timeout=400)
