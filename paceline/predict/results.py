@@ -5,6 +5,7 @@ Letters: n objects   h, w pixels of the photo   K classes
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ ROOM = 200
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Result:
+class Result(ABC):
     """What was found in one photo."""
 
     file: str  # path, or "" for a photo given as bytes or pixels
@@ -38,20 +39,20 @@ class Result:
     def __repr__(self) -> str:
         return one_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
 
+    @abstractmethod
     def line(self, score_above: float = SHOWN_ABOVE) -> str:
         """What was found, on one line. `score_above` counts for objects."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True) -> Image.Image:
         """The photo with what was found, RGB. `score_above` and `labels` (names and scores) count for objects.
 
         A photo that was named by its path is read again. Raises DataError where that fails.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def record(self) -> dict[str, Any]:
         """What was found, for a JSON file."""
-        raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
         """Write `draw()` to an image file; its suffix names the format. Raises OSError, ValueError as PIL's save does."""

@@ -39,6 +39,25 @@ def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
     return Manifest.load(prepare())
 
 
+def _checked(
+    task: str,
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    say: Say,
+    prepared: Callable[[], None],
+    manifest: Manifest | None,
+    ensure: Callable[..., Path],
+) -> Manifest:
+    """The manifest that a built-in task opens, once its recipe is known to be possible and its data prepared by `ensure`."""
+    CHECKS[task](recipe)
+    if manifest is None:
+        root = data_root(controls.data, task, say)
+        manifest = prepared_once(world, lambda: ensure(root, say=say))
+    prepared()
+    return manifest
+
+
 def open_classification(
     recipe: Recipe,
     controls: Controls,
@@ -57,11 +76,7 @@ def open_classification(
     from paceline.prepare.folder import ensure_prepared
     from paceline.tasks.classification import Classification
 
-    CHECKS["classification"](recipe)
-    if manifest is None:
-        root = data_root(controls.data, "classification", say)
-        manifest = prepared_once(world, lambda: ensure_prepared(root, say=say))
-    prepared()
+    manifest = _checked("classification", recipe, controls, world, say, prepared, manifest, ensure_prepared)
     return Classification(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
@@ -82,11 +97,7 @@ def open_detection(
     from paceline.prepare.box_folder import ensure_boxes_prepared
     from paceline.tasks.ssd import Detection
 
-    CHECKS["ssd"](recipe)
-    if manifest is None:
-        root = data_root(controls.data, "ssd", say)
-        manifest = prepared_once(world, lambda: ensure_boxes_prepared(root, say=say))
-    prepared()
+    manifest = _checked("ssd", recipe, controls, world, say, prepared, manifest, ensure_boxes_prepared)
     return Detection(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
@@ -107,11 +118,7 @@ def open_instances(
     from paceline.prepare.box_folder import ensure_boxes_prepared
     from paceline.tasks.maskrcnn import InstanceSegmentation
 
-    CHECKS["maskrcnn"](recipe)
-    if manifest is None:
-        root = data_root(controls.data, "maskrcnn", say)
-        manifest = prepared_once(world, lambda: ensure_boxes_prepared(root, say=say))
-    prepared()
+    manifest = _checked("maskrcnn", recipe, controls, world, say, prepared, manifest, ensure_boxes_prepared)
     return InstanceSegmentation(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 

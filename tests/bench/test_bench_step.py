@@ -57,6 +57,7 @@ def test_compiled_contenders_come_beside_the_eager_ones():
 
 def test_a_contender_that_fails_is_absent_with_its_reason_and_ours_is_not_excused():
     def fails():
+        # What torch raises where a kernel has no form for a device.
         raise NotImplementedError("no such kernel\nmore of it")
 
     absent = {}
