@@ -154,7 +154,7 @@ class Job:
 
     def explain_non_finite(self, step: int, means: dict[str, float], what: Literal["loss", "gradient"] = "loss") -> str:
         """Write down what is needed to look at a non-finite loss, and say it in a line."""
-        files = self.task.images_of_step(self.run.plan, step)
+        files = self.task.images_of_step(step)
         facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
         bundle = self.folder / f"non-finite-step-{step:06d}.json"
         if self.world.is_main:
@@ -188,7 +188,7 @@ class Job:
             from paceline.report.page import write_report
 
             try:
-                page = write_report(self.folder)
+                page = write_report(self.folder, self.task.workload)
             except OSError as error:
                 raise cannot_write(self.folder / "report.html", error) from error
             self.recorder.tell(f"report: {page}")

@@ -37,6 +37,7 @@ from paceline.loss_groups import configure_loss_groups
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.models.batch_norm import configure_batch_norm
+from paceline.opening import open_task
 from paceline.optim.adamw import AdamW
 from paceline.optim.average import WeightAverage
 from paceline.optim.lars import LARS
@@ -47,9 +48,7 @@ from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
 from paceline.shortage import check_addresses, failures_in_words
 from paceline.state import Meters, State
-from paceline.tasks import open_task
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
-from paceline.tasks.mlperf import mllog_facts
 from paceline.tasks.task import Place, Task
 
 # A run prints about this many train events, and one at least every LOG_AT_MOST steps.
@@ -193,7 +192,7 @@ def _job(
         checkpoint_facts=fingerprint(run),
         log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
         save_every=controls.save_every or per_epoch,
-        warm_up_due=world.world > 1 or run.system.compile or getattr(task, "shapes_vary", False),
+        warm_up_due=world.world > 1 or run.system.compile or task.shapes.vary,
         eval_batch=evaluation_batch(plan.images_per_forward, plan.val_images, world.world),
         last_step=plan.stop_after,
         _eval_steps=set(plan.eval_steps),
@@ -210,8 +209,7 @@ def plan_for(task: Task, recipe: Recipe, system: System, world: World, memory: M
         train_images=task.train_images,
         val_images=task.val_images,
     )
-    if (check := getattr(task, "check_plan", None)) is not None:
-        check(plan)
+    task.workload.check_plan(recipe, plan)
     return plan
 
 
@@ -233,14 +231,15 @@ def settle_system(task: Task, system: System, exact: bool, say) -> System:
 
     Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form.
     """
-    if exact and system.accelerator != "cpu" and not getattr(task, "exact_on_cuda", True):
+    workload = task.workload
+    if exact and system.accelerator != "cpu" and workload.no_exact:
         raise RecipeError(
-            f"--exact: {task.benchmark} has no deterministic form on an accelerator: torchvision's RoIAlign falls back to plain "
-            "operations there, at many times its memory and time. Leave --exact away, or train with --system cpu."
+            f"--exact: {task.recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
+            "Leave --exact away, or train with --system cpu."
         )
-    if not system.compile or getattr(task, "compiles", True):
+    if not system.compile or not workload.no_compile:
         return system
-    say(f"compile off: {task.benchmark} is not compiled as a whole; each of its input shapes would take minutes")
+    say(f"compile off: {task.recipe.task}: {workload.no_compile}")
     return replace(system, compile=False)
 
 
@@ -266,8 +265,10 @@ def check_metrics(recipe: Recipe, task: Task) -> None:
     Raises RecipeError naming it.
     """
     for name, _ in recipe.quality.targets:
-        if name not in task.metrics:
-            raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.metrics)}.")
+        if name not in task.workload.metrics:
+            raise RecipeError(
+                f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.workload.metrics)}."
+            )
 
 
 def tell_short_average(run: Run, say) -> None:
@@ -351,9 +352,9 @@ def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:
         eval_steps=plan.eval_steps,
         train_images=plan.train_images,
         val_images=plan.val_images,
-        benchmark=task.benchmark,
+        benchmark=task.workload.benchmark,
         platform=f"{plan.world}x{device}",
-        mllog=mllog_facts(run),
+        mllog=task.workload.log_facts(run),
         weights=[name for name, _ in state.model.named_parameters()],
     )
 

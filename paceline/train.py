@@ -251,7 +251,7 @@ def take_result(job: Job) -> Ending | None:
     with job.interval.paused() as wait:
         result = pending.scoring.result()
     job.pending = None
-    headline = job.task.headline
+    headline = job.task.workload.headline
     is_best = better(result.metrics[headline], state.best.get(headline))
     state.remember(pending.step, result.metrics, is_best)
     how = end_after_evaluation(job)

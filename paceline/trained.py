@@ -16,10 +16,10 @@ from paceline.checkpoint.read import find_checkpoint, load_checkpoint
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import read_run, run_folder, saved_system
-from paceline.config.workloads import saved_recipe
 from paceline.machine import autocast_for
 from paceline.state import check_snapshot, check_tensors, load_model
-from paceline.tasks import BUILDERS
+from paceline.tasks.workload import Workload
+from paceline.workloads import saved_recipe, workload_of
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Trained:
     """Everything inference needs; nothing of the training data."""
 
     folder: Path
+    workload: Workload
     recipe: Recipe
     classes: tuple[str, ...]
     model: nn.Module  # in eval mode, on `device`
@@ -55,21 +56,27 @@ def open_trained(
     checkpoint: str = "best",
     device: torch.device | None = None,
     recipe: Recipe | None = None,
-    build: Callable[[], nn.Module] | None = None,
+    workload: str = "",
     say: Callable[[str], object] = warnings.warn,
 ) -> Trained:
     """Open a run folder, or the one that a run.json is in.
 
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     device      None: CUDA where torch sees one, else the CPU
-    recipe      the run's, where it was read before; None: as run.json has it, for one of our tasks
-    build       makes the run's model as its task does; None: what our task of that name makes
+    recipe      the run's, where it was read before; None: as run.json has it
+    workload    of a run whose workload is one's own, the file that may be run for it: ./file.py:name
     say         told, in words, that the last checkpoint stands in for the best one
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     folder = run_folder(folder)
     facts = read_run(folder)
-    recipe = recipe or saved_recipe(facts, folder)
+    if recipe is None:
+
+        def again(name: str) -> str:
+            return f"paceline.load({str(folder)!r}, workload={name!r})"
+
+        recipe = saved_recipe(facts, folder, named=workload, again=again)
+    own = workload_of(recipe.task)
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -77,14 +84,13 @@ def open_trained(
     snapshot = load_checkpoint(path, check_snapshot)
     tensors = dict(snapshot.tensors["model"])
     tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
-    if recipe.task in BUILDERS:
-        check_network(recipe, len(classes), tensors)
-    model = BUILDERS[recipe.task](recipe, len(classes)) if build is None else build()
+    check_network(own, recipe, len(classes), tensors)
+    model = own.build(recipe, len(classes))
     if system.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     load_model(model, tensors)
     model = model.to(device).eval()
-    return Trained(folder, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
+    return Trained(folder, own, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
 
 
 def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
@@ -99,14 +105,14 @@ def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     return tuple(classes)
 
 
-def check_network(recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> None:
+def check_network(workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> None:
     """Compare the network that `recipe` describes with a checkpoint's tensors before any memory is taken for it.
 
     Raises CheckpointError where they differ.
     """
     try:
         with torch.device("meta"):
-            own = BUILDERS[recipe.task](recipe, classes).state_dict()
+            own = workload.build(recipe, classes).state_dict()
     except (RuntimeError, ValueError, OverflowError) as problem:
         reason = (str(problem).splitlines() or [""])[0]
         raise CheckpointError(f"the network that run.json describes cannot be built: {reason}") from None

@@ -33,6 +33,7 @@ from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain
 from paceline.data.manifest import Manifest
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.tasks.ssd import Detection
+from paceline.workloads import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20
 # FLOOR: relative, what a float32 loss and its two parts can say. WITHIN, BEYOND: times the noise; ours is within, twins are beyond.
@@ -143,7 +144,7 @@ def main() -> int:
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
-    task = Detection(recipe, Manifest.load(ensure_boxes_prepared(asked.data, say=print)))
+    task = Detection(WORKLOADS["ssd"], recipe, Manifest.load(ensure_boxes_prepared(asked.data, say=print)))
     keys, samples, left_out = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]

@@ -25,7 +25,7 @@ from paceline.config.run import Controls, Run, fill, read_run
 from paceline.config.system import System, check_system
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
-from paceline.tasks import CHECKS, SETTINGS
+from paceline.workloads import WORKLOADS
 
 MOST_SHARED_FIELDS = 25
 WORLDS = (1, 8, 64, 3584)
@@ -36,7 +36,7 @@ def test_every_recipe_loads_and_does_not_contradict_itself(name):
     recipe = RECIPES[name]()
     assert isinstance(recipe, Recipe)
     check_recipe(recipe)
-    CHECKS[recipe.task](recipe)
+    WORKLOADS[recipe.task].check(recipe)
     assert RECIPES[name]() == recipe
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.seed = 2  # type: ignore[misc]
@@ -49,7 +49,7 @@ def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_pat
     plan = make_plan(recipe, System(), world=1, most=recipe.bn_span, train_images=50_000, val_images=10)
     (tmp_path / "run.json").write_text(Run(name, recipe, "h100x8", system, shorten(plan, steps=7), controls).to_json())
     facts = read_run(tmp_path)
-    model, treatment = SETTINGS[recipe.task]
+    model, treatment = WORKLOADS[recipe.task].model, WORKLOADS[recipe.task].input
     blank = Recipe(task="", model=model, input=treatment)
     assert fill(blank, facts["recipe"], "recipe") == recipe
     assert fill(System(), facts["system"], "system") == system
@@ -63,7 +63,7 @@ def test_own_photos_are_turned_as_their_cameras_noted_and_published_data_are_rea
     assert recipe.input.exif == ("apply" if name.endswith(("-custom", "-tiny")) else "ignore")
     facts = json.loads(json.dumps(dataclasses.asdict(recipe)))
     del facts["input"]["exif"]  # a run.json of a version that knew no such key
-    model, data_treatment = SETTINGS[recipe.task]
+    model, data_treatment = WORKLOADS[recipe.task].model, WORKLOADS[recipe.task].input
     assert fill(Recipe(recipe.task, model, data_treatment), facts, "recipe").input.exif == "ignore"
 
 

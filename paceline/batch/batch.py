@@ -6,8 +6,10 @@ These two dataclasses are all that `data/` and `models/` share, so shapes and un
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor
 
 
@@ -34,3 +36,13 @@ class Batch:
             for field in fields(self)
         }
         return replace(self, **moved)
+
+
+def labelled_batch(images: Tensor, labels: Sequence[int], indices: Tensor, *, least: int = 0) -> Batch:
+    """A batch whose labels are class indices. `least` counts for batches with objects."""
+    return Batch(images=images, labels=torch.tensor(labels, dtype=torch.int64), indices=indices)
+
+
+def plain_images(images: int, shape: tuple[int, int], *, level: int = 0) -> Tensor:
+    """(images, 3, H, W) uint8 in the memory format of a loader's, all of one `level`, on the current default device."""
+    return torch.full((images, *shape, 3), level, dtype=torch.uint8).permute(0, 3, 1, 2)

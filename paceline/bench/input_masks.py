@@ -35,6 +35,7 @@ from paceline.data.manifest import Manifest
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.task import Place
+from paceline.workloads import WORKLOADS
 
 BATCH = 8  # photos: a batch of them takes 25 MB, and torchvision's masks of its objects twice that
 STEPS = 1_000_000  # more than are ever taken
@@ -83,13 +84,15 @@ def run_mask_input_bench(
     return report
 
 
-def instance_task(manifest: Manifest, settings: InstanceInput) -> InstanceSegmentation:
-    """The training task with this input."""
+def instance_task(
+    manifest: Manifest, settings: InstanceInput, batch: int = BATCH, images: int = STEPS * BATCH
+) -> InstanceSegmentation:
+    """The training task with this input, on so many images."""
     recipe = Recipe(
-        task="maskrcnn", model=MaskRCNNModel(), input=settings, target_data="coco", global_batch=BATCH,
-        images_seen=STEPS * BATCH, bn_span=1, quality=Quality(unit="run"),
+        task="maskrcnn", model=MaskRCNNModel(), input=settings, target_data="coco", global_batch=batch,
+        images_seen=images, bn_span=1, quality=Quality(unit="run"),
     )  # fmt: skip
-    return InstanceSegmentation(recipe, manifest)
+    return InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, manifest)
 
 
 def paths_of(task: InstanceSegmentation) -> list[Path]:

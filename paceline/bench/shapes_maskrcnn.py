@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,8 @@ def count_shapes(
     Raises DataError for data that cannot be used.
     """
     manifest = Manifest.load(ensure_boxes_prepared(data, say=lambda _: None))
-    task = instance_task(manifest, settings)
+    images = epochs * max(batch, manifest.splits["train"].images)
+    task = instance_task(manifest, settings, batch, images)
     return {
         "data": str(data),
         "images": task.train_images,
@@ -49,27 +49,26 @@ def count_shapes(
         "batch": batch,
         "images_per_forward": each,
         "epochs": epochs,
-        **of_forwards(task, settings, batch, each, epochs),
+        **of_forwards(task, settings, each),
         "mask_slots": {str(count): empty_mask_slots(task.recipe, task.classes, count) for count in positives},
     }
 
 
-def of_forwards(
-    task: InstanceSegmentation, settings: InstanceInput, batch: int, each: int, epochs: int
-) -> dict[str, Any]:
+def of_forwards(task: InstanceSegmentation, settings: InstanceInput, each: int) -> dict[str, Any]:
     """Shapes, padding and object slots of a run's forwards."""
-    recipe = replace(task.recipe, global_batch=batch, images_seen=epochs * max(batch, task.train_images))
     system = System("cpu", images_per_forward=each)
-    plan = make_plan(recipe, system, world=1, most=each, train_images=task.train_images, val_images=task.val_images)
+    plan = make_plan(
+        task.recipe, system, world=1, most=each, train_images=task.train_images, val_images=task.val_images
+    )
     usable = np.concatenate(([0], np.cumsum(task.wanted)))
     starts = task.train.object_starts
     shapes: Counter[Shape] = Counter()
     pixels = used = slots = objects = 0
     for step in range(plan.total_steps):
-        epochs_of, places = task.order(plan, 0, step)
+        epochs_of, places = task.samples(step, forwards=plan.forwards)
         numbers = task.train_numbers[places]
         for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
-            shape = task.forward(step, *part).shape
+            shape = task.shapes.forward(step, *part).shape
             assert shape is not None
             shapes[shape] += 1
             chosen = part[1]

@@ -24,9 +24,9 @@ from typing import Any
 
 from paceline.provenance import cpu_name
 from paceline.threads import Thread
+from paceline.workloads import workload_of
 
 ALONE = "import torch"
-RECIPES = {"classification": "resnet50-tiny", "ssd": "ssd-tiny", "maskrcnn": "maskrcnn-tiny"}
 # Pictures of the sets that runs are begun on, and their side in pixels: the time to open a set, not to verify one, is wanted.
 TRAIN, VAL, SIDE = 32, 8, 128
 # Packages so large that one number says too little.
@@ -53,13 +53,13 @@ def measure(
 ) -> dict[str, Any]:
     """Time everything -> {"machine": ..., "rounds": ..., "commands": {name: seconds, median, ratio, beyond, imports}}.
 
-    workloads  whose commands are timed, by RECIPES' keys
+    workloads  whose commands are timed, by WORKLOADS' keys
     folder     empty; data and runs are made in it
     Raises RuntimeError for a command that does not end as it should.
     """
     commands = [Command(ALONE, ("-c", "import torch"))]
     for workload in workloads:
-        say(f"making a run of {RECIPES[workload]} to ask")
+        say(f"making a run of {workload_of(workload).start} to ask")
         commands += _commands(workload, folder)
     seconds: dict[str, list[float]] = {command.name: [] for command in commands}
     cpu: dict[str, list[float]] = {command.name: [] for command in commands}
@@ -105,7 +105,8 @@ def _commands(workload: str, folder: Path) -> list[Command]:
     """A finished run refused, show, predict on one photo and train to the first step; data and a run are made for that."""
     from paceline.prepare.shapes import render_boxes, render_classes
 
-    recipe, kind = RECIPES[workload], "classes" if workload == "classification" else "boxes"
+    chosen = workload_of(workload)
+    recipe, kind = chosen.start, "classes" if chosen.kind == "class-folder" else "boxes"
     data, run, answers, fresh = (folder / name for name in (kind, recipe, f"{recipe}-answers", f"{recipe}-fresh"))
     if not data.exists():
         (render_classes if kind == "classes" else render_boxes)(data, train=TRAIN, val=VAL, side=SIDE, processes=1)

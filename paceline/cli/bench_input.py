@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from paceline.cli.bench_step import benched
 from paceline.cli.flags import parse
 from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError
@@ -20,7 +20,7 @@ class Flags:
     """What to measure."""
 
     data: Path | None = None  # folder with JPEG photos, at any depth; other tasks: a data set with boxes or masks
-    task: Literal["classification", "ssd", "maskrcnn"] = "classification"  # whose training input
+    task: str = "classification"  # whose training input: a workload
     decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
     size: int = 0  # side of the output, pixels; 0 = 224, ssd 300, maskrcnn 800 (the shorter side)
     seconds: float = 3.0  # measured per contender and round
@@ -46,16 +46,10 @@ def run_input(arguments: Sequence[str]) -> int:
         return 0
     if flags.data is None:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
-    if flags.task == "ssd":
-        from paceline.bench.input_boxes import run_box_input_bench as measure
-    elif flags.task == "maskrcnn":
-        from paceline.bench.input_masks import run_mask_input_bench as measure
-    else:
-        from paceline.bench.input import run_input_bench as measure
-    measure(
+    benched(flags.task, "input").bench["input"](
         flags.data,
         seconds=flags.seconds,
-        size=flags.size or {"classification": 224, "ssd": 300, "maskrcnn": 800}[flags.task],
+        **({"size": flags.size} if flags.size else {}),
         decoders=list(flags.decoders) or None,
         out=flags.out,
         rounds=flags.rounds,

@@ -7,19 +7,18 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
-
-Workload = Literal["classification", "ssd", "maskrcnn"]
+from paceline.workloads import WORKLOADS, workload_of
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to measure."""
 
-    workloads: tuple[Workload, ...] = ("classification", "ssd", "maskrcnn")  # whose commands
+    workloads: tuple[str, ...] = tuple(WORKLOADS)  # whose commands
     rounds: int = 5  # rounds; each command is started once in every one, after `import torch` alone
     json: bool = False  # print one JSON object instead of tables
     out: str = ""  # also write the JSON here
@@ -33,6 +32,8 @@ def run_startup(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="bench startup", description="From Enter to the first work, interleaved.")
     if flags.rounds < 1:
         raise UserError(f"--rounds is {flags.rounds}; it must be at least 1.")
+    for name in flags.workloads:
+        workload_of(name)
     from paceline.bench.startup import measure
 
     with tempfile.TemporaryDirectory(prefix="paceline-startup-") as folder:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
+from paceline.tasks.workload import Workload
+from paceline.workloads import WORKLOADS, workload_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,18 +21,13 @@ if TYPE_CHECKING:
 
 
 Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
-PARTS = {
-    "classification": ("all", "step"),
-    "ssd": ("all", "ops", "step", "eval"),
-    "maskrcnn": ("all", "ops", "step", "predict", "shapes"),
-}
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to measure. 0 means the task's usual value; usual values stand in the order of the tasks."""
 
-    task: Literal["classification", "ssd", "maskrcnn"] = "classification"  # whose step
+    task: str = "classification"  # whose step: a workload
     depth: int = 0  # depth of the ResNet: 18, 34, 50, 101 or 152; ssd: 18 or 34; maskrcnn: to 101. Usual: 50; 34; 50
     batch: int = 0  # images of a step. Usual: 32; 8; 1
     size: int = 0  # side of the input, pixels. Usual: 224; 300
@@ -62,31 +59,44 @@ def run_step(arguments: Sequence[str]) -> int:
     ):  # fmt: skip
         if getattr(flags, name) < least:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
-    precisions = flags.precision.split(",") if flags.precision else []
-    if not set(precisions) <= {"fp32", "bf16", "fp16"}:
+    if not set(flags.precision.split(",")) <= {"", "fp32", "bf16", "fp16"}:
         raise UserError(f"--precision {flags.precision}: it must be fp32, bf16 or fp16, or several: bf16,fp16.")
-    if flags.compile and flags.task == "maskrcnn":
-        raise UserError("--compile: Mask R-CNN is not compiled as a whole, in training neither (docs/architecture.md).")
-    if flags.part not in PARTS[flags.task]:
-        raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(PARTS[flags.task])}.")
-    if flags.part == "shapes":
-        from paceline.cli.bench_maskrcnn import run_shapes
-
-        return run_shapes(flags.data, flags.batch or 2, flags.positives, lambda facts: _write(flags, facts))
-    system = choose_system(flags.system)
-    if not precisions:
-        precisions = [system.precision]
-        if flags.task != "classification" and system.precision != "fp32":
-            precisions = ["fp32", system.precision]
-    measure = {"classification": _classification, "ssd": _ssd, "maskrcnn": _maskrcnn}[flags.task]
-    return measure(flags, system, tuple(precisions))  # type: ignore[arg-type]
+    workload = benched(flags.task, "step")
+    if flags.compile and workload.no_compile:
+        raise UserError(f"--compile: {flags.task}: {workload.no_compile}; in training neither (docs/architecture.md).")
+    return workload.bench["step"](flags)
 
 
-def _maskrcnn(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int:
+def benched(task: str, kind: str) -> Workload:
+    """The workload of that name, which `paceline bench KIND` can measure. Raises UserError for others."""
+    workload = workload_of(task)
+    if kind not in workload.bench:
+        known = ", ".join(name for name, one in WORKLOADS.items() if kind in one.bench)
+        raise UserError(f"--task {task}: bench {kind} does not know how to measure it. It measures {known}.")
+    return workload
+
+
+def _parts(flags: Flags, parts: Sequence[Part]) -> None:
+    if flags.part not in parts:
+        raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
+
+
+def _precisions(flags: Flags, system: System, *usual: Precision) -> tuple[Precision, ...]:
+    """Those asked for; else the usual ones and the system's."""
+    asked = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
+    return tuple(asked)  # type: ignore[arg-type]
+
+
+def maskrcnn(flags: Flags) -> int:
+    """Of Mask R-CNN."""
     from paceline.bench.step_maskrcnn import MaskRCNNBench
-    from paceline.cli.bench_maskrcnn import run_bench
+    from paceline.cli.bench_maskrcnn import run_bench, run_shapes
     from paceline.config.instances import MaskRCNNModel
 
+    _parts(flags, ("all", "ops", "step", "predict", "shapes"))
+    if flags.part == "shapes":
+        return run_shapes(flags.data, flags.batch or 2, flags.positives, lambda facts: _write(flags, facts))
+    system = choose_system(flags.system)
     depth = flags.depth or 50
     if depth not in (18, 34, 50, 101):
         raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
@@ -111,7 +121,7 @@ def _maskrcnn(flags: Flags, system: System, precisions: tuple[Precision, ...]) -
         positives=flags.positives,
         rounds=flags.rounds,
         seconds=flags.seconds,
-        precisions=precisions,
+        precisions=_precisions(flags, system, "fp32"),
         matrix=flags.matrix,
         threads=flags.threads,
         part=flags.part,  # type: ignore[arg-type]
@@ -121,13 +131,17 @@ def _maskrcnn(flags: Flags, system: System, precisions: tuple[Precision, ...]) -
     return run_bench(bench, lambda facts: _write(flags, facts))
 
 
-def _classification(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int:
+def classification(flags: Flags) -> int:
+    """Of a ResNet."""
     from rich.console import Console
     from rich.table import Table
 
     from paceline.bench.step import StepBench, run_step_bench
     from paceline.machine import choose_device
 
+    _parts(flags, ("all", "step"))
+    system = choose_system(flags.system)
+    precisions = _precisions(flags, system)
     depth, batch, size = flags.depth or 50, flags.batch or 32, flags.size or 224
     bench = StepBench(depth, batch, size, flags.rounds, flags.seconds, flags.compile, precisions, system)
     facts = run_step_bench(bench, choose_device(system, 0), lambda known: _write(flags, known))
@@ -147,12 +161,15 @@ def _print_absent(step: Mapping[str, Any], console: Console) -> None:
         console.print(f"absent: {name}: {reason}")
 
 
-def _ssd(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int:
+def ssd(flags: Flags) -> int:
+    """Of SSD."""
     from rich.console import Console
 
     from paceline.bench.step_ssd import SSDBench, run_ssd_bench
     from paceline.machine import choose_device
 
+    _parts(flags, ("all", "ops", "step", "eval"))
+    system = choose_system(flags.system)
     depth = flags.depth or 34
     if depth not in (18, 34):
         raise UserError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
@@ -166,7 +183,7 @@ def _ssd(flags: Flags, system: System, precisions: tuple[Precision, ...]) -> int
         rounds=flags.rounds,
         seconds=flags.seconds,
         compile=flags.compile,
-        precisions=precisions,
+        precisions=_precisions(flags, system, "fp32"),
         matrix=flags.matrix,
         part=flags.part,  # type: ignore[arg-type]
         system=system,

@@ -18,17 +18,16 @@ import tyro
 from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.eval_table import per_class, table
 from paceline.cli.flags import parse
-from paceline.cli.saved import Named, saved_count, saved_recipe
+from paceline.cli.saved import naming, saved_count
 from paceline.cli.voice import complain, say
-from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
-from paceline.config.python_file import is_in_file
 from paceline.config.recipe import Recipe, override
-from paceline.config.run import Controls, check_controls, fill, run_folder, saved_system
+from paceline.config.run import Controls, check_controls, fill, read_run, run_folder, saved_system
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
-from paceline.tasks import check_request
+from paceline.opening import check_request
+from paceline.workloads import saved_recipe, workload_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,8 +59,8 @@ class Flags:
     system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
     json: bool = False  # print one JSON object a checkpoint
     out: str = ""  # also write the predictions to this JSON file
-    task: str = ""  # a task of your own, ./file.py:function: the one that the run was trained with
-    recipe: str = ""  # its recipe, ./file.py:function, where that is in another file; for weights: the recipe they fit
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = ""  # of a file of weights: the recipe that they fit
 
     @property
     def elsewhere(self) -> bool:
@@ -151,13 +150,12 @@ def _check(flags: Flags) -> None:
 
 def _run(flags: Flags) -> Subject:
     """A run folder."""
-    named = Named(flags.recipe, flags.task, f"paceline eval {shlex.quote(str(flags.run))}")
-    _, recipe, facts = saved_recipe(flags.run, named)
-    if flags.recipe and not is_in_file(recipe.task):
+    if flags.recipe:
         raise UserError(
-            f"--recipe {flags.recipe}: {flags.run} has its recipe in run.json. The flag is for a file of weights, and for a run "
-            "whose task is your own. Leave it away."
+            f"--recipe {flags.recipe}: {flags.run} has its recipe in run.json. The flag is for a file of weights. Leave it away."
         )
+    facts = read_run(flags.run)
+    recipe = saved_recipe(facts, flags.run, named=flags.workload, again=naming("eval", flags.run))
     saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
     check_controls(saved)
     saved_count(facts, "images_per_forward")
@@ -186,7 +184,7 @@ def _weights(flags: Flags) -> Subject:
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
     """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
     changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
-    if changes and not hasattr(recipe.model, "detect"):
+    if changes and not workload_of(recipe.task).finds_objects:
         raise RecipeError(
             f"--{next(iter(changes))[13:].replace('_', '-')}: {recipe.task} finds no objects to suppress."
         )
@@ -202,16 +200,11 @@ def _refuse_early(recipe: Recipe, data: str) -> None:
 
 
 def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
-    from paceline.tasks import open_task
+    from paceline.opening import open_task
 
-    recipe = subject.recipe
-    if flags.elsewhere and is_in_file(recipe.task) and (flags.split or flags.annotations or flags.images):
-        raise UserError("--split, --images, --annotations: a task of your own opens its data itself. Use --data DIR.")
     try:
-        manifest = None
-        if flags.elsewhere and not is_in_file(recipe.task):
-            manifest = _held_out(flags, subject, world, tell)
-        task = open_task(recipe, controls, world, say=tell, manifest=manifest)
+        manifest = _held_out(flags, subject, world, tell) if flags.elsewhere else None
+        task = open_task(subject.recipe, controls, world, say=tell, manifest=manifest)
     except UserError as problem:
         if flags.elsewhere or not subject.data:
             raise
@@ -226,10 +219,10 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
 def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
     from paceline.data.scored_as import scored_as
+    from paceline.opening import prepared_once
     from paceline.prepare.held_out import HeldOut, ensure_held_out
-    from paceline.tasks import prepared_once
 
-    kind = "class-folder" if isinstance(subject.recipe.input, PhotoInput) else "boxes"
+    kind = workload_of(subject.recipe.task).kind
     wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)
     manifest = prepared_once(world, lambda: ensure_held_out(wanted, kind, say=tell))
     return manifest if subject.facts is None else scored_as(manifest, subject.facts)
@@ -243,14 +236,7 @@ def _model(
         return _with_weights(task, flags, device), str(flags.run), 0
     from paceline.trained import open_trained
 
-    trained = open_trained(
-        flags.run,
-        checkpoint=checkpoint,
-        device=device,
-        recipe=subject.recipe,
-        build=lambda: task.build(device),
-        say=tell,
-    )
+    trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, say=tell)
     return trained.model, trained.checkpoint, trained.step
 
 

@@ -61,8 +61,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _workloads() -> list[dict[str, Any]]:
-    from paceline.config.workloads import WORKLOADS
     from paceline.recipes import RECIPES
+    from paceline.workloads import WORKLOADS
 
     recipes: dict[str, list[str]] = {}
     for name, make in RECIPES.items():
@@ -70,17 +70,13 @@ def _workloads() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": f"{workload.about}; start with {_smallest(recipes[name])}",
+            "about": f"{workload.about}; start with {workload.start}",
             "data": workload.data,
             "headline": workload.headline,
             "recipes": recipes[name],
         }
         for name, workload in WORKLOADS.items()
     ]
-
-
-def _smallest(recipes: Sequence[str]) -> str:
-    return next(name for name in recipes if name.endswith("-tiny"))
 
 
 def _recipes() -> list[dict[str, Any]]:

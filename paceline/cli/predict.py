@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.cli.flags import parse
+from paceline.cli.saved import naming
 from paceline.cli.voice import say
 from paceline.config.errors import DataError, UserError
 from paceline.config.run import read_run
+from paceline.workloads import saved_recipe
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Listing, Unreadable
@@ -40,6 +42,7 @@ class Flags:
     max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
     labels: bool = True  # objects: write names and scores beside the boxes
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -54,12 +57,13 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.predict.folders import find_photos
 
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
-    read_run(flags.run)  # what is no run is refused before torch is loaded
+    # What is no run of ours is refused before torch is loaded.
+    saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
     from paceline import predict  # the module: what follows needs torch
     from paceline.predict.answers import check_answers_folder
 
     check_answers_folder(flags.out)
-    predictor = predict.load(flags.run, checkpoint=flags.checkpoint, say=say)
+    predictor = predict.load(flags.run, checkpoint=flags.checkpoint, workload=flags.workload, say=say)
     _check_objects(flags, predictor)
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
-from paceline.tasks import check_request, open_task
-
-if TYPE_CHECKING:
-    import numpy as np
-    from PIL import Image
-
-    from paceline.batch.detection import Objects
-    from paceline.batch.instances import InstanceObjects
+from paceline.opening import check_request, open_task
 
 ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, with their classes,
 boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of the
 recipe may follow, as for train: paceline preview RECIPE --help lists them."""
-# Pixels of a picture in the mosaic: photos at most this large, objects and their names on this much.
-LARGEST, OBJECTS_SIDE = 224, 320
 
 
 @dataclass(frozen=True)
@@ -50,24 +39,18 @@ def run(arguments: Sequence[str]) -> int:
     check_request(asked.recipe, flags.data)
     import torch
 
-    from paceline.data.stream import batch_indices
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
     from paceline.report.draw import mosaic
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)
-    if not hasattr(task, "sample"):  # a task in a Python file of one's own
-        raise RecipeError(f"preview: --task {asked.recipe.task} has no method `sample`; see paceline/tasks/task.py.")
     photos, captions = [], []
-    step, batch = flags.step, asked.recipe.global_batch
-    # A task that groups its images takes them in an order of its own.
-    grouped = getattr(task, "samples_of_step", None)
-    plain = partial(batch_indices, task.train_images, seed=asked.recipe.seed, global_batch=batch)
+    step = flags.step
     while len(photos) < flags.images:
-        epochs, numbers = grouped(step) if grouped is not None else plain(step=step)
+        epochs, numbers = task.samples(step)
         for epoch, number in list(zip(epochs, numbers))[: flags.images - len(photos)]:
-            photo, caption = _drawn(*task.sample(int(epoch), int(number)), task.classes)
+            photo, caption = task.workload.picture(*task.sample(int(epoch), int(number)), task.classes)
             photos.append(photo)
             captions.append(caption)
         step += 1
@@ -79,23 +62,3 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--out {flags.out}: cannot be written ({problem}). Name a .png or .jpg file.") from None
     say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
-
-
-def _drawn(
-    pixels: np.ndarray, found: int | Objects | InstanceObjects, classes: Sequence[str]
-) -> tuple[Image.Image, str]:
-    """A sample as the mosaic shows it: with its class below, or with its objects and their number."""
-    from PIL import Image
-
-    from paceline.batch.detection import Objects
-    from paceline.report.draw_boxes import instances_picture, objects_picture
-
-    if isinstance(found, int):
-        picture = Image.fromarray(pixels)
-        picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
-        return picture, classes[found]
-    count = len(found.classes)
-    caption = f"{count} object{'' if count == 1 else 's'}"
-    if isinstance(found, Objects):
-        return objects_picture(pixels, found, classes, side=OBJECTS_SIDE), caption
-    return instances_picture(pixels, found, classes, side=OBJECTS_SIDE), caption

@@ -20,6 +20,7 @@ class Flags:
     """Which runs."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # run folders
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -30,10 +31,13 @@ def run(arguments: Sequence[str]) -> int:
     for folder in flags.runs:
         read_run(folder, changed=complain)  # names what is wrong before anything is written
     from paceline.report.page import write_report
+    from paceline.workloads import workload_of
+
+    workload = workload_of(flags.workload) if flags.workload else None
 
     for folder in flags.runs:
         try:
-            say(write_report(folder))
+            say(write_report(folder, workload))
         except OSError as problem:
             raise UserError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
     return 0

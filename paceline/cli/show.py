@@ -17,7 +17,8 @@ from paceline.config.plan import Plan, lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.tasks import check_request, network_memory, open_task
+from paceline.opening import check_request, open_task
+from paceline.workloads import workload_of
 
 GIB = 2**30
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
@@ -61,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_request(recipe, flags.data)
     system = asked.system
-    from paceline.tasks.memory import images_that_fit
+    from paceline.tasks.memory import images_that_fit, memory_of
 
     if flags.data:
         task, recipe = _opened(asked, flags, system, repeats=base is not None)
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
                 f"how many images has {recipe.target_data}? Name the data set with --data DIR, or say it with "
                 "--train-images N --val-images N."
             )
-        memory = network_memory(recipe, system, classes)
+        memory = memory_of(workload_of(recipe.task), recipe, system, classes)
     plan = make_plan(
         recipe,
         system,

@@ -18,12 +18,12 @@ from paceline.dist.launcher import read_launch
 from paceline.going_on import stand_of
 from paceline.log.console import open_console
 from paceline.log.last_words import have_last_words
-from paceline.tasks import check_request
+from paceline.opening import check_request
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
        paceline train ./my_file.py:my_recipe        a recipe of your own
-       paceline train RUN/run.json --task ./my_file.py:my_task    repeat a run whose task is your own
+       paceline train RUN/run.json --workload ./my_file.py:mine   repeat a run whose workload is your own
 
 Recipes:"""
 

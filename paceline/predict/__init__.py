@@ -8,35 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paceline.predict.boxes import BoxPredictor
-    from paceline.predict.classes import ClassPredictor
-    from paceline.predict.instances import InstancePredictor
+    from paceline.predict.predictor import Predictor
 
 __all__ = ["load"]
 
 
 def load(
-    run: str | Path, *, checkpoint: str = "best", say: Callable[[str], object] = warnings.warn
-) -> ClassPredictor | BoxPredictor | InstancePredictor:
+    run: str | Path, *, checkpoint: str = "best", workload: str = "", say: Callable[[str], object] = warnings.warn
+) -> Predictor:
     """Open a run folder for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
     run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
+    workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
     say         told that in words; a warning unless another is named
     return      a predictor: .predict(photos), .stream(photos), .classes
     Raises UserError for a folder that is no run, CheckpointError (a UserError) for a checkpoint that is missing or damaged.
     """
-    from paceline.trained import open_trained  # a package that loads torch when it is used, and not before
+    # Packages that load torch when they are used, and not before.
+    from paceline.predict.predictor import Predictor
+    from paceline.trained import open_trained
 
-    trained = open_trained(Path(run), checkpoint=checkpoint, say=say)
-    if trained.recipe.task == "classification":
-        from paceline.predict.classes import ClassPredictor
-
-        return ClassPredictor(trained)
-    if trained.recipe.task == "ssd":
-        from paceline.predict.boxes import BoxPredictor
-
-        return BoxPredictor(trained)
-    from paceline.predict.instances import InstancePredictor
-
-    return InstancePredictor(trained)
+    return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, say=say))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import IOBase
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import torch
 
 from paceline.config.errors import DataError
+from paceline.data.orientation import orientation_of
+from paceline.evaluate import inference
 from paceline.predict.folders import Unreadable, find_photos
-from paceline.predict.photos import KINDS, WANTED, Photo, name_of
+from paceline.predict.found import Seen
+from paceline.predict.photos import KINDS, WANTED, Photo, encoded, header_of, name_of
 from paceline.predict.results import Result
 from paceline.systems.detect import cpu_cores
 from paceline.trained import Trained
@@ -23,19 +28,19 @@ from paceline.trained import Trained
 MOST_THREADS = 8
 
 Item = TypeVar("Item")
-Read = TypeVar("Read")
 Done = TypeVar("Done")
-Kind = TypeVar("Kind", bound=Result)
 
 
-class Predictor(ABC, Generic[Kind, Read]):
+class Predictor:
     """A trained run that answers for photos: `predict` for what is at hand, `stream` for more than fits into memory."""
-
-    batch: ClassVar[int]  # photos of one forward unless another number is named
-    finds_objects: ClassVar[bool]  # else it names whole photos
 
     def __init__(self, trained: Trained) -> None:
         self.trained = trained
+
+    @property
+    def finds_objects(self) -> bool:
+        """Whether results are objects (`Found`); else they name whole photos (`Answer`)."""
+        return self.trained.workload.finds_objects
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -48,9 +53,9 @@ class Predictor(ABC, Generic[Kind, Read]):
         return self.trained.category_ids
 
     @overload
-    def predict(self, photos: Photo, *, batch: int | None = None) -> Kind: ...
+    def predict(self, photos: Photo, *, batch: int | None = None) -> Result: ...
     @overload
-    def predict(self, photos: Iterable[Photo], *, batch: int | None = None) -> list[Kind]: ...
+    def predict(self, photos: Iterable[Photo], *, batch: int | None = None) -> list[Result]: ...
     def predict(self, photos: Any, *, batch: int | None = None) -> Any:
         """One photo gives one result; a folder, list, tuple or generator of photos gives a list of results.
 
@@ -79,18 +84,18 @@ class Predictor(ABC, Generic[Kind, Read]):
             found.append(result)
         return found[0] if _is_one(photos) else found
 
-    def stream(self, photos: Iterable[Photo], *, batch: int | None = None) -> Iterator[Kind | Unreadable]:
+    def stream(self, photos: Iterable[Photo], *, batch: int | None = None) -> Iterator[Result | Unreadable]:
         """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
 
         photos  taken as they are needed, a few ahead; files are read and decoded on threads
         """
-        size = self.batch if batch is None else max(1, batch)
+        size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
         inputs = in_order(photos, self._read_or_say, ahead=MOST_THREADS + size)
         while part := list(islice(inputs, size)):
             answers = iter(self._answers([read for read in part if not isinstance(read, Unreadable)]))
             yield from (read if isinstance(read, Unreadable) else next(answers) for read in part)
 
-    def _read_or_say(self, photo: Photo) -> Read | Unreadable:
+    def _read_or_say(self, photo: Photo) -> Seen | Unreadable:
         try:
             return self._read(photo)
         except DataError as problem:
@@ -99,13 +104,31 @@ class Predictor(ABC, Generic[Kind, Read]):
             reason = str(problem).partition("\n")[0].removeprefix(f"{name}: ")
             return Unreadable(name, reason.rstrip("."))
 
-    @abstractmethod
-    def _read(self, photo: Photo) -> Read:
+    def _read(self, photo: Photo) -> Seen:
         """The photo as the network takes it; called on threads. Raises DataError."""
+        workload, recipe = self.trained.workload, self.trained.recipe
+        data, name = encoded(photo)
+        header = header_of(data, name, recipe.input)
+        pixels = np.empty((*workload.eval_shape(recipe, header.height, header.width), 3), np.uint8)
+        label = workload.read_eval(recipe, data, name, pixels)
+        return Seen(photo, header, orientation_of(data), pixels, label)
 
-    @abstractmethod
-    def _answers(self, part: Sequence[Read]) -> Sequence[Kind]:
-        """The results of photos that were read, in their order; `part` may be empty."""
+    def _answers(self, part: Sequence[Seen]) -> list[Result]:
+        """The results of photos that were read, in their order. Those of one shape share a forward: no answer depends on others."""
+        shapes = [seen.pixels.shape for seen in part]
+        answers: dict[int, Result] = {}
+        for shape in dict.fromkeys(shapes):
+            places = [place for place, other in enumerate(shapes) if other == shape]
+            answers.update(zip(places, self._of_one_shape([part[place] for place in places])))
+        return [answers[place] for place in range(len(part))]
+
+    def _of_one_shape(self, part: Sequence[Seen]) -> Sequence[Result]:
+        trained = self.trained
+        images = torch.from_numpy(np.stack([seen.pixels for seen in part])).permute(0, 3, 1, 2)
+        batch = trained.workload.batch(images, [seen.label for seen in part], torch.zeros(len(part), dtype=torch.int64))
+        with inference(trained.model), trained.autocast():
+            outputs = trained.model.predict(batch.to(trained.device))  # type: ignore[operator]
+        return trained.workload.answers(outputs, part, trained)
 
 
 def in_order(items: Iterable[Item], work: Callable[[Item], Done], *, ahead: int) -> Iterator[Done]:

@@ -27,6 +27,8 @@ from paceline.log.prose import duration, leading_metrics, metric_label, metric_t
 from paceline.metrics.coco import ABSENT
 from paceline.report.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
 from paceline.report.sections import predictions_section
+from paceline.tasks.workload import Workload
+from paceline.workloads import WORKLOADS
 
 Event = Mapping[str, Any]
 # A loss curve is smoothed over about one part in so many of the run.
@@ -48,9 +50,10 @@ STATUS = {  # end event's status -> (colour, words)
 }
 
 
-def write_report(run: Path) -> Path:
+def write_report(run: Path, workload: Workload | None = None) -> Path:
     """Write RUN/report.html from run.json, events.jsonl and the newest predictions, and return its path.
 
+    workload  the run's; None: ours of that name. One of one's own that is not given leaves its predictions undrawn
     What was damaged or edited is named in the page. Raises UserError where `run` is no run folder, holds values that no
     run of ours has, or the page cannot be written.
     """
@@ -58,7 +61,7 @@ def write_report(run: Path) -> Path:
     facts = read_run(run, changed=notes.append)
     events = read_events(run / "events.jsonl", notes.append)
     try:
-        page = _render(run, facts, events, notes)
+        page = _render(run, workload or WORKLOADS.get(facts["recipe"].get("task", "")), facts, events, notes)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
@@ -74,9 +77,17 @@ def write_report(run: Path) -> Path:
     return path
 
 
-def _render(run: Path, facts: Mapping[str, Any], events: Sequence[Event], notes: list[str]) -> str:
+def _render(
+    run: Path, workload: Workload | None, facts: Mapping[str, Any], events: Sequence[Event], notes: list[str]
+) -> str:
+    pictures = None
+    if workload is not None:
+        root, exif = facts.get("data", {}).get("root", ""), facts["recipe"].get("input", {}).get("exif", "ignore")
+        pictures = predictions_section(run, workload, Path(root), _of_kind(events, "eval"), notes, exif=exif)
+    elif any((run / "predictions").glob("step-*.json")):
+        notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
     return (
-        _environment()
+        _environment(workload)
         .get_template("report.html.jinja")
         .render(
             name=facts["name"],
@@ -85,13 +96,7 @@ def _render(run: Path, facts: Mapping[str, Any], events: Sequence[Event], notes:
             started=_began(run, facts),
             charts=_charts(events, targets_of(facts)),
             evaluations=_evaluation_table(events),
-            pictures=predictions_section(
-                run,
-                Path(facts.get("data", {}).get("root", "")),
-                _of_kind(events, "eval"),
-                notes,
-                exif=facts["recipe"].get("input", {}).get("exif", "ignore"),
-            ),
+            pictures=pictures,
             sections=_provenance(facts),
             notes=notes,
         )
@@ -103,10 +108,13 @@ def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in facts["recipe"].get("quality", {}).get("targets", ())}
 
 
-def _environment() -> Environment:
+def _environment(workload: Workload | None) -> Environment:
+    folders = [Path(__file__).parent]
+    if workload is not None and Path(workload.template).is_absolute():
+        folders.append(Path(workload.template).parent)
     # Everything is escaped: class names and paths come from other people's folders.
     return Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=StrictUndefined,
     )  # fmt: skip
 

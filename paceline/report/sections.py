@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from paceline.report.detected import (
 )
 from paceline.report.scene_pictures import with_pictures
 from paceline.report.scored import class_table, precision_recall, size_table
+from paceline.tasks.workload import Workload
 
 MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
 MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
@@ -37,9 +38,9 @@ MOST_IN_HALF = 5  # and of one that fits beside another card
 
 
 def predictions_section(
-    run: Path, data: Path, evaluated: Sequence[Mapping[str, Any]], notes: list[str], *, exif: Exif
+    run: Path, workload: Workload, data: Path, evaluated: Sequence[Mapping[str, Any]], notes: list[str], *, exif: Exif
 ) -> dict[str, Any] | None:
-    """What the page's template draws of the newest predictions; None where there are none of a kind that can be shown.
+    """What the page's template draws of the newest predictions; None where there are none that can be shown.
 
     data       the data set's root
     evaluated  the run's eval events
@@ -51,15 +52,12 @@ def predictions_section(
         return None
     try:
         predictions = parse(files[-1].read_bytes())
-        if predictions["kind"] not in SECTIONS:
-            return None
-        section, template = SECTIONS[predictions["kind"]]
         step = int(predictions["step"])
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
         return {
-            **{"template": template, "step": step, "size_heads": heads, "sizes": sizes},
-            **section(predictions, data, exif),
+            **{"template": Path(workload.template).name, "step": step, "size_heads": heads, "sizes": sizes},
+            **workload.section(predictions, data, exif),
         }
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         notes.append(
@@ -120,11 +118,3 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-# By the `kind` of a predictions file: what reads it, and the template that draws it.
-SECTIONS: dict[str, tuple[Callable[[Mapping[str, Any], Path, Exif], dict[str, Any]], str]] = {
-    "classification": (classified_section, "classification.html.jinja"),
-    "boxes": (detected_section, "detected.html.jinja"),
-    "instances": (detected_section, "detected.html.jinja"),
-}

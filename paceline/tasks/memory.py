@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,16 @@ from torch.utils._pytree import tree_leaves
 from paceline.batch.batch import Batch
 from paceline.config.cache import remembered, source_digest
 from paceline.config.errors import RecipeError
-from paceline.config.recipe import Recipe
+from paceline.config.python_file import is_in_file
+from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.system import System
 
+if TYPE_CHECKING:
+    from paceline.tasks.workload import Workload
+
 GIB = 2**30
+# Object slots of an image: more than 99 in 100 images of COCO need.
+TYPICAL_SLOTS = 64
 # What the count does not see: convolution workspaces, the gradients of activations in flight, the allocator's holes.
 WORKING_SHARE = 0.35
 # Images that no forward needs more of: larger ones were not faster on any machine measured here or published.
@@ -49,32 +55,49 @@ class MemoryEstimate:
         return self.fixed + images * self.per_image
 
 
+def memory_of(
+    workload: Workload, recipe: Recipe, system: System, classes: int = 0, shape: tuple[int, int] | None = None
+) -> MemoryEstimate:
+    """What a training step of this recipe needs on one rank.
+
+    classes  0 = those of the data set that the recipe was written for
+    shape    H, W of the largest input; None: as the recipe alone tells
+    """
+    classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
+    height, width = shape or workload.largest(recipe)
+    return estimate(
+        lambda: workload.build(recipe, classes),
+        lambda: workload.made_up(recipe, 2, (height, width), TYPICAL_SLOTS),
+        recipe,
+        system,
+        remember="" if is_in_file(recipe.task) else f"{classes} classes, {(height, width)}",
+    )
+
+
 def estimate(
     build: Callable[[], nn.Module],
-    shape: tuple[int, int, int],
+    make_batch: Callable[[], Batch],
     recipe: Recipe,
     system: System,
-    make_batch: Callable[[Tensor], Batch],
     remember: str = "",
 ) -> MemoryEstimate:
     """What one rank needs.
 
     build       makes the model on the current default device
-    shape       (3, H, W) of one image
-    make_batch  a batch of the task's kind for (2, 3, H, W) images
-    remember    what `build` follows from beside the recipe; with it the counts are kept in the cache. "": they are not, for a
+    make_batch  makes a batch of two images there
+    remember    what these follow from beside the recipe; with it the counts are kept in the cache. "": they are not, for a
                 network of one's own may change between two runs
     """
     counted = system.accelerator != "cpu"
     if remember:
         question = {
             "recipe": asdict(recipe.model) | asdict(recipe.input),
-            "task": f"{recipe.task}, {remember}, {shape}, {'accelerator' if counted else 'CPU'}",
+            "task": f"{recipe.task}, {remember}, {'accelerator' if counted else 'CPU'}",
             "code": f"{source_digest()}, torch {torch.__version__}",
         }
-        found = remembered("memory", question, lambda: _count(build, shape, make_batch, counted))
+        found = remembered("memory", question, lambda: _count(build, make_batch, counted))
     else:
-        found = _count(build, shape, make_batch, counted)
+        found = _count(build, make_batch, counted)
     activations, parameters = found["activations"] / 2, found["parameters"]
     if system.precision != "fp32":
         activations /= 2
@@ -84,16 +107,11 @@ def estimate(
     return MemoryEstimate(parameters * per_parameter, per_image, parameters, -(-found["largest"] // 2))
 
 
-def _count(
-    build: Callable[[], nn.Module],
-    shape: tuple[int, int, int],
-    make_batch: Callable[[Tensor], Batch],
-    counted: bool,
-) -> dict[str, int]:
+def _count(build: Callable[[], nn.Module], make_batch: Callable[[], Batch], counted: bool) -> dict[str, int]:
     """Of two images: bytes of kept activations in float32, and the largest tensor's elements where they are counted."""
     with torch.device("meta"):
         model = build().to("meta")
-        batch = make_batch(torch.empty((2, *shape), dtype=torch.uint8))
+        batch = make_batch()
     weights = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 

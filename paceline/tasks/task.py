@@ -1,27 +1,39 @@
-"""The protocol of a task: the only thing that knows both data and model. The loop, evaluation and prediction know tasks alone.
+"""A task: one workload bound to one recipe and one data set. The loop, evaluation and preview know tasks alone.
 
-A task of your own is a function `(recipe, controls, world, *, say) -> Task`, as those in paceline.tasks.TASKS, in any Python
-file, named in the recipe as `./file.py:function`.
+What all workloads on photos share stands here: loaders over the sample stream, who is in a step, the network. A workload's own
+task says how a photo becomes a sample, and how an evaluation is scored.
+
+Letters: n images   H, W pixels of the network's input
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor, nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-    from paceline.batch.batch import Batch
-    from paceline.batch.detection import Objects
-    from paceline.batch.instances import InstanceObjects
-    from paceline.config.plan import Plan
-    from paceline.config.system import System
+from paceline.batch.batch import Batch
+from paceline.config.plan import Plan
+from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.system import System
+from paceline.data.decode import require_decoder
+from paceline.data.index import Index
+from paceline.data.loader import Loader, Repeated
+from paceline.data.manifest import Manifest
+from paceline.data.stream import batch_indices, shard
+from paceline.tasks.memory import MemoryEstimate, memory_of
+from paceline.tasks.shapes import Shapes
+
+if TYPE_CHECKING:
     from paceline.models.weights import WeightReport
+    from paceline.tasks.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -44,25 +56,15 @@ class Evaluation:
 
 
 class Model(Protocol):
-    """What a task builds: an nn.Module whose forward is the training loss and whose `predict` is inference."""
+    """What `Workload.build` gives: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Training losses, each a float32 scalar summed over the batch's images; the one named "loss" is minimised."""
         ...
 
     def predict(self, batch: Batch) -> Any:
-        """Raw outputs for scoring: tensors, or a tuple of them."""
+        """Raw outputs for scoring: a tensor with a row for each image, or a named tuple of such tensors."""
         ...
-
-
-class Loader(Protocol):
-    """Batches in step order: (step, one batch per forward). Closed by its context."""
-
-    wait_seconds: float  # time the consumer has waited for data so far
-
-    def __iter__(self) -> Iterable[tuple[int, Sequence[Batch]]]: ...
-
-    def close(self) -> None: ...
 
 
 class Score(Protocol):
@@ -73,67 +75,193 @@ class Score(Protocol):
     def pack(self) -> bytes: ...
 
 
-class Task(Protocol):
-    """One workload bound to one recipe and one data set.
+class Task(ABC):
+    """One workload bound to one recipe and one data set."""
 
-    It may also have `check_plan(plan)`, which raises RecipeError for a plan that would train something else than the recipe says,
-    and `samples_of_step(step)`, -> epochs and image numbers of a whole step, where its order is not the plain stream's. An
-    attribute `compiles` that is false keeps torch.compile from its model, one `exact_on_cuda` that is false refuses --exact there.
-    """
-
-    benchmark: str  # MLPerf's name of the workload
-    is_target_data: bool  # whether the recipe's quality target was set for this data
-    headline: str  # the metric that decides which checkpoint is best; larger is better
-    metrics: Sequence[str]  # names of all metrics of an evaluation, which targets may use
-    train_images: int
-    val_images: int
     classes: Sequence[str]  # readable names, by class index
+    category_ids: Sequence[int] = ()  # of a detector: the annotations' ids, as `classes`
     facts: Mapping[str, Any]  # about the data, for run.json
+    train_index: Index
+    val_index: Index
+    train_numbers: np.ndarray  # of this run's training images in their index
+    val_numbers: np.ndarray
+    shapes: Shapes  # of what the network is fed
+    most_objects = 0  # of one training image
+
+    def __init__(self, workload: Workload, recipe: Recipe, manifest: Manifest) -> None:
+        """Raises RecipeError where the recipe's decoder is not installed."""
+        require_decoder(recipe.input.decoder)
+        self.workload, self.recipe, self.manifest = workload, recipe, manifest
+
+    def settle(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:
+        """Choose this run's images, once both indexes are open, and write down the facts.
+
+        usable  numbers of the training images that can be learned from
+        limits  most images of training and of validation, evenly spread; 0 = all
+        more    facts beside those that all tasks have
+        """
+        images = len(usable), len(self.val_index)
+        self.train_numbers = usable[spread(images[0], limits[0])]
+        self.val_numbers = spread(images[1], limits[1])
+        self.is_target_data = is_target_data(self.recipe, self.manifest, images)
+        self.facts = {
+            "root": str(self.manifest.root_path),
+            "manifest": str(self.manifest.folder),
+            "hash": self.manifest.content_hash,
+            **more,
+            "train_images": self.train_images,
+            "val_images": self.val_images,
+        }
+
+    @property
+    def train_images(self) -> int:
+        """Training images of this run."""
+        return len(self.train_numbers)
+
+    @property
+    def val_images(self) -> int:
+        """Validation images of this run."""
+        return len(self.val_numbers)
+
+    # How a photo becomes a sample, and how an evaluation is scored
+
+    @abstractmethod
+    def read_train(self, epoch: int, index: int, out: np.ndarray) -> Any:
+        """Training photo `index` as it is in this epoch, into `out` (H, W, 3) uint8; -> its label."""
+
+    def read_val(self, _: int, index: int, out: np.ndarray) -> Any:
+        """Validation photo `index` into `out` (H, W, 3) uint8; -> its label."""
+        return self.workload.read_eval(self.recipe, self.val_index.read(index), self.val_index.name(index), out)
+
+    @abstractmethod
+    def new_score(self) -> Score:
+        """An empty score."""
+
+    @abstractmethod
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """Join the ranks' shares. Raises RuntimeError unless every validation image was scored exactly once."""
+
+    # The network
 
     def build(self, device: torch.device) -> nn.Module:
-        """The freshly initialised model (see `Model`); the same weights for the same recipe on every machine."""
-        ...
+        """The initialised network with its loss, drawn on the CPU so that every machine gets the same weights."""
+        model = self.workload.build(self.recipe, len(self.classes))
+        self.workload.initialise(self.recipe, model, torch.Generator().manual_seed(self.recipe.seed))
+        return model.to(device)
 
     def load_weights(self, model: nn.Module, path: Path) -> WeightReport:
         """Start from somebody's weights: copy a file into the model, in place.
 
         Raises CheckpointError where it does not fit; the model is then unchanged.
         """
-        ...
+        return self.workload.load_weights(model, path, self.category_ids)
 
-    def memory(self, system: System) -> Any:
-        """What a training step needs on one rank: a paceline.tasks.memory.MemoryEstimate."""
-        ...
+    def memory(self, system: System) -> MemoryEstimate:
+        """What a training step needs on one rank."""
+        return memory_of(self.workload, self.recipe, system, len(self.classes), self.shapes.largest_of_data())
 
-    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Any:
-        """Endless batches from step `first` on; with `one_batch`, step 0's again and again."""
-        ...
+    # Batches
 
-    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, int | Objects | InstanceObjects]:
+    def samples(
+        self, step: int, *, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """-> epochs and places among the training images: a rank's share of a step, by forward; of one rank, the whole step."""
+        return batch_indices(
+            self.train_images,
+            seed=self.recipe.seed,
+            step=step,
+            rank=rank,
+            world=world,
+            global_batch=self.recipe.global_batch,
+            forwards=forwards,
+            join=join,
+            order=self.shapes.order,
+        )
+
+    def train_loader(
+        self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool
+    ) -> Loader | Repeated:
+        """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
+
+        def schedule(step: int) -> Sequence[Any]:
+            epochs, places = self.samples(
+                step, rank=place.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
+            )
+            parts = zip(np.split(epochs, plan.forwards), np.split(self.train_numbers[places], plan.forwards))
+            return [self.shapes.forward(step, *part) for part in parts]
+
+        # On an accelerator each new shape would be compiled, captured or searched for anew; on a CPU empty slots cost time.
+        least = 0 if place.device.type == "cpu" else self.most_objects
+        loader = Loader(
+            read_decode=self.read_train,
+            schedule=schedule,
+            first_step=0 if one_batch else first,
+            last_step=1 if one_batch else plan.stop_after,
+            threads=place.threads,
+            prefetch=system.prefetch,
+            image_shape=(*self.shapes.of_run(plan)[0], 3),
+            device=place.device,
+            make_batch=partial(self.workload.batch, least=least),
+            name=self.train_index.name,
+        )
+        return Repeated(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
+
+    def val_loader(self, batch: int, system: System, place: Place) -> Loader:
+        """This rank's share of the validation images, once, in batches of at most `batch`."""
+        mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
+        forwards, largest = self.shapes.evaluation(mine, batch)
+        return Loader(
+            read_decode=self.read_val,
+            schedule=lambda step: [forwards[step]],
+            first_step=0,
+            last_step=len(forwards),
+            threads=place.threads,
+            prefetch=system.prefetch,
+            image_shape=(*largest, 3),
+            device=place.device,
+            make_batch=self.workload.batch,
+            name=self.val_index.name,
+        )
+
+    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
+        """A batch for a step whose result is thrown away: made up without reading an image, as large as any of this run."""
+        shape = self.shapes.of_run(plan)[0]
+        batch = self.workload.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
+        return batch.to(device)
+
+    def slots_to_try(self, device: torch.device) -> int:
+        """Objects of an image of the batch above."""
+        return self.most_objects
+
+    def images_of_step(self, step: int) -> list[str]:
+        """Files of the whole global batch of a step."""
+        return [self.train_index.name(int(number)) for number in self.train_numbers[self.samples(step)[1]]]
+
+    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, Any]:
         """One training image exactly as the network sees it in this epoch, for preview.
 
         number  0..train_images-1
-        -> (H, W, 3) uint8 pixels, and the class, the objects with boxes as fractions of these pixels, or objects with masks, in pixels
+        -> (H, W, 3) uint8 pixels, and its label
         """
-        ...
+        index = int(self.train_numbers[number])
+        pixels = np.zeros((*self.shapes.of_sample(index), 3), np.uint8)
+        return pixels, self.read_train(epoch, index, pixels)
 
-    def val_loader(self, batch: int, system: System, place: Place) -> Any:
-        """This rank's share of the validation images, once, in batches of at most `batch`."""
-        ...
 
-    def new_score(self) -> Score: ...
+def spread(images: int, limit: int) -> np.ndarray:
+    """Numbers of `limit` of `images` images, evenly spread: the first N of a class-folder set would be a few classes only.
 
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """Join the ranks' shares. Raises RuntimeError unless every validation image was scored exactly once."""
-        ...
+    limit   0 = all
+    """
+    kept = min(limit or images, images)
+    return np.arange(kept) * images // max(1, kept)
 
-    def images_of_step(self, plan: Plan, step: int) -> list[str]:
-        """Files of the whole global batch of a step."""
-        ...
 
-    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
-        """A batch for a step whose result is thrown away: made up without reading an image, as large as any that this run brings.
+def is_target_data(recipe: Recipe, manifest: Manifest, images: tuple[int, int]) -> bool:
+    """Whether the recipe's quality target was set for this data.
 
-        A task whose batches vary in shape has an attribute `shapes_vary`, true: such a step then comes first in every run.
-        """
-        ...
+    images  of training and validation that this recipe would use of it
+    """
+    if images != DATA_IMAGES.get(recipe.target_data):
+        return False
+    return recipe.target_data in ("imagenet", "coco") or manifest.root_path.name.startswith(f"{recipe.target_data}-")

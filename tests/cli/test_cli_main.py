@@ -17,6 +17,7 @@ from paceline.checkpoint.read import load_checkpoint
 from paceline.cli import main as front_door
 from paceline.cli.flags import _flags_of
 from paceline.cli.main import VERBS, main
+from paceline.config.errors import UserError
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.recipes import RECIPES
@@ -255,18 +256,20 @@ OWN = '''
 from dataclasses import replace
 from paceline.config.system import System
 from paceline.recipes.resnet50 import tiny
-from paceline.tasks import open_classification
+from paceline.workloads.classification import WORKLOAD
 
 def fn():
     """Mine."""
     return replace(tiny(), seed=77)
 
 def with_task():
-    return replace(tiny(), task="{file}:task")
+    return replace(tiny(), task="{file}:mine")
 
-def task(recipe, controls, world, *, say):
-    say("my own task")
-    return open_classification(recipe, controls, world, say=say)
+def build(recipe, classes):
+    print("my own network")
+    return WORKLOAD.build(recipe, classes)
+
+mine = replace(WORKLOAD, build=build)
 
 def rack7():
     return System("cpu", per_node=1, memory_gib=3, loader_threads=2)
@@ -308,15 +311,33 @@ def test_without_out_a_run_of_ones_own_recipe_gets_a_numbered_folder(photos, own
         assert (tmp_path / "runs").is_dir() and len(list((tmp_path / "runs").glob(f"*-{number:03d}"))) == 1
 
 
-def test_a_task_of_ones_own_trains_and_is_evaluated(photos, own_file, tmp_path, capsys, monkeypatch):
+def test_a_workload_of_ones_own_goes_through_every_verb(photos, own_file, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    run = tmp_path / "run"
+    run, named = tmp_path / "run", ["--workload", f"{own_file}:mine"]
     said = command(capsys, "train", f"{own_file}:with_task", "--data", photos, "--out", run, *TINY, "--steps", 1)
-    assert said.code == 0 and "my own task" in said.out
-    said = command(capsys, "eval", run, "--task", f"{own_file}:task")
-    assert said.code == 0 and "my own task" in said.out and "top1" in said.out
-    refused(command(capsys, "show", f"{own_file}:with_task"), "memory")
-    refused(command(capsys, "predict", run, photos / "val" / "ant"), "classification")
+    assert said.code == 0 and "my own network" in said.out
+    out = tmp_path / "found"
+    verbs = {
+        "eval": ["eval", run], "show": ["show", run], "train": ["train", run / "run.json", "--out", tmp_path / "again"],
+        "predict": ["predict", run, photos / "val" / "ant", "--out", out, "--checkpoint", "last"],
+    }  # fmt: skip
+    for verb, words in verbs.items():
+        said = command(capsys, *words)
+        refused(said, "not run unasked")
+        assert (
+            said.err.strip()
+            .splitlines()[-1]
+            .strip()
+            .startswith(f"paceline {verb} {words[1]} --workload {own_file}:mine")
+        )
+        said = command(capsys, *words, *named)
+        assert said.code == 0 and "my own network" in said.out, said
+    assert command(capsys, "report", run, *named).code == 0
+    assert command(capsys, "show", f"{own_file}:with_task").code == 0
+    assert command(capsys, "preview", f"{own_file}:with_task", "--out", tmp_path / "a.png", "--data", photos).code == 0
+    with pytest.raises(UserError, match=r"paceline.load\(.*workload="):
+        paceline.load(run)
+    assert paceline.load(run, checkpoint="last", workload=f"{own_file}:mine").finds_objects is False
 
 
 @pytest.mark.parametrize(

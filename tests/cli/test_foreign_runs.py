@@ -16,15 +16,14 @@ from paceline.config.errors import UserError
 CANARY = """
 from pathlib import Path
 (Path(__file__).parent / "RAN").touch()
+from dataclasses import replace
 from paceline.recipes import RECIPES
-from paceline.tasks import open_classification
+from paceline.workloads import WORKLOADS
 
 def recipe():
-    from dataclasses import replace
-    return replace(RECIPES["resnet50-tiny"](), task=__file__ + ":task")
+    return replace(RECIPES["resnet50-tiny"](), task=__file__ + ":workload")
 
-def task(recipe, controls, world, *, say):
-    return open_classification(recipe, controls, world, say=say)
+workload = WORKLOADS["classification"]
 """
 
 
@@ -55,8 +54,8 @@ def evil(run) -> Path:
 def forgeries(file: Path) -> list[dict[str, object]]:
     spellings = [str(file), os.path.relpath(file), f"~/{os.path.relpath(file, Path.home())}"]
     return [
-        *({"recipe.task": f"{spelt}:task"} for spelt in spellings),
-        {"recipe.task": f"{file}:task", "name": f"{file}:recipe"},
+        *({"recipe.task": f"{spelt}:workload"} for spelt in spellings),
+        {"recipe.task": f"{file}:workload", "name": f"{file}:recipe"},
         {"recipe.task": "nothing", "name": f"{file}:recipe"},
         {"name": f"{file}:recipe"},
         {"system_name": f"{file}:recipe"},
@@ -88,10 +87,10 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
 
 
 def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_path, capsys):
-    forge(run, {"recipe.task": f"{evil}:task", "name": f"{evil}:recipe"})
+    forge(run, {"recipe.task": f"{evil}:workload", "name": f"{evil}:recipe"})
     for words in (["eval", run], ["train", run / "run.json"]):
         said = command(capsys, *words)
-        refused(said, "not run unasked", f"--task {evil}:task")
+        refused(said, "not run unasked", f"--workload {evil}:workload")
         offered = said.err.strip().splitlines()[-1].split()
         assert offered[:3] == ["paceline", *map(str, words)] and not (run / "RAN").exists()
         said = command(capsys, *offered[1:], *(["--out", tmp_path / "again"] if words[0] == "train" else []))
@@ -100,22 +99,24 @@ def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_
 
 
 def test_a_name_that_would_move_the_terminals_cursor_is_not_printed(run, capsys):
-    forge(run, {"recipe.task": "\x1b[2J.py:task"})
+    forge(run, {"recipe.task": "\x1b[2J.py:workload"})
     said = command(capsys, "eval", run)
-    refused(said, "not run unasked", r"\x1b[2J.py:task")
+    refused(said, "not run unasked", r"\x1b[2J.py:workload")
     assert "\x1b" not in said.err
 
 
 def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
     other = tmp_path / "mine.py"
     other.write_text(CANARY)
-    forge(run, {"recipe.task": f"{other}:task", "name": f"{evil}:recipe"})
-    refused(command(capsys, "eval", run, "--task", f"{other}:task"), f"--recipe {evil}:recipe --task {other}:task")
-    assert not (run / "RAN").exists() and not (tmp_path / "RAN").exists()
-    # What the command line names is taken in place of what the run names.
-    forge(run, {"recipe.task": f"{evil}:task"})
-    said = command(capsys, "eval", run, "--task", f"{other}:task", "--recipe", f"{other}:recipe")
-    assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
+    # What the command line names is taken in place of what the run names, for the recipe and for the workload.
+    for forged in ({"recipe.task": f"{other}:workload", "name": f"{evil}:recipe"}, {"recipe.task": f"{evil}:workload"}):
+        forge(run, forged)
+        refused(command(capsys, "eval", run), "not run unasked")
+        assert not (run / "RAN").exists() and not (tmp_path / "RAN").exists()
+        said = command(capsys, "eval", run, "--workload", f"{other}:workload")
+        assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
+        (tmp_path / "RAN").unlink()
+    refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "not a paceline.tasks.workload.Workload")
 
 
 def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_path, capsys):

@@ -22,7 +22,9 @@ from tiny_runs import command, refused
 
 from paceline.log.events import read_events
 from paceline.models.region_losses import TERMS
-from paceline.tasks.instance_predictions import METRICS
+from paceline.workloads import WORKLOADS
+
+METRICS = WORKLOADS["maskrcnn"].metrics
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from orientation import encode, note, noted, shown, stored
 from PIL import Image, ImageOps
 
-from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput
+from paceline.config.recipe import override
 from paceline.data.box_sample import read_evaluation_sample, read_training_sample
 from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import dct_scale, decode_crop
@@ -24,6 +24,7 @@ from paceline.data.instance_sample import read_evaluation_sample as read_instanc
 from paceline.data.orientation import flags_of, orientation_of, orientations, source_of
 from paceline.data.randomness import SampleRandom
 from paceline.data.resample import resample_torch
+from paceline.recipes import RECIPES
 from paceline.tasks.classification import read_for_evaluation
 
 ALL = range(1, 9)
@@ -247,7 +248,10 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
             np.zeros((96, 128, 3), np.uint8),
         )
         read_evaluation_sample(data, "it", BoxInput(size=64, exif="apply"), square)
-        read_for_evaluation(data, "it", PhotoInput(eval_resize=50, eval_size=48, exif="apply"), photo)
+        recipe = override(
+            RECIPES["resnet50"](), {"input.eval_resize": 50, "input.eval_size": 48, "input.exif": "apply"}
+        )
+        read_for_evaluation(recipe, data, "it", photo)
         size = read_instance(data, "it", InstanceInput(short=(64,), long=128, exif="apply"), 64, padded).size
         return square, photo, padded, size
 

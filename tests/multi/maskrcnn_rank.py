@@ -37,6 +37,7 @@ from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter
 from paceline.tasks.task import Place, Task
+from paceline.workloads import WORKLOADS
 
 IMAGES, CLASSES, CANVAS, STEPS = 8, 2, 28, 8
 # Shapes of inputs and of the photos in them, pixels.
@@ -163,7 +164,7 @@ def memory(data: Path, tried: bool) -> list[int]:
         global_batch=4,
         images_seen=4 * 10,
     )
-    task = InstanceSegmentation(recipe, Manifest.load(ensure_boxes_prepared(data, say=print)))
+    task = InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_boxes_prepared(data, say=print)))
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         plan = make_plan(recipe, System(), world=1, most=4, train_images=task.train_images, val_images=task.val_images)
         run = Run("memory", recipe, "cpu", System(precision="fp32"), plan, Controls())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.workloads.classification import WORKLOAD
 
 STEPS = 30
 
@@ -40,7 +41,7 @@ def smooth() -> Recipe[ResNetModel, PhotoInput]:
     """
     return replace(
         small(),
-        task=f"{__file__}:smooth_classification",
+        task=f"{__file__}:SMOOTH",
         model=ResNetModel(depth=10, width=8, stem="small"),
         input=PhotoInput(size=16, area=(0.35, 1.0), eval_resize=36, eval_size=32),
         global_batch=64,
@@ -50,25 +51,19 @@ def smooth() -> Recipe[ResNetModel, PhotoInput]:
     )
 
 
-def smooth_classification(recipe, controls, world, *, say):
-    """The task of `smooth`: classification with SiLU in every ReLU's place."""
+def build_smooth(recipe, classes):
+    """The classifier with SiLU in every ReLU's place."""
     from torch import nn
 
-    from paceline.tasks import open_classification
+    model = WORKLOAD.build(recipe, classes)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU):
+                setattr(module, name, nn.SiLU())
+    return model
 
-    task = open_classification(recipe, controls, world, say=say)
-    build = task.build
 
-    def build_smooth(device):
-        model = build(device)
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.ReLU):
-                    setattr(module, name, nn.SiLU())
-        return model
-
-    task.build = build_smooth
-    return task
+SMOOTH = replace(WORKLOAD, build=build_smooth)
 
 
 def watched() -> Recipe[ResNetModel, PhotoInput]:
@@ -91,30 +86,29 @@ def watched() -> Recipe[ResNetModel, PhotoInput]:
 
 def built_slowly() -> Recipe[ResNetModel, PhotoInput]:
     """The small recipe, whose network takes a while to build."""
-    return replace(small(), task=f"{__file__}:built_slowly_classification")
+    return replace(small(), task=f"{__file__}:BUILT_SLOWLY")
 
 
-def built_slowly_classification(recipe, controls, world, *, say):
-    """Classification whose `build` takes 0.3 seconds more."""
-    from paceline.tasks import open_classification
+def build_slowly(recipe, classes):
+    """The classifier, 0.3 seconds later."""
+    time.sleep(0.3)
+    return WORKLOAD.build(recipe, classes)
 
-    task = open_classification(recipe, controls, world, say=say)
-    build = task.build
 
-    def build_slowly(device):
-        time.sleep(0.3)
-        return build(device)
+BUILT_SLOWLY = replace(WORKLOAD, build=build_slowly)
 
-    task.build = build_slowly
-    return task
+
+def beside_run(suffix: str) -> Path:
+    """A file beside the run's folder."""
+    return Path(f"{sys.argv[sys.argv.index('--out') + 1]}.{suffix}")
 
 
 def troubled() -> Recipe[ResNetModel, PhotoInput]:
-    """The small recipe, in whose input path and scorer something happens (see `troubled_classification`)."""
-    return replace(small(), task=f"{__file__}:troubled_classification")
+    """The small recipe, in whose input path and scorer something happens (see `open_troubled`)."""
+    return replace(small(), task=f"{__file__}:TROUBLED")
 
 
-def troubled_classification(recipe, controls, world, *, say):
+def open_troubled(workload, recipe, manifest, **limits):
     """Classification in which, on the last rank, what the file RUN.trouble says happens, as long as it is there.
 
     "leave read", "leave score"  sys.exit(0) where a photo is read, or a score made
@@ -124,11 +118,11 @@ def troubled_classification(recipe, controls, world, *, say):
     """
     import torch
 
-    from paceline.tasks import open_classification
+    from paceline.tasks.classification import Classification
 
-    task = open_classification(recipe, controls, world, say=say)
-    order = Path(f"{controls.out}.trouble")
-    here = world.rank == world.world - 1
+    task = Classification(workload, recipe, manifest, **limits)
+    order = beside_run("trouble")
+    here = int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1
     read_train, summarise = task.read_train, task.summarise
     photos = 0
 
@@ -161,12 +155,15 @@ def troubled_classification(recipe, controls, world, *, say):
     return task
 
 
+TROUBLED = replace(WORKLOAD, open=open_troubled)
+
+
 def scored_slowly() -> Recipe[ResNetModel, PhotoInput]:
-    """The small recipe, whose scorer waits for what the test tells it (see `scored_slowly_classification`)."""
-    return replace(small(), task=f"{__file__}:scored_slowly_classification")
+    """The small recipe, whose scorer waits for what the test tells it (see `open_scored_slowly`)."""
+    return replace(small(), task=f"{__file__}:SCORED_SLOWLY")
 
 
-def scored_slowly_classification(recipe, controls, world, *, say):
+def open_scored_slowly(workload, recipe, manifest, **limits):
     """Classification whose `summarise` obeys the file RUN.scorer beside the run's folder, as long as it is there.
 
     "past N"  wait until training has begun a step after the Nth, and fail where it never does
@@ -174,10 +171,10 @@ def scored_slowly_classification(recipe, controls, world, *, say):
     "fail"    raise
     RUN.scoring is there once a scorer has waited.
     """
-    from paceline.tasks import open_classification
+    from paceline.tasks.classification import Classification
 
-    task = open_classification(recipe, controls, world, say=say)
-    orders, waiting = (Path(f"{controls.out}.{name}") for name in ("scorer", "scoring"))
+    task = Classification(workload, recipe, manifest, **limits)
+    orders, waiting = beside_run("scorer"), beside_run("scoring")
     summarise, train_loader = task.summarise, task.train_loader
     begun = 0
 
@@ -215,3 +212,6 @@ def scored_slowly_classification(recipe, controls, world, *, say):
 
     task.summarise, task.train_loader = obedient, counted_loader
     return task
+
+
+SCORED_SLOWLY = replace(WORKLOAD, open=open_scored_slowly)

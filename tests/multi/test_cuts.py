@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -15,6 +16,7 @@ from paceline.config.system import System
 from paceline.data.manifest import Manifest
 from paceline.prepare.folder import ensure_prepared
 from paceline.tasks.classification import Classification
+from paceline.workloads import WORKLOADS
 
 pytestmark = pytest.mark.multi
 
@@ -51,15 +53,21 @@ def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(tra
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     recipe = small()
-    task = Classification(recipe, Manifest.load(ensure_prepared(trainer.photos, say=print)))
+    task = Classification(
+        WORKLOADS["classification"], recipe, Manifest.load(ensure_prepared(trainer.photos, say=print))
+    )
     plans = [
         make_plan(recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images)
         for world, most in ((1, 12), (2, 6), (2, 3))
     ]
     assert [(plan.forwards, plan.bn_join) for plan in plans] == [(1, 1), (3, 2), (3, 2)]
     for step in range(20):
-        photos = [sorted(task.images_of_step(plan, step)) for plan in plans]
-        assert len(photos[0]) == 12 and photos[0] == photos[1] == photos[2]
+        taken = []
+        for plan in plans:
+            cut = {"world": plan.world, "forwards": plan.forwards, "join": plan.bn_join}
+            places = np.concatenate([task.samples(step, rank=rank, **cut)[1] for rank in range(plan.world)])
+            taken.append(sorted(task.train_index.name(int(number)) for number in task.train_numbers[places]))
+        assert len(taken[0]) == 12 and taken[0] == taken[1] == taken[2] == sorted(task.images_of_step(step))
 
 
 def test_any_number_of_loader_threads_gives_the_same_run_to_the_bit(trainer):

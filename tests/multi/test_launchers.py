@@ -35,6 +35,7 @@ from paceline.prepare.folder import ensure_prepared
 from paceline.tasks.classification import Classification
 from paceline.tasks.task import Place
 from paceline.trained import open_trained
+from paceline.workloads import WORKLOADS
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
@@ -112,7 +113,9 @@ def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, unb
         assert not any(rank.text.startswith("{") for rank in ended[1:])
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     trained = open_trained(unbroken, checkpoint="last", device=torch.device("cpu"))
-    task = Classification(trained.recipe, Manifest.load(ensure_prepared(trainer.photos, say=print)))
+    task = Classification(
+        WORKLOADS["classification"], trained.recipe, Manifest.load(ensure_prepared(trainer.photos, say=print))
+    )
     packed = []
     for rank in range(7):
         score = task.new_score()

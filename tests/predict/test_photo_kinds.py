@@ -18,12 +18,12 @@ from PIL import Image
 from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, UserError
 from paceline.config.recipe import Recipe
-from paceline.predict.classes import ClassPredictor
 from paceline.predict.folders import Unreadable
 from paceline.predict.photos import encoded, whole_photo
-from paceline.predict.predictor import MOST_THREADS, in_order
+from paceline.predict.predictor import MOST_THREADS, Predictor, in_order
 from paceline.predict.results import Answer, Found
 from paceline.trained import Trained
+from paceline.workloads import WORKLOADS
 
 
 class Pixels(torch.nn.Module):
@@ -34,10 +34,12 @@ class Pixels(torch.nn.Module):
 
 
 @pytest.fixture
-def predictor() -> ClassPredictor:
+def predictor() -> Predictor:
     recipe = Recipe(task="classification", model=None, input=PhotoInput(eval_size=32, eval_resize=36, exif="apply"))
-    model, cpu = Pixels(), torch.device("cpu")
-    return ClassPredictor(Trained(Path("run"), recipe, ("r", "g", "b"), model, cpu, "step-1", 1, {"system": {}}))
+    model, cpu, names = Pixels(), torch.device("cpu"), ("r", "g", "b")
+    return Predictor(
+        Trained(Path("run"), WORKLOADS["classification"], recipe, names, model, cpu, "step-1", 1, {"system": {}})
+    )
 
 
 @pytest.fixture

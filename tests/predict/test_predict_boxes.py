@@ -15,9 +15,10 @@ from torch import nn
 from paceline.config.detection import BoxInput, Detect, SSDModel
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.predict.boxes import BoxPredictor
+from paceline.predict.predictor import Predictor
 from paceline.report.draw_boxes import colour_of
 from paceline.trained import Trained
+from paceline.workloads import WORKLOADS
 
 # Two boxes and an empty place, as a detector hands them out: ltrb fractions, score, class.
 ROWS = [[0.1, 0.25, 0.5, 0.75, 0.4, 2], [0.0, 0.0, 1.1, 0.5, 0.8, 1], [0, 0, 0, 0, 0, 0]]
@@ -37,12 +38,13 @@ class Detector(nn.Module):
         return rows
 
 
-def predictor(*, facts=None, **detect) -> BoxPredictor:
+def predictor(*, facts=None, **detect) -> Predictor:
     recipe = Recipe(task="ssd", model=SSDModel(detect=Detect(**detect)), input=BoxInput(size=64))
     model = Detector()
-    return BoxPredictor(
+    return Predictor(
         Trained(
             Path("run"),
+            WORKLOADS["ssd"],
             recipe,
             ("cat", "dog"),
             model,
@@ -114,6 +116,7 @@ def test_category_ids_are_the_runs_or_the_class_numbers():
 def loaded(monkeypatch):
     """`paceline predict` with the detector above in place of a run's."""
     monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
+    monkeypatch.setattr("paceline.cli.predict.saved_recipe", lambda *_, **__: None)
     monkeypatch.setattr("paceline.predict.load", lambda *_, **__: predictor(facts={"data": {"category_ids": [7, 90]}}))
 
 

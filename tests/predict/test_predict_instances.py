@@ -22,11 +22,12 @@ from paceline.config.errors import DataError
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.predict.instances import InstancePredictor
+from paceline.predict.predictor import Predictor
 from paceline.report.draw_boxes import colour_of
 from paceline.tasks.instance_predictions import InstanceScore
 from paceline.tasks.maskrcnn import build_segmenter
 from paceline.trained import Trained
+from paceline.workloads import WORKLOADS
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -53,11 +54,11 @@ class Segmenter(nn.Module):
         return FoundInstances(rows, masks)
 
 
-def predictor(*, facts=None, **settings) -> InstancePredictor:
+def predictor(*, facts=None, **settings) -> Predictor:
     recipe = Recipe(task="maskrcnn", model=MaskRCNNModel(), input=InstanceInput(short=(64,), long=128, **settings))
-    return InstancePredictor(
+    return Predictor(
         Trained(
-            *(Path("run"), recipe, ("cat", "dog"), Segmenter(), torch.device("cpu")),
+            *(Path("run"), WORKLOADS["maskrcnn"], recipe, ("cat", "dog"), Segmenter(), torch.device("cpu")),
             *("step-000001", 1, {"system": {}, **(facts or {})}),
         )
     )
@@ -136,7 +137,7 @@ def test_a_photo_that_cannot_be_decoded_is_named(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def untrained() -> InstancePredictor:
+def untrained() -> Predictor:
     """A small network with random weights that shows its twenty best guesses."""
     model = MaskRCNNModel(
         **{"depth": 10, "width": 8, "channels": 16, "norm": "batch", "frozen": "none"},
@@ -148,8 +149,18 @@ def untrained() -> InstancePredictor:
     recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(short=(96,), long=160))
     network = build_segmenter(recipe, 2)
     initialise_mask_rcnn(network.network, torch.Generator().manual_seed(1))
-    trained = Trained(Path("run"), recipe, ("a", "b"), network.eval(), torch.device("cpu"), "step-1", 1, {"system": {}})
-    return InstancePredictor(trained)
+    trained = Trained(
+        Path("run"),
+        WORKLOADS["maskrcnn"],
+        recipe,
+        ("a", "b"),
+        network.eval(),
+        torch.device("cpu"),
+        "step-1",
+        1,
+        {"system": {}},
+    )
+    return Predictor(trained)
 
 
 def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_neighbours(untrained, shared_data):
@@ -163,7 +174,7 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
     kept = untrained.trained.model.predict
     model = Segmenter()
     model.predict = lambda batch: seen.append((batch, kept(batch))) or seen[-1][1]  # type: ignore[method-assign]
-    (found,) = InstancePredictor(replace(untrained.trained, model=model)).predict(photos[:1])
+    (found,) = Predictor(replace(untrained.trained, model=model)).predict(photos[:1])
     score = InstanceScore(np.array([found.height]), np.array([found.width]))
     score.add(*seen[0])
     assert tuple(score.masks[0]) == found.masks
@@ -176,6 +187,7 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
 def loaded(monkeypatch):
     """`paceline predict` with the network above in place of a run's."""
     monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
+    monkeypatch.setattr("paceline.cli.predict.saved_recipe", lambda *_, **__: None)
     monkeypatch.setattr("paceline.predict.load", lambda *_, **__: predictor(facts={"data": {"category_ids": [7, 90]}}))
 
 

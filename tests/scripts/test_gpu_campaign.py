@@ -18,8 +18,8 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.recipes import RECIPES
 from paceline.systems import h200x8
-from paceline.tasks import network_memory
-from paceline.tasks.memory import images_that_fit
+from paceline.tasks.memory import images_that_fit, memory_of
+from paceline.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts" / "gpu"
@@ -117,7 +117,7 @@ def test_the_loop_s_recipes_have_a_plan_on_one_gpu_long_enough_to_measure(script
     for name, workload in scripts("loop").WORKLOADS.items():
         system = replace(h200x8(), per_node=1, compile=False)
         recipe = override(RECIPES[workload.recipe](), workload.changes)
-        most = images_that_fit(network_memory(recipe, system), system)
+        most = images_that_fit(memory_of(WORKLOADS[recipe.task], recipe, system), system)
         plan = make_plan(recipe, system, world=1, most=most, train_images=60, val_images=20)
         assert plan.total_steps >= 300 and plan.forwards == 1, name
         tiny = override(RECIPES[workload.tiny_recipe](), workload.tiny)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from instance_sets import make_instances
 
-from paceline.batch.batch import Batch
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
@@ -22,13 +21,17 @@ from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.recipes import RECIPES
 from paceline.setup import settle_system
 from paceline.systems import h200x8
-from paceline.tasks import MEMORY, network_memory
 from paceline.tasks import memory as memory_module
-from paceline.tasks.classification import build_classifier
 from paceline.tasks.maskrcnn import InstanceSegmentation
-from paceline.tasks.memory import COUNTABLE, MemoryEstimate, estimate, images_that_fit
+from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
 from paceline.tasks.ssd import Detection
 from paceline.tasks.task import Place
+from paceline.workloads import WORKLOADS
+
+
+def memory_of_network(recipe, system, classes=0):
+    return memory_of(WORKLOADS[recipe.task], recipe, system, classes)
+
 
 H200 = replace(h200x8(), memory_gib=139.7)
 # Of the photos below, an image has three objects at most; as if one that is not drawn had twenty.
@@ -41,10 +44,13 @@ def tasks(tmp_path_factory) -> Iterator[list[Detection | InstanceSegmentation]]:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
         manifest = Manifest.load(ensure_boxes_prepared(root, say=print))
+        ssd = WORKLOADS["ssd"]
         small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
         found = [
-            Detection(override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
-            InstanceSegmentation(override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest),
+            Detection(ssd, override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
+            InstanceSegmentation(
+                WORKLOADS["maskrcnn"], override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest
+            ),
         ]
         assert [task.most_objects for task in found] == [3, 3]
         for task in found:
@@ -80,7 +86,7 @@ def test_the_step_tried_first_on_an_accelerator_has_the_shapes_of_a_run_s_steps(
 @pytest.mark.parametrize("name", ["resnet50", "ssd", "maskrcnn", "maskrcnn-nvidia-256", "maskrcnn-gluoncv-192"])
 def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_kernels_count(name):
     recipe = RECIPES[name]()
-    memory = network_memory(recipe, H200)
+    memory = memory_of_network(recipe, H200)
     most = images_that_fit(memory, H200)
     assert most * memory.largest < COUNTABLE
     if recipe.task == "maskrcnn":
@@ -95,14 +101,14 @@ def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_ker
     assert plan.images_per_forward * memory.largest < COUNTABLE
 
 
-@pytest.mark.parametrize("task", list(MEMORY))
+@pytest.mark.parametrize("task", list(WORKLOADS))
 def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     name = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}[task]
-    memory = network_memory(RECIPES[name](), System("cpu"))
+    memory = memory_of_network(RECIPES[name](), System("cpu"))
     assert memory.largest == 0
     assert images_that_fit(memory, System("cpu", images_per_forward=4000)) == 4000
     # What the accelerator's estimate looks at besides changes nothing of it.
-    assert replace(network_memory(RECIPES[name](), System("cuda")), largest=0) == memory
+    assert replace(memory_of_network(RECIPES[name](), System("cuda")), largest=0) == memory
     assert images_that_fit(MemoryEstimate(0, 1, 0), System("cpu")) == 512
 
 
@@ -112,28 +118,23 @@ def test_a_remembered_estimate_is_the_counted_one_and_is_of_that_network_alone(n
     recipe, counted = RECIPES[name](), []
     count = memory_module._count
     monkeypatch.setattr(memory_module, "_count", lambda *given: counted.append(name) or count(*given))
-    first = network_memory(recipe, System("cpu"))
-    assert network_memory(recipe, System("cpu")) == first and counted == [name]
-    bf16 = network_memory(replace(recipe, ema=0.0), System("cpu", precision="bf16"))
+    first = memory_of_network(recipe, System("cpu"))
+    assert memory_of_network(recipe, System("cpu")) == first and counted == [name]
+    bf16 = memory_of_network(replace(recipe, ema=0.0), System("cpu", precision="bf16"))
     assert counted == [name] and bf16.per_image == int(first.per_image / 2) and bf16.fixed < first.fixed
-    more = network_memory(recipe, System("cpu"), classes=50)
+    more = memory_of_network(recipe, System("cpu"), classes=50)
     assert len(counted) == 2 and more.parameters > first.parameters
-    assert network_memory(recipe, System("cuda")).largest > 0 and len(counted) == 3
+    assert memory_of_network(recipe, System("cuda")).largest > 0 and len(counted) == 3
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "another"))
-    assert network_memory(recipe, System("cpu")) == first and len(counted) == 4
+    assert memory_of_network(recipe, System("cpu")) == first and len(counted) == 4
 
 
 def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     recipe = RECIPES["resnet50-tiny"]()
 
-    def batch(images):
-        none = torch.empty(len(images), dtype=torch.int64, device=images.device)
-        return Batch(images, none, none)
-
-    found = [
-        estimate(lambda k=k: build_classifier(recipe, k), (3, 64, 64), recipe, System("cpu"), batch) for k in (3, 9)
-    ]
+    own = replace(recipe, task="./mine.py:WORKLOAD")
+    found = [memory_of(WORKLOADS["classification"], own, System("cpu"), classes) for classes in (3, 9)]
     assert found[0].parameters < found[1].parameters and not any(tmp_path.iterdir())
 
 

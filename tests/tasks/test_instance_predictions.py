@@ -23,7 +23,6 @@ from paceline.metrics.coco import Detections
 from paceline.prepare.box_folder import prepare_boxes
 from paceline.tasks import self_check
 from paceline.tasks.instance_predictions import (
-    METRICS,
     InstanceScore,
     InstanceTruth,
     describe_instances,
@@ -31,6 +30,7 @@ from paceline.tasks.instance_predictions import (
     score_instances,
 )
 from paceline.tasks.self_check import masks_score_one
+from paceline.workloads import WORKLOADS
 
 SIZES = [(60, 80), (50, 40), (30, 30)]
 HEIGHTS, WIDTHS = (np.array(column) for column in zip(*SIZES))
@@ -82,9 +82,10 @@ def packed_of(batches: list[tuple[Batch, FoundInstances]]) -> bytes:
 
 
 def test_the_24_numbers_are_those_of_boxes_then_of_masks() -> None:
-    assert len(METRICS) == 24 and METRICS[:2] == ("box_ap", "box_ap50") and METRICS[12:14] == ("mask_ap", "mask_ap50")
+    metrics = WORKLOADS["maskrcnn"].metrics
+    assert len(metrics) == 24 and metrics[:2] == ("box_ap", "box_ap50") and metrics[12:14] == ("mask_ap", "mask_ap50")
     scored = score_instances(truth(), [packed_of([outputs([0, 1, 2], PERFECT)])], np.arange(3))
-    assert tuple(scored.metrics) == METRICS
+    assert tuple(scored.metrics) == metrics
     assert scored.metrics["box_ap"] == pytest.approx(1) == scored.metrics["mask_ap50"]
     assert 0.5 < scored.metrics["mask_ap"] <= 1  # pasting moves an edge by up to a pixel
     nothing = score_instances(truth(), [packed_of([outputs([0, 1, 2], {})])], np.arange(3))

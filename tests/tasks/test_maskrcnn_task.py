@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,10 @@ from paceline.models.segmenter import Segmenter
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.prepare.shapes import DEFAULTS
 from paceline.recipes import RECIPES
-from paceline.tasks import photos
 from paceline.tasks.maskrcnn import InstanceSegmentation
-from paceline.tasks.task import Place
+from paceline.tasks.shapes import Buckets, Sizes
+from paceline.tasks.task import Place, is_target_data
+from paceline.workloads import WORKLOADS
 
 ALONE = Place(0, 1, torch.device("cpu"), 1)
 
@@ -50,11 +52,22 @@ def drawn(prepared, tmp_path_factory) -> Path:
 
 
 def task_of(recipe: Recipe, root: Path) -> InstanceSegmentation:
-    return InstanceSegmentation(recipe, Manifest.load(ensure_boxes_prepared(root, say=print)))
+    return InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_boxes_prepared(root, say=print)))
+
+
+def changed(task: InstanceSegmentation, **fields) -> InstanceSegmentation:
+    """The same photos under a recipe that differs in some fields (dots as __)."""
+    other = copy(task)
+    other.recipe = override(task.recipe, {name.replace("__", "."): value for name, value in fields.items()})
+    sizes = [Sizes(split.heights, split.widths, kept) for split, kept in (
+        (task.train, task.train_numbers), (task.val, task.val_numbers))]  # fmt: skip
+    other.shapes = Buckets(other.recipe, *sizes, other.read_at)
+    return other
 
 
 def plan_of(task: InstanceSegmentation, batch: int, *, world: int = 1, most: int = 512) -> Plan:
-    recipe = replace(task.recipe, global_batch=batch, model=replace(task.recipe.model, loss_group=0))
+    assert task.recipe.global_batch == batch
+    recipe = replace(task.recipe, model=replace(task.recipe.model, loss_group=0))
     return make_plan(
         recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images
     )
@@ -62,7 +75,8 @@ def plan_of(task: InstanceSegmentation, batch: int, *, world: int = 1, most: int
 
 def step_of(task: InstanceSegmentation, plan: Plan, step: int) -> list[tuple[int, int]]:
     """(epoch, position) of every sample of a step, over all ranks."""
-    parts = [task.order(plan, rank, step) for rank in range(plan.world)]
+    cut = {"world": plan.world, "forwards": plan.forwards, "join": plan.bn_join}
+    parts = [task.samples(step, rank=rank, **cut) for rank in range(plan.world)]
     return [pair for epochs, places in parts for pair in zip(epochs.tolist(), places.tolist())]
 
 
@@ -70,10 +84,10 @@ def epoch_shapes(task: InstanceSegmentation, plan: Plan) -> set[tuple[int, int]]
     """Shapes of all forwards of the first two epochs; no photo is read."""
     found = set()
     for step in range(2 * task.train_images // plan.global_batch):
-        epochs, places = task.order(plan, 0, step)
+        epochs, places = task.samples(step, forwards=plan.forwards)
         numbers = task.train_numbers[places]
         for some_epochs, some in zip(np.split(epochs, plan.forwards), np.split(numbers, plan.forwards)):
-            shape = task.forward(step, some_epochs, some).shape
+            shape = task.shapes.forward(step, some_epochs, some).shape
             assert shape is not None
             found.add(shape)
     return found
@@ -81,6 +95,7 @@ def epoch_shapes(task: InstanceSegmentation, plan: Plan) -> set[tuple[int, int]]
 
 @pytest.mark.parametrize("batch", [16, 2])
 def test_an_epoch_takes_every_photo_once_whatever_the_number_of_ranks(coco, batch):
+    coco = changed(coco, global_batch=batch, optim__lr=0.01)
     plans = [plan_of(coco, batch, world=world, most=most) for world, most in ((1, 16), (2, 16), (1, 1))]
     n = coco.train_images
     taken = []
@@ -94,6 +109,7 @@ def test_an_epoch_takes_every_photo_once_whatever_the_number_of_ranks(coco, batc
 
 
 def test_the_order_follows_from_seed_and_step_alone(coco, shared_data):
+    coco = changed(coco, global_batch=16, optim__lr=0.01)
     plan = plan_of(coco, 16, world=2)
     other = task_of(coco.recipe, shared_data / "coco_mini")
     later_first = {step: step_of(other, plan, step) for step in (40, 3, 17, 0)}
@@ -104,41 +120,37 @@ def test_the_order_follows_from_seed_and_step_alone(coco, shared_data):
 
 @pytest.mark.parametrize("each", [16, 2])
 def test_coco_photos_come_in_no_more_shapes_than_there_are_buckets(coco, each):
+    coco = changed(coco, global_batch=16, optim__lr=0.01)
     plan = plan_of(coco, 16, most=each)
     assert plan.images_per_forward == each
     found, ladder = epoch_shapes(coco, plan), buckets(800, 1333, 32)
     assert found <= set(ladder) and 4 <= len(found) <= len(ladder) <= 10
-    height, width = coco.largest(plan)
+    height, width = coco.shapes.of_run(plan)[0]
     assert max(h * w for h, w in found) <= height * width
 
 
 def test_one_photo_a_step_is_padded_for_itself_alone(coco):
+    coco = changed(coco, global_batch=1, optim__lr=0.01)
     plan = plan_of(coco, 1)
-    assert coco.largest(plan) == max(epoch_shapes(coco, plan), key=lambda shape: shape[0] * shape[1])
+    assert coco.shapes.of_run(plan)[0] == max(epoch_shapes(coco, plan), key=lambda shape: shape[0] * shape[1])
 
 
 def test_no_photo_of_a_step_is_larger_than_its_shape_with_several_short_sides(coco):
     short = (640, 672, 704, 736, 768, 800)
-    task = task_at = InstanceSegmentation.__new__(InstanceSegmentation)
-    task_at.__dict__.update(coco.__dict__, recipe=override(coco.recipe, {"input.short": short}))
+    task = changed(coco, input__short=short, global_batch=4, optim__lr=0.01)
     plan = plan_of(task, 4)
-    found, largest = epoch_shapes(task, plan), task.largest(plan)
+    found, largest = epoch_shapes(task, plan), task.shapes.of_run(plan)[0]
     ladders = {shape for side in short for shape in buckets(side, 1333, 32)}
     assert found <= ladders and len({min(shape) for shape in found}) > 3
     assert max(h * w for h, w in found) <= largest[0] * largest[1]
 
 
 @pytest.mark.parametrize("padding", ["buckets", "multiple"])
-def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, monkeypatch, padding):
-    made: list[SimpleNamespace] = []
-    monkeypatch.setattr(photos, "val_loader", lambda numbers, read, make, **more: made.append(SimpleNamespace(**more)))
-    task = InstanceSegmentation.__new__(InstanceSegmentation)
-    task.__dict__.update(coco.__dict__, recipe=override(coco.recipe, {"input.padding": padding}))
-    task.val_loader(8, System(), ALONE)
-    cut, (height, width) = made[0].cut, made[0].side
+def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, padding):
+    task = changed(coco, input__padding=padding)
     shapes: dict[int, set[tuple[int, int]]] = {}
     for mine, batch in ((task.val_numbers, 8), (task.val_numbers, 1), (task.val_numbers[::2], 3)):
-        forwards = cut(mine, batch)
+        forwards, (height, width) = task.shapes.evaluation(mine, batch)
         assert sorted(np.concatenate([forward.indices for forward in forwards])) == sorted(mine)
         for forward in forwards:
             assert len(forward.indices) <= batch and forward.shape[0] * forward.shape[1] <= height * width
@@ -146,22 +158,24 @@ def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, monkeypa
                 shapes.setdefault(number, set()).add(forward.shape)
     assert len(shapes) == task.val_images and all(len(found) == 1 for found in shapes.values())
     assert len(set.union(*shapes.values())) > 3
-    assert cut(task.val_numbers[:0], 4) == []
+    assert task.shapes.evaluation(task.val_numbers[:0], 4)[0] == []
+    for number in task.val_numbers.tolist():
+        size = int(task.val.heights[number]), int(task.val.widths[number])
+        assert shapes[number] == {task.workload.eval_shape(task.recipe, *size)}
 
 
 def test_proposals_of_a_loss_group_are_refused_where_a_forward_is_a_part_of_it(coco):
     groups_of_two = replace(coco.recipe.model, loss_group=2)
     assert groups_of_two.rpn.post_of == "batch"
-    task = InstanceSegmentation.__new__(InstanceSegmentation)
-    task.__dict__.update(coco.__dict__, recipe=replace(coco.recipe, model=groups_of_two))
+    recipe, check = replace(coco.recipe, model=groups_of_two), coco.workload.check_plan
     for world, most, whole in ((1, 16, True), (4, 2, True), (1, 1, False), (2, 1, False)):
-        plan = make_plan(task.recipe, System(), world=world, most=most, train_images=281, val_images=64)
+        plan = make_plan(recipe, System(), world=world, most=most, train_images=281, val_images=64)
         assert (plan.loss_forwards * plan.loss_join == 1) == whole
         if whole:
-            task.check_plan(plan)
+            check(recipe, plan)
         else:
             with pytest.raises(RecipeError, match=r"(?s)post-of batch.*--system.images-per-forward 2"):
-                task.check_plan(plan)
+                check(recipe, plan)
 
 
 def small() -> Recipe[MaskRCNNModel, InstanceInput]:
@@ -226,11 +240,11 @@ def test_the_built_in_set_is_the_tiny_recipe_s_target_data():
     assert DATA_IMAGES[recipe.target_data] == images and not recipe.input.drop_empty
     rendered = SimpleNamespace(root_path=Path("cache/shapes-boxes-v2-seed0-1-2-3px"))
     mine = SimpleNamespace(root_path=Path("photos/mine"))
-    assert photos.is_target_data(recipe, rendered, images)  # type: ignore[arg-type]
-    assert not photos.is_target_data(recipe, mine, images)  # type: ignore[arg-type]
-    assert not photos.is_target_data(recipe, rendered, (images[0] - 1, images[1]))  # type: ignore[arg-type]
+    assert is_target_data(recipe, rendered, images)  # type: ignore[arg-type]
+    assert not is_target_data(recipe, mine, images)  # type: ignore[arg-type]
+    assert not is_target_data(recipe, rendered, (images[0] - 1, images[1]))  # type: ignore[arg-type]
 
 
 def test_a_handful_of_coco_photos_is_not_the_target_s_data(coco):
     assert not coco.is_target_data
-    assert photos.is_target_data(coco.recipe, SimpleNamespace(root_path=Path("coco")), DATA_IMAGES["coco"])  # type: ignore[arg-type]
+    assert is_target_data(coco.recipe, SimpleNamespace(root_path=Path("coco")), DATA_IMAGES["coco"])  # type: ignore[arg-type]

@@ -21,19 +21,22 @@ from paceline.recipes.ssd import tiny as ssd_tiny
 from paceline.tasks.classification import Classification
 from paceline.tasks.ssd import Detection
 from paceline.tasks.task import Place, Task
+from paceline.workloads import WORKLOADS
 
 ALONE = Place(0, 1, torch.device("cpu"), 1)
 
 
 def classification(folder: Path) -> Task:
     manifest = Manifest.load(ensure_prepared(make_photos(folder / "photos"), say=print))
-    return Classification(replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
+    return Classification(WORKLOADS["classification"], replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
 
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
     return Detection(
-        replace(ssd_tiny(), global_batch=8, bn_span=4), Manifest.load(ensure_boxes_prepared(root, say=print))
+        WORKLOADS["ssd"],
+        replace(ssd_tiny(), global_batch=8, bn_span=4),
+        Manifest.load(ensure_boxes_prepared(root, say=print)),
     )
 
 

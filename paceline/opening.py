@@ -1,0 +1,100 @@
+"""From a recipe and a data set to a task: what can be refused at once, preparing where nothing is prepared yet, opening.
+
+Reading this file takes no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.config.errors import UserError
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
+from paceline.data.manifest import Kind, Manifest
+from paceline.workloads import workload_of
+
+if TYPE_CHECKING:
+    from paceline.dist.world import World
+    from paceline.tasks.task import Task
+    from paceline.tasks.workload import Workload
+
+Say = Callable[[str], None]
+
+
+def check_request(recipe: Recipe, data: str) -> None:
+    """Refuse what can be refused before anything is opened.
+
+    data  as Controls.data
+    Raises RecipeError for an unknown task or a recipe that cannot be, UserError for a data folder that is not there.
+    """
+    workload = workload_of(recipe.task)
+    workload.check(recipe)
+    if data:
+        data_folder(data, workload)
+
+
+def open_task(
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    *,
+    say: Say,
+    prepared: Callable[[], None] = lambda: None,
+    manifest: Manifest | None = None,
+) -> Task:
+    """The recipe's task on the asked data, which the first rank of each node prepares where they are not.
+
+    prepared  called when that is done, before anything is opened or built
+    manifest  of data to score on, which is prepared already; None: the training data that `controls` names
+    Raises RecipeError for an unknown task or a recipe that cannot be, DataError for data that cannot be used.
+    """
+    workload = workload_of(recipe.task)
+    workload.check(recipe)
+    if manifest is None:
+        root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, say)
+        manifest = prepared_once(world, lambda: _prepared(workload.kind, root, say))
+    prepared()
+    return workload.open(workload, recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
+    """The manifest in the folder that `prepare` returns; each node's first rank prepares, the others find it done."""
+    if world.local_rank == 0:
+        prepare()
+    world.barrier()
+    return Manifest.load(prepare())
+
+
+def data_folder(data: str, workload: Workload) -> Path:
+    """The folder that --data names. Raises UserError, with what the workload's data folder holds, where it is not there."""
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.data}.")
+    return root
+
+
+def built_in(kind: Kind, say: Say) -> Path:
+    """The folder of the built-in shapes, rendered into the cache on first use."""
+    from paceline.prepare.shapes import shapes_folder
+
+    started: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        if not started:
+            say(f"rendering the built-in shapes ({total:,} pictures, once) into the cache")
+            started.append(done)
+
+    return shapes_folder("classes" if kind == "class-folder" else "boxes", progress=tell)
+
+
+def _prepared(kind: Kind, root: Path, say: Say) -> Path:
+    """The folder of a manifest that matches the files of `root`."""
+    if kind == "class-folder":
+        from paceline.prepare.folder import ensure_prepared
+
+        return ensure_prepared(root, say=say)
+    from paceline.prepare.box_folder import ensure_boxes_prepared
+
+    return ensure_boxes_prepared(root, say=say)

@@ -1,0 +1,105 @@
+"""From a network's outputs to what people get of them: `Workload.answers`.
+
+Each takes (outputs, photos, trained): what `predict` of the model gave for a batch, the n photos that were in it, and the run.
+Letters: n photos   K classes   D places for detections   S side of a mask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.batch.instances import FoundInstances
+from paceline.boxes.paste import paste_to_rle
+from paceline.data.header import Header
+from paceline.metrics.top_k import best_classes
+from paceline.predict.photos import Photo, name_of, whole_photo
+from paceline.predict.results import Answer, Found
+from paceline.tasks.box_predictions import to_detections
+from paceline.trained import Trained
+
+
+class Seen(NamedTuple):
+    """A photo as the network took it."""
+
+    photo: Photo
+    header: Header  # its size in the frame that the recipe works in
+    orientation: int  # as EXIF has it, 1 to 8
+    pixels: np.ndarray  # (H, W, 3) uint8, the network's input
+    label: Any  # what the workload's `read_eval` gave
+
+
+def best_five(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Answer]:
+    """outputs: (n, K) logits."""
+    classes, scores = best_classes(outputs)
+    return [
+        Answer(
+            **_of(seen, trained),
+            classes=tuple(best),
+            names=tuple(trained.classes[index] for index in best),
+            scores=tuple(values),
+        )
+        for seen, best, values in zip(photos, classes.tolist(), scores.tolist())
+    ]
+
+
+def boxes_found(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Found]:
+    """outputs: (n, D, 6), as `Detector.predict` has them; a network's settings may have `detect.plus_one`."""
+    plus_one = trained.recipe.model.detect.plus_one
+    found = []
+    for seen, rows in zip(photos, outputs.cpu().numpy()):
+        rows = rows[rows[:, 5] > 0].astype(np.float64)
+        one = np.column_stack((np.zeros(len(rows)), rows))  # image number 0: each photo stands alone
+        here = to_detections(one, np.array([seen.header.height]), np.array([seen.header.width]), plus_one)
+        order = np.argsort(-here.scores, kind="stable")
+        found.append(_found(seen, trained, here.boxes[order], here.classes[order], here.scores[order]))
+    return found
+
+
+def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
+    """outputs: detections (n, D, 6) and masks (n, D, S, S)."""
+    found = []
+    for seen, detections, masks in zip(photos, *outputs):
+        height, width = seen.header.height, seen.header.width
+        places = (detections[:, 5] > 0).nonzero()[:, 0]
+        rows = detections[places].cpu().double()
+        ltrb = rows[:, :4] * torch.tensor([width, height, width, height])
+        boxes = ltrb.numpy().copy()
+        boxes[:, 2:] -= boxes[:, :2]
+        drawn = tuple(paste_to_rle(masks[places], ltrb, height, width))
+        found.append(_found(seen, trained, boxes, rows[:, 5].long().numpy(), rows[:, 4].numpy(), drawn))
+    return found
+
+
+def _found(
+    seen: Seen,
+    trained: Trained,
+    boxes: np.ndarray,
+    classes: np.ndarray,
+    scores: np.ndarray,
+    masks: tuple[bytes, ...] | None = None,
+) -> Found:
+    """boxes: (m, 4) left, top, width, height in pixels; classes (m,) 1..K, best first."""
+    labels = classes.tolist()
+    return Found(
+        **_of(seen, trained),
+        width=seen.header.width,
+        height=seen.header.height,
+        boxes=boxes,
+        classes=tuple(labels),
+        names=tuple(trained.classes[label - 1] for label in labels),
+        scores=tuple(scores.tolist()),
+        category_ids=tuple(trained.category_ids[label - 1] for label in labels),
+        masks=masks,
+    )
+
+
+def _of(seen: Seen, trained: Trained) -> dict[str, Any]:
+    """What every result has."""
+    pixels = partial(whole_photo, seen.photo, trained.recipe.input)
+    return {"file": name_of(seen.photo), "pixels": pixels, "orientation": seen.orientation}

@@ -1,0 +1,66 @@
+"""What tasks on photos with objects share: which of them are learned, the ground truth, and what of an evaluation is written down.
+
+Letters: N photos of a split   M objects   K classes, 1..K
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.config.recipe import Recipe
+from paceline.data.boxes import open_boxes
+from paceline.data.manifest import Manifest
+from paceline.metrics.coco import GroundTruth, subset
+from paceline.tasks.self_check import ground_truth_scores_one
+from paceline.tasks.task import Task
+from paceline.tasks.workload import Workload
+
+
+class ObjectTask(Task):
+    """A detector's task on one data set of boxes."""
+
+    def __init__(
+        self, workload: Workload, recipe: Recipe, manifest: Manifest, *, limit_train=0, limit_val=0, crowd: bool
+    ) -> None:
+        """crowd: whether crowd regions, one annotation of many objects, are learned as objects.
+
+        Raises DataError where the annotations, handed back as detections, do not score 1, or none of them can be learned.
+        """
+        super().__init__(workload, recipe, manifest)
+        self.train, self.val = (open_boxes(manifest, split, recipe.input.exif) for split in (manifest.learnt, "val"))
+        self.train_index, self.val_index = self.train.index, self.val.index
+        usable = self.train.usable.astype(bool)
+        self.wanted = usable if crowd else usable & (self.train.crowd == 0)  # (M,) bool, of the training objects
+        before = np.concatenate(([0], np.cumsum(self.wanted)))
+        objects = before[self.train.object_starts[1:]] - before[self.train.object_starts[:-1]]
+        numbers = np.flatnonzero(objects) if recipe.input.drop_empty else np.arange(len(self.train))
+        if not len(numbers):
+            raise DataError(
+                f"{manifest.root_path}: none of its {len(self.train):,} training images has an object to learn"
+                f"{'' if crowd else '; crowd regions are none'}.\n"
+                "Annotate some of them, or train on images without objects as well: --input.no-drop-empty"
+            )
+        # Of any image, also of one that this run leaves out: the same data always has the same shapes.
+        self.most_objects = int(objects.max(initial=0))
+        self.classes, self.category_ids = self.val.names, self.val.category_ids.tolist()
+        self.settle(
+            numbers,
+            (limit_train, limit_val),
+            category_ids=list(self.category_ids),
+            train_images_left_out=len(self.train) - len(numbers),
+        )
+        # Of this run's validation photos.
+        every = GroundTruth(**self.val.truth_arrays(), num_classes=len(self.val.names))
+        self.truth = subset(every, self.val_numbers)
+        ground_truth_scores_one(self.truth, self.classes)
+
+    def wanted_rows(self, index: int) -> np.ndarray:
+        """(n,) int64, rows of the objects of training photo `index` that are learned."""
+        rows = np.arange(self.train.object_starts[index], self.train.object_starts[index + 1])
+        return rows[self.wanted[rows]]
+
+    def val_files(self) -> list[str]:
+        """Of this run's validation photos, relative to the data set's root or absolute."""
+        names = (self.val_index.relative_name(int(number)) for number in self.val_numbers)
+        return [name.decode("utf-8", "surrogateescape") for name in names]

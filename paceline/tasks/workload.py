@@ -1,0 +1,100 @@
+"""A workload: one frozen value that holds all that the house asks of one. `paceline.workloads.WORKLOADS` is the menu of ours;
+one of your own is a `Workload` in any Python file, named as `./file.py:name`.
+
+Reading this file, or a workload made of `lazily` named functions, takes no torch: a part is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
+from paceline.data.manifest import Kind
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from PIL import Image
+    from torch import nn
+
+    from paceline.batch.batch import Batch
+    from paceline.config.run import Run
+    from paceline.models.weights import WeightReport
+    from paceline.tasks.task import Task
+
+
+def lazily(where: str) -> Callable[..., Any]:
+    """The function after the colon of the module before it, as "paceline.tasks.ssd:build_detector"; imported when called."""
+    module, _, name = where.partition(":")
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments, **named)
+
+    call.__qualname__ = where
+    return call
+
+
+def accept(*_: Any) -> None:
+    """Refuse nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is learned, from the words of a recipe to the pictures of a report. Letters: n images   H, W pixels   K classes
+
+    Functions whose type begins with Recipe get the recipe as it is trained, so what is built follows from it alone.
+    """
+
+    # In menus and messages
+    about: str  # what it is, in a line
+    start: str = ""  # the recipe to begin with
+    benchmark: str = ""  # MLPerf's name of it; "" = it has none
+    data: str  # what a data folder holds
+
+    # In a recipe: the two parts that are the workload's own, with their defaults, and what cannot be
+    model: Any
+    input: Any
+    check: Callable[[Recipe], None] = accept  # raises RecipeError for a recipe that cannot be
+    check_plan: Callable[[Recipe, Plan], None] = accept  # raises RecipeError for a plan that would train something else
+
+    # Data: how they are prepared and opened
+    kind: Kind  # "class-folder" or "boxes"
+    open: Callable[..., Task]  # (workload, recipe, manifest, limit_train=N, limit_val=N), 0 = all; raises DataError
+
+    # The network: a `paceline.tasks.task.Model`
+    build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device
+    initialise: Callable[[Recipe, nn.Module, torch.Generator], None]  # draw the weights, on the CPU
+    load_weights: Callable[[nn.Module, Path, Sequence[int]], WeightReport]  # somebody's file; category ids of the data
+    classes: int = 80  # K where neither data nor recipe tell
+    no_compile: str = ""  # why torch.compile is not for it; "" = it is
+    no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has
+
+    # Its input
+    largest: Callable[[Recipe], tuple[int, int]]  # H, W of the largest training input, whatever the data
+    made_up: Callable[[Recipe, int, tuple[int, int], int], Batch]  # n images of H x W with so many object slots
+    batch: Callable[..., Batch]  # (images (n, 3, H, W), labels of n, indices (n,), least=0 slots) -> the batch
+    eval_shape: Callable[[Recipe, int, int], tuple[int, int]]  # photo's height, width -> H, W of its evaluation input
+    read_eval: Callable[[Recipe, bytes, str, np.ndarray], Any]  # encoded photo, name, (H, W, 3) to fill -> label
+
+    # Its numbers
+    headline: str  # the metric that decides which checkpoint is best; larger is better
+    metrics: Sequence[str]  # of an evaluation, which targets may use
+    log_facts: Callable[[Run], dict[str, Any]] = field(default=lazily("paceline.tasks.mlperf:mllog_facts"))
+
+    # What people see
+    finds_objects: bool  # else it names whole photos
+    photos_at_once: int = 8  # of one forward in prediction
+    answers: Callable[..., Sequence[Any]]  # (outputs, photos, trained) -> results, see paceline/predict/found.py
+    picture: Callable[
+        [np.ndarray, Any, Sequence[str]], tuple[Image.Image, str]
+    ]  # pixels, label, names -> and a caption
+    section: Callable[..., Mapping[str, Any]]  # (predictions, data root, exif) -> what the report's template draws
+    template: str  # its jinja file, in paceline/report/ or absolute
+
+    # `paceline bench KIND --task NAME`: kind -> what measures it
+    bench: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

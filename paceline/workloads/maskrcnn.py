@@ -1,0 +1,43 @@
+"""Mask R-CNN: objects by their boxes and masks."""
+
+from __future__ import annotations
+
+from paceline.config.instances import InstanceInput, MaskRCNNModel, check_instances
+from paceline.tasks.workload import Workload, lazily
+from paceline.workloads.ssd import BOXES
+from paceline.workloads.ssd import METRICS as OF_BOXES
+
+WORKLOAD = Workload(
+    about="Mask R-CNN: objects by their boxes and masks",
+    start="maskrcnn-tiny",
+    benchmark="maskrcnn",
+    data=f"{BOXES}, with polygons or run lengths",
+    model=MaskRCNNModel(),
+    input=InstanceInput(),
+    check=check_instances,
+    check_plan=lazily("paceline.tasks.maskrcnn:check_loss_groups"),
+    kind="boxes",
+    open=lazily("paceline.tasks.maskrcnn:InstanceSegmentation"),
+    build=lazily("paceline.tasks.maskrcnn:build_segmenter"),
+    initialise=lazily("paceline.tasks.maskrcnn:initialise_segmenter"),
+    load_weights=lazily("paceline.tasks.maskrcnn:load_segmenter"),
+    no_compile="it is not compiled as a whole; each of its input shapes would take minutes",
+    no_exact="torchvision's RoIAlign falls back to plain operations there, at many times its memory and time",
+    largest=lazily("paceline.tasks.maskrcnn:widest_input"),
+    made_up=lazily("paceline.tasks.maskrcnn:crowded_photos"),
+    batch=lazily("paceline.batch.instances:instance_batch"),
+    eval_shape=lazily("paceline.tasks.maskrcnn:eval_shape"),
+    read_eval=lazily("paceline.tasks.maskrcnn:read_for_evaluation"),
+    headline="mask_ap",
+    metrics=(*OF_BOXES, *(name.replace("box", "mask", 1) for name in OF_BOXES)),
+    finds_objects=True,
+    photos_at_once=4,
+    answers=lazily("paceline.predict.found:instances_found"),
+    picture=lazily("paceline.report.draw_samples:instances_sample"),
+    section=lazily("paceline.report.sections:detected_section"),
+    template="detected.html.jinja",
+    bench={
+        "step": lazily("paceline.cli.bench_step:maskrcnn"),
+        "input": lazily("paceline.bench.input_masks:run_mask_input_bench"),
+    },
+)
