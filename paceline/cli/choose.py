@@ -5,24 +5,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.python_file import from_file, functions_in, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-
-Thing = TypeVar("Thing")
+from paceline.tasks.workload import Workload
 
 
 def choose_recipe(name: str) -> Recipe:
-    """The recipe called `name`: from the menu, or `path/to/file.py:function`.
+    """The recipe called `name`: from the menu, or `path/to/file.py:function`; of a workload there, with a recipe's defaults.
 
     Raises RecipeError naming the nearest neighbours.
     """
     from paceline.recipes import RECIPES
 
-    return _choose(name, RECIPES, Recipe, "recipe")
+    found = _choose(name, RECIPES, (Recipe, Workload), "recipe")
+    return Recipe(task=name, model=found.model, input=found.input) if isinstance(found, Workload) else found
 
 
 def choose_system(name: str) -> System:
@@ -32,7 +32,7 @@ def choose_system(name: str) -> System:
     """
     from paceline.systems import SYSTEMS
 
-    return _choose(name, SYSTEMS, System, "system")
+    return _choose(name, SYSTEMS, (System,), "system")
 
 
 def is_folder(word: str) -> bool:
@@ -58,7 +58,7 @@ def _refuse_path(name: str, noun: str) -> None:
     raise RecipeError(f"{name}: name the function: {' or '.join(f'{name}:{function}' for function in there)}")
 
 
-def _choose(name: str, menu: Mapping[str, Callable[[], Thing]], kind: type[Thing], noun: str) -> Thing:
+def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type, ...], noun: str) -> Any:
     if name.endswith(".py") or "/" in name:
         _refuse_path(name, noun)
     own = is_in_file(name)
@@ -75,6 +75,6 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Thing]], kind: type[Thing
         if not own:
             raise
         raise RecipeError(f"{name}: calling it fails ({type(problem).__name__}: {problem}).") from problem
-    if not isinstance(thing, kind):
-        raise RecipeError(f"{name}: returned {type(thing).__name__}, not a {kind.__name__}.")
+    if not isinstance(thing, kinds):
+        raise RecipeError(f"{name}: returned {type(thing).__name__}, not a {kinds[0].__name__}.")
     return thing
