@@ -158,4 +158,5 @@ def test_no_command_imports_what_its_workload_does_not_use(imported, verb, recip
 @pytest.mark.parametrize("recipe", TASKS)
 def test_no_workload_imports_another(imported, verb, recipe):
     tasks = {module.split(".")[2] for module in imported[f"{verb} {recipe}"][1] if module.startswith("paceline.tasks.")}
-    assert tasks & set(TASKS.values()) == {TASKS[recipe]}
+    own = {TASKS[recipe]} if verb == "train" else set()  # a network that was counted before is not built to be shown
+    assert tasks & set(TASKS.values()) == own

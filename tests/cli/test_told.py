@@ -94,7 +94,7 @@ def _opens_with_text(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> bool:
 
 
 def test_every_flag_that_a_message_of_training_names_exists():
-    known = {"--help", "--system", "--recipe", "--task"}
+    known = {"--help", "--system", "--workload", "--task"}
     known |= {"--shm-size", "--porcelain", "--untracked-files"}  # docker's and git's
     for name in RECIPES:
         recipe: Recipe = RECIPES[name]()
