@@ -121,15 +121,6 @@ def check_loss_groups(recipe: InstanceRecipe, plan: Plan) -> None:
         )
 
 
-def widest_input(recipe: InstanceRecipe) -> Shape:
-    """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: the first, discarded
-    step of a run tries the largest that its order brings.
-    """
-    photo = recipe.input
-    short, long, multiple = max(photo.short), photo.long, photo.multiple
-    return -(-short // multiple) * multiple, -(-long // multiple) * multiple
-
-
 def eval_shape(recipe: InstanceRecipe, height: int, width: int) -> Shape:
     """What one photo is padded to."""
     photo, short = recipe.input, recipe.input.short[-1]

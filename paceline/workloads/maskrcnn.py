@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from paceline.config.instances import InstanceInput, MaskRCNNModel, check_instances
+from paceline.config.recipe import Recipe
 from paceline.tasks.workload import Workload, lazily
 from paceline.workloads.ssd import BOXES
 from paceline.workloads.ssd import METRICS as OF_BOXES
+
+
+def widest_input(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> tuple[int, int]:
+    """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: the first, discarded
+    step of a run tries the largest that its order brings.
+    """
+    photo = recipe.input
+    short, long, multiple = max(photo.short), photo.long, photo.multiple
+    return -(-short // multiple) * multiple, -(-long // multiple) * multiple
+
 
 WORKLOAD = Workload(
     about="Mask R-CNN: objects by their boxes and masks",
@@ -23,7 +34,7 @@ WORKLOAD = Workload(
     load_weights=lazily("paceline.tasks.maskrcnn:load_segmenter"),
     no_compile="it is not compiled as a whole; each of its input shapes would take minutes",
     no_exact="torchvision's RoIAlign falls back to plain operations there, at many times its memory and time",
-    largest=lazily("paceline.tasks.maskrcnn:widest_input"),
+    largest=widest_input,
     made_up=lazily("paceline.tasks.maskrcnn:crowded_photos"),
     batch=lazily("paceline.batch.instances:instance_batch"),
     eval_shape=lazily("paceline.tasks.maskrcnn:eval_shape"),
