@@ -21,7 +21,7 @@ from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
 from paceline.data.class_folder import list_folder
 from paceline.data.index import Index, index_damage, open_split
-from paceline.data.manifest import BoxCounts, Manifest, Split
+from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
 
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -51,10 +51,21 @@ def check_fresh(manifest: Manifest) -> str | None:
     return None
 
 
+def refuse_stale_containers(manifest: Manifest, why: str) -> None:
+    """Raises DataError, instead of a search for photos to prepare anew, where they lie in containers."""
+    if any(split.records != FILES for split in manifest.splits.values()):
+        raise DataError(
+            f"{manifest.folder}: {why}. Its photos lie in containers, which prepare does not write: write them and their "
+            "manifest.json again."
+        )
+
+
 def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
     split = manifest.splits[name]
     if split.boxes is not None:
         return _check_annotations(manifest, split.boxes) or _check_images(manifest, name, everything)
+    if split.records != FILES:  # what their folders hold is the container's own matter
+        return _check_images(manifest, name, everything)
     folder = manifest.root_path / split.folder
     found = [os.fsdecode(entry) for entry in list_folder(folder).folders]
     if sorted(found) != list(manifest.classes):
@@ -84,22 +95,26 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
 
 
 def _check_sizes(index: Index, everything: bool) -> str | None:
-    looked_at = len(index) if everything else min(len(index), SAMPLED_FILES)
-    for i in np.linspace(0, len(index) - 1, num=looked_at, dtype=np.int64):
-        size = _size(index.name(i))
-        if size != index.lengths[i]:
-            return f"{index.name(i)}: {size:,} bytes, {index.lengths[i]:,} when it was prepared"
+    """Of the files that hold the records, however many records each holds."""
+    places = index.records.places
+    files = len(places.file_sizes)
+    for file in np.linspace(0, files - 1, num=files if everything else min(files, SAMPLED_FILES), dtype=np.int64):
+        path = os.fsdecode(places.file_path(file))
+        if (size := _size(path)) != places.file_sizes[file]:
+            return f"{path}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
     return None
 
 
 def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None:
-    """Of a split of boxes: its annotations name the images, so their folder is not listed."""
+    """Of a split whose folder is not listed: annotations name its images, or a container holds them."""
     return _check_sizes(open_split(manifest, name), everything) or _check_skipped(
         manifest.root_path, manifest.splits[name]
     )
 
 
 def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
+    if not counts.files:  # a container that brings its annotations along in the index
+        return None
     found = annotation_files(manifest.root_path, counts.files)
     if annotation_stamp(manifest.root_path, found) == counts.stamp:
         return None

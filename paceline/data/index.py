@@ -1,11 +1,13 @@
 """The index: memory-mapped arrays over bytes that lie where the user has them.
 
-Letters: N records of one split, F files that hold them (F = N where each image is a file of its own).
+Letters: N records of one split, F files that hold them (record i is file i where each image is a file of its own).
     files    (N,) int32   which file            labels   (N,) int32  class, 0..K-1
     offsets  (N,) int64   first byte in it      heights  (N,) int32  pixels as stored, EXIF orientation ignored
     lengths  (N,) int64   bytes                 widths   (N,) int32
     name_bytes   (total,) uint8  all F file names (relative to the root, or absolute), without separators
     name_starts  (F+1,) int64    file f is name_bytes[name_starts[f]:name_starts[f+1]]
+    file_sizes   (F,) int64      bytes; only where records are no files of their own, whose sizes are their lengths
+What a record is, and so what its offset means, stands in the manifest; data/records.py reads it.
 Any further array of the split is listed in the manifest too and comes back in `Index.extra` (flags, the bits of
 prepare/verify.py, digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a
 plain .npy file, FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the
@@ -30,10 +32,10 @@ import numpy as np
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain_sized, require_plain
-from paceline.data.manifest import Manifest, prepare_again
-from paceline.data.open_files import OpenFiles
+from paceline.config.plain_file import require_plain
+from paceline.data.manifest import FILES, Manifest, prepare_again
 from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientations
+from paceline.data.records import Places, Records, open_records
 
 RECORD_ARRAYS = {
     "files": np.int32,
@@ -44,6 +46,8 @@ RECORD_ARRAYS = {
     "widths": np.int32,
 }
 NAME_ARRAYS = {"name_bytes": np.uint8, "name_starts": np.int64}
+PLACE_ARRAYS = ("files", "offsets", "lengths", *NAME_ARRAYS)
+SIZE_ARRAY = "file_sizes"
 INDEX_FOLDER = "index"
 
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
@@ -54,69 +58,46 @@ KEEP_OLD_INDEX_SECONDS = 24 * 3600
 class Index:
     """One split, opened. Arrays as in the module's docstring; all methods may be called from any number of threads."""
 
-    root: Path
     split: str
-    files: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
+    records: Records = field(repr=False, compare=False)  # the bytes
     labels: np.ndarray
     heights: np.ndarray
     widths: np.ndarray
-    name_bytes: np.ndarray
-    name_starts: np.ndarray
     extra: dict[str, np.ndarray]
-    remedy: str  # what an error tells the user to do
-    containers: OpenFiles | None = field(default=None, repr=False, compare=False)  # None: each record is a whole file
     exif: Exif = "ignore"  # "apply": heights and widths are those of the photos as they are shown
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Index:
         """Map the arrays of one split of the data set whose manifest.json lies in `folder`.
 
-        Raises DataError where the manifest has no such split, or an array is missing, torn or of another shape.
+        Raises DataError as `open_split`.
         """
         return open_split(Manifest.load(folder), split)
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def root(self) -> Path:
+        """The folder that relative names begin in."""
+        return self.records.places.root
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) int64, bytes of each record."""
+        return self.records.places.lengths
+
     def name(self, i: int) -> str:
-        """Path of the file that holds record i, for messages; with the offset where the file holds several records."""
-        path = os.fsdecode(self._path(i))
-        return path if self.containers is None else f"{path} (bytes {self.offsets[i]:,} on)"
+        """What messages call record i."""
+        return self.records.name(i)
 
     def relative_name(self, i: int) -> bytes:
-        """File name of record i as the index stores it: relative to the root, or absolute."""
-        file = self.files[i]
-        return self.name_bytes[self.name_starts[file] : self.name_starts[file + 1]].tobytes()
+        """Name of the file that holds record i as the index stores it: relative to the root, or absolute."""
+        return self.records.places.file_name(self.records.places.files[i])
 
     def read(self, i: int) -> bytes:
-        """The bytes of record i, by one positioned read.
-
-        Raises DataError naming the file where it is gone, unreadable, or no longer as long as the index says.
-        """
-        path, length = self._path(i), int(self.lengths[i])
-        try:
-            if self.containers is not None:
-                with self.containers.descriptor(path) as descriptor:
-                    data = _pread(descriptor, length, int(self.offsets[i]))
-                found = len(data)
-            else:
-                descriptor, size = open_plain_sized(path)
-                try:
-                    # A file that grew is noticed by its size, and not read in part.
-                    data = _pread(descriptor, length, 0) if size == length else b""
-                finally:
-                    os.close(descriptor)
-                found = len(data) if size == length else size
-        except OSError as error:
-            raise DataError(f"{self.name(i)}: cannot be read ({error.strerror}). {self.remedy}") from None
-        if len(data) != length:
-            raise DataError(
-                f"{self.name(i)}: {found:,} bytes where the index says {length:,}: changed since it was prepared. "
-                f"{self.remedy}"
-            )
-        return data
+        """The bytes of record i. Raises DataError naming it where they cannot be had as the index says."""
+        return self.records.read(i)
 
     def orientation(self, i: int) -> int:
         """What makes record i, decoded, the picture whose size the index tells: 1 (nothing) to 8."""
@@ -137,7 +118,7 @@ class Index:
         if not found.all():
             raise DataError(
                 f"{self.name(int(found.argmin()))}: it carries an EXIF rotation, which this data set was prepared without "
-                f"looking at. {self.remedy}"
+                f"looking at. {self.records.places.remedy}"
             )
         if self.exif == "apply" or (found == UPRIGHT).all():
             return replace(self, exif="apply")
@@ -149,33 +130,44 @@ class Index:
             widths=np.where(side, self.heights, self.widths),
         )
 
-    def _path(self, i: int) -> bytes:
-        return os.path.join(os.fsencode(self.root), self.relative_name(i))
-
 
 def open_split(manifest: Manifest, split: str) -> Index:
-    """`Index.open` for a manifest that is loaded already."""
+    """`Index.open` for a manifest that is loaded already.
+
+    Raises DataError where the manifest has no such split, an array is missing, torn or of another shape, or the records
+    are of a kind that is not known here.
+    """
     remedy = _remedy(manifest)
     if split not in manifest.splits:
         known = ", ".join(manifest.splits)
         raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")
-    arrays = _arrays(manifest, split)
-    extra = {name: array for name, array in arrays.items() if name not in RECORD_ARRAYS and name not in NAME_ARRAYS}
-    try:
-        required = {name: arrays[name] for name in (*RECORD_ARRAYS, *NAME_ARRAYS)}
-    except KeyError as error:
-        raise DataError(f"{manifest.folder}: its index lacks the array {error} of {split}. {remedy}") from None
+    kind, arrays = manifest.splits[split].records, _arrays(manifest, split)
+    needed = {*RECORD_ARRAYS, *NAME_ARRAYS, *(() if kind == FILES else (SIZE_ARRAY,))}
+    if lacking := sorted(needed - arrays.keys()):
+        raise DataError(f"{manifest.folder}: its index lacks the array '{lacking[0]}' of {split}. {remedy}")
     if manifest.relabel is not None and manifest.kind == "class-folder":
-        required["labels"] = np.array(manifest.relabel, np.int32)[required["labels"]]
-    whole_files = len(required["name_starts"]) - 1 == len(required["files"])
-    return Index(
-        root=manifest.root_path,
-        split=split,
-        extra=extra,
+        arrays["labels"] = np.array(manifest.relabel, np.int32)[arrays["labels"]]
+    return index_over(arrays, manifest.root_path, split, kind=kind, remedy=remedy)
+
+
+def index_over(
+    arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = ""
+) -> Index:
+    """The index that these arrays are. Raises DataError where the records' kind is not known, or they cannot be opened."""
+    places = Places(
+        root=root,
+        file_sizes=arrays["lengths" if kind == FILES else SIZE_ARRAY],
         remedy=remedy,
-        containers=None if whole_files else OpenFiles(),
-        exif="ignore",
-        **required,
+        **{name: arrays[name] for name in PLACE_ARRAYS},
+    )
+    known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY}
+    return Index(
+        split=split,
+        records=open_records(kind, places),
+        labels=arrays["labels"],
+        heights=arrays["heights"],
+        widths=arrays["widths"],
+        extra={name: array for name, array in arrays.items() if name not in known},
     )
 
 
@@ -269,17 +261,6 @@ def delete_old_indexes(folder: Path, keep: Collection[str]) -> None:
         old = time.time() - entry.stat().st_mtime > KEEP_OLD_INDEX_SECONDS
         if old and f"{INDEX_FOLDER}/{entry.name}" not in keep:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _pread(descriptor: int, length: int, offset: int) -> bytes:
-    """Up to `length` bytes from `offset`: fewer only at the file's end (one system call reads at most 2 GiB)."""
-    data = os.pread(descriptor, length, offset)
-    while len(data) < length:
-        more = os.pread(descriptor, length - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def _remedy(manifest: Manifest) -> str:

@@ -37,6 +37,7 @@ MOST_BYTES = 1 << 30
 
 Expect = Literal["any", "imagenet"]
 Kind = Literal["class-folder", "boxes"]
+FILES = "files"  # what the records of a split are where its manifest says nothing: each a file of its own
 # Of class folders written only where there is something to say, so that older manifests stay what they are.
 OPTIONAL_FIELDS = ("request", "notes")
 
@@ -92,6 +93,7 @@ class Split:
     directory_mtimes: tuple[int, ...]  # nanoseconds, of each class folder: an untouched one need not be listed again
     arrays: dict[str, list[Any]]
     boxes: BoxCounts | None = None  # kind "boxes"
+    records: str = FILES  # what each record is: a word of data/records.py's RECORDS
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,9 @@ class Manifest:
         """Write `folder`/manifest.json, whole or not at all. Raises OSError."""
         record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
         del record["folder"], record["relabel"]
+        for split in record["splits"].values():
+            if split["records"] == FILES:  # so that older manifests stay what they are
+                del split["records"]
         if self.kind == "class-folder":
             del record["category_ids"]
             for name in OPTIONAL_FIELDS:
@@ -298,4 +303,5 @@ def _split(record: dict[str, Any]) -> Split:
     lists = {key: tuple(record[key]) for key in ("per_class", "directory_mtimes")}
     boxes = record.get("boxes")
     counts = None if boxes is None else BoxCounts(**{**boxes, "files": tuple(boxes["files"])})
-    return Split(**{**record, **lists, "unreadable": unreadable, "boxes": counts})
+    records = str(record.get("records", FILES))
+    return Split(**{**record, **lists, "unreadable": unreadable, "boxes": counts, "records": records})

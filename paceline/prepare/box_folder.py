@@ -21,7 +21,7 @@ import PIL
 
 from paceline.config.errors import DataError
 from paceline.data.boxes import class_table
-from paceline.data.freshness import check_fresh
+from paceline.data.freshness import check_fresh, refuse_stale_containers
 from paceline.data.index import delete_old_indexes, write_index
 from paceline.data.manifest import Manifest, box_command, cache_place, manifest_places, prepare_again
 from paceline.prepare import journal
@@ -136,6 +136,7 @@ def ensure_boxes_prepared(
         if stale is None:
             return path.parent
         why, source_root = f"its manifest is out of date: {stale}", manifest.root_path
+        refuse_stale_containers(manifest, why)
         request = _request_of(manifest)
         request = replace(request, on_missing="skip" if on_missing == "skip" else request.on_missing)
         if request.images:

@@ -18,10 +18,11 @@ import numpy as np
 import PIL
 
 from paceline.config.errors import DataError
-from paceline.data.freshness import check_fresh
+from paceline.data.freshness import check_fresh, refuse_stale_containers
 from paceline.data.index import delete_old_indexes, index_damage, open_split, write_index
 from paceline.data.manifest import (
     FILE_NAME,
+    FILES,
     Expect,
     Manifest,
     cache_place,
@@ -112,6 +113,7 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
         if stale is None:
             return path.parent
         why, source = f"its manifest is out of date: {stale}", manifest.root_path
+        refuse_stale_containers(manifest, why)
         val = _val_of(manifest)
         # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
         places.extend(other for other in manifest_places(source) if other not in places)
@@ -279,6 +281,8 @@ def previous_manifest(place: Path, root: Path) -> Manifest | None:
 def known_facts(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
     """What a finished prepare knew of every file."""
     for split in manifest.splits:
+        if manifest.splits[split].records != FILES:
+            continue  # of a container: its photos have no files to compare with
         index = open_split(manifest, split)
         columns = (
             index.lengths,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from paceline.config.errors import DataError
+from paceline.data.freshness import check_fresh
 from paceline.data.index import (
     KEEP_OLD_INDEX_SECONDS,
     Index,
@@ -27,11 +28,11 @@ from paceline.data.open_files import OpenFiles
 EMPTY = {"content_hash": "", "unreadable": (), "rotated": 0, "greyscale": 0, "cmyk": 0, "not_jpeg": 0, "misnamed": 0}
 
 
-def save(folder: Path, arrays: dict[str, np.ndarray]) -> Manifest:
+def save(folder: Path, arrays: dict[str, np.ndarray], kind: str = "files") -> Manifest:
     """A manifest with one split, train, over `arrays`."""
     images = len(arrays["labels"])
     numbers = {"folder": "train", "images": images, "bytes": 0, "per_class": (images,), "ignored": 0}
-    split = Split(**numbers, **EMPTY, directory_mtimes=(0,), arrays=describe(arrays))
+    split = Split(**numbers, **EMPTY, directory_mtimes=(0,), arrays=describe(arrays), records=kind)
     index = write_index(folder, {"train": arrays})
     manifest = Manifest("class-folder", "any", ".", ("a",), None, index, {"train": split}, "test", folder.absolute())
     manifest.save()
@@ -84,14 +85,46 @@ def test_records_in_containers_are_read_by_position(tmp_path):
         "lengths": np.array([3, 4, 4, 0], np.int64),
         **{name: np.zeros(4, np.int32) for name in ("labels", "heights", "widths")},
         **name_arrays([b"one.bin", os.fsencode(elsewhere / "two.bin")]),
+        "file_sizes": np.array([10, 6], np.int64),
     }
-    save(tmp_path, arrays)
+    manifest = save(tmp_path, arrays, "ranges")
+    assert check_fresh(manifest) is None
     index = Index.open(tmp_path, "train")
     assert [index.read(i) for i in range(4)] == [b"012", b"3456", b"cdef", b""]
     assert index.name(1) == f"{tmp_path / 'one.bin'} (bytes 3 on)"
     (tmp_path / "one.bin").write_bytes(b"01234")
     with pytest.raises(DataError, match=r"one\.bin.*2 bytes where the index says 4"):
         index.read(1)
+    stale = check_fresh(manifest)
+    assert stale == f"{tmp_path / 'one.bin'}: 5 bytes, 10 when it was prepared"
+
+
+def test_one_record_a_container_is_a_range_and_no_whole_file(tmp_path):
+    """As many files as records, which says nothing about what a record is: the manifest does."""
+    arrays = {**records([2, 2]), "offsets": np.array([1, 3]), "file_sizes": np.array([4, 6])}
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for i, content in enumerate((b"-01-", b"---23-")):
+        (tmp_path / "train" / "a" / f"{i}.jpg").write_bytes(content)
+    manifest = save(tmp_path, arrays, "ranges")
+    index = Index.open(tmp_path, "train")
+    assert [index.read(i) for i in range(2)] == [b"01", b"23"] and check_fresh(manifest) is None
+
+
+def test_a_manifest_says_what_its_records_are_only_where_they_are_no_files(photos):
+    assert '"records"' not in (photos / "manifest.json").read_text()
+    manifest = Manifest.load(photos)
+    assert manifest.splits["train"].records == "files"
+    split = replace(manifest.splits["train"], records="ranges")
+    replace(manifest, splits={"train": split}).save()
+    assert Manifest.load(photos).splits["train"] == split
+    with pytest.raises(DataError, match="lacks the array 'file_sizes' of train"):
+        Index.open(photos, "train")
+
+
+def test_records_of_an_unknown_kind_are_refused_with_those_that_are_known(tmp_path):
+    save(tmp_path, {**records([1]), "file_sizes": np.array([1])}, "tar.zst")
+    with pytest.raises(DataError, match=r"kind 'tar.zst'; known here: files, ranges\..*RECORDS"):
+        Index.open(tmp_path, "train")
 
 
 @pytest.mark.parametrize("content", [b"", b"1", b"123"])
@@ -179,7 +212,8 @@ def test_an_index_of_1_281_167_records_is_all_memory_maps(tmp_path):
     save(tmp_path, arrays)
     index = Index.open(tmp_path, "train")
     assert len(index) == number and index.name(number - 1).endswith("/1281166")
-    for array in (index.files, index.offsets, index.lengths, index.labels, index.name_bytes, index.name_starts):
+    places = index.records.places
+    for array in (places.files, places.offsets, index.lengths, index.labels, places.name_bytes, places.name_starts):
         assert isinstance(array.base, np.memmap) and not array.flags.writeable and array.dtype != object
     (tmp_path / "0777777").write_bytes(b"hello")
     assert index.read(777_777) == b"hello"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paceline.data.index import Index, whole_files
+from paceline.data.index import Index, index_over, whole_files
 from paceline.prepare.box_folder import prepare_boxes
 from paceline.prepare.check_page import check_page
 from paceline.prepare.check_tiles import make_tile
@@ -52,7 +52,7 @@ def make_index(root: Path, split: str, images: list[list[Row]], *, seed: int = 0
     arrays = whole_files(
         names, lengths=np.array(lengths), labels=np.zeros(number), heights=sides[0], widths=sides[1], extra=extra
     )
-    return Index(root, split, **{k: v for k, v in arrays.items() if k not in extra}, extra=extra, remedy="")
+    return index_over(arrays, root, split)
 
 
 def suspected(index) -> set[str]:
