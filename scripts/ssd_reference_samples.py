@@ -21,7 +21,9 @@ from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import Tie, match
 from paceline.config.detection import SSDModel, grids
-from paceline.data.box_sample import inside, read_training_sample
+from paceline.data.box_sample import draw_training_sample, inside
+from paceline.data.draw import render
+from paceline.data.header import read_header
 from paceline.data.randomness import SampleRandom
 from paceline.data.ssd_crop import ssd_crop
 from paceline.recipes.ssd import SSDRecipe
@@ -68,7 +70,9 @@ def draw(task: Detection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     boxes, classes = task.train.boxes[rows][wanted], task.train.classes[rows][wanted]
     data, out = task.train.index.read(index), np.empty((photo.size, photo.size, 3), np.uint8)
     random = Recorded(recipe.seed, epoch, index)
-    objects = read_training_sample(data, task.train.index.name(index), boxes, classes, random, photo, out)
+    name = task.train.index.name(index)
+    drawn = draw_training_sample(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
+    render(data, drawn, out)
     order = list(range(4))
     for last, other in zip((3, 2, 1), random.integers[-3:]):
         order[last], order[other] = order[other], order[last]
@@ -77,7 +81,7 @@ def draw(task: Detection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     window, _ = ssd_crop(height, width, inside(boxes, height, width), again, size=photo.size)
     corners = (window.left, window.top, window.left + window.width, window.top + window.height)
     return Sample(
-        out, objects, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])
+        out, drawn.label, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])
     )
 
 

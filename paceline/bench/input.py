@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.bench.input_contenders import contenders, make_sample
+from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.data.decode import Decoder, require_decoder
 from paceline.data.header import read_header
@@ -56,9 +57,7 @@ def run_input_bench(
     Raises DataError when the folder has no photos, RecipeError when a decoder is missing, UserError off Linux.
     """
     require_linux()
-    paths = sorted(path for path in data.rglob("*") if path.suffix.lower() in _SUFFIXES)
-    if not paths:
-        raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
+    paths = photos_in(data)
     chosen = installed_decoders() if decoders is None else decoders
     for decoder in chosen:
         require_decoder(decoder)
@@ -71,6 +70,14 @@ def run_input_bench(
     report["python_microseconds_per_image"] = {decoder: python_microseconds(decoder) for decoder in chosen}
     show(report, "decode + RandomResizedCrop + flip into a batch (medians over rounds)", console, out)
     return report
+
+
+def photos_in(data: Path) -> list[Path]:
+    """The JPEG files in a folder, at any depth, sorted. Raises DataError where there are none."""
+    paths = sorted(path for path in data.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    if not paths:
+        raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
+    return paths
 
 
 def measure_in_turn(
@@ -90,6 +97,11 @@ def measure_in_turn(
 def show(report: dict[str, Any], title: str, console: Console, out: Path | None) -> None:
     """Print the report's table, and write the report as JSON to `out`."""
     console.print(_table(report, title))
+    write_report(report, out)
+
+
+def write_report(report: dict[str, Any], out: Path | None) -> None:
+    """As JSON, where a file is named."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -181,7 +193,7 @@ def summary(
         "best_peer": best_peer,
         "ratio_of_images_per_cpu_second": ratios,
         "machine": {"cpu": _cpu_model(), "cores": cores, "system": platform.platform()},
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **versions()},
         "command": " ".join(sys.argv),
     }
 
@@ -193,10 +205,10 @@ def python_microseconds(decoder: Decoder, images: int = 2000) -> float:
     """
     file = io.BytesIO()
     Image.fromarray(np.full((16, 16, 3), 128, np.uint8)).save(file, "JPEG")
-    jpeg, out = file.getvalue(), np.empty((8, 8, 3), np.uint8)
+    jpeg, out, settings = file.getvalue(), np.empty((8, 8, 3), np.uint8), PhotoInput(size=8, decoder=decoder)
     began = time.process_time()
     for index in range(images):
-        make_sample(jpeg, "tiny", SampleRandom(0, 0, index), out, decoder)
+        make_sample(jpeg, "tiny", SampleRandom(0, 0, index), out, settings)
     return (time.process_time() - began) / images * 1e6
 
 
@@ -222,7 +234,8 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the libraries that take part."""
     found = {}
     for library in _LIBRARIES:
         try:

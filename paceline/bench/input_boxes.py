@@ -21,14 +21,16 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from paceline.batch.detection import Objects, detection_batch
+from paceline.batch.detection import detection_batch
 from paceline.bench.input import ROUNDS, installed_decoders, measure_in_turn, require_linux, show, summary
 from paceline.bench.input_contenders import BATCH, Take, bare_decode, load_pil, load_tensor
 from paceline.config.detection import BoxInput
 from paceline.config.errors import DataError
-from paceline.data.box_sample import read_training_sample
+from paceline.data.box_sample import draw_training_sample
 from paceline.data.boxes import BoxSplit, open_boxes
 from paceline.data.decode import Decoder, require_decoder
+from paceline.data.draw import Draw
+from paceline.data.header import Header
 from paceline.data.loader import Loader
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
@@ -99,16 +101,20 @@ def photos_with_objects(split: BoxSplit) -> Photos:
 def ours(photos: Photos, settings: BoxInput, threads: int) -> Iterator[Take]:
     """paceline's loader on the CPU, with so many threads."""
 
-    def read_decode(epoch: int, index: int, out: np.ndarray) -> Objects:
-        number, random = int(photos.numbers[index]), SampleRandom(0, epoch, index)
-        data, name = photos.split.index.read(number), photos.split.index.name(number)
-        return read_training_sample(data, name, photos.boxes[index], photos.classes[index], random, settings, out)
+    place_of = {number: place for place, number in enumerate(photos.numbers.tolist())}
+
+    def draw(epoch: int, number: int, header: Header, name: str) -> Draw:
+        place = place_of[number]
+        boxes, classes = photos.boxes[place], photos.classes[place]
+        return draw_training_sample(header, name, boxes, classes, SampleRandom(0, epoch, place), settings)
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(len(photos.numbers), seed=0, step=step, global_batch=BATCH)]
+        epochs, places = batch_indices(len(photos.numbers), seed=0, step=step, global_batch=BATCH)
+        return [(epochs, photos.numbers[places])]
 
     with Loader(
-        read_decode=read_decode,
+        records=photos.split.index.records,
+        draw=draw,
         schedule=schedule,
         threads=threads,
         image_shape=(settings.size, settings.size, 3),

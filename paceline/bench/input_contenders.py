@@ -21,46 +21,51 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.data.crop import random_resized_crop
-from paceline.data.decode import Decoder, decode_crop
-from paceline.data.header import read_header
+from paceline.config.classification import PhotoInput
+from paceline.data.decode import Decoder
+from paceline.data.draw import Draw, render
+from paceline.data.header import Header, read_header
+from paceline.data.index import index_over, whole_files
 from paceline.data.loader import Loader
+from paceline.data.photo_sample import draw_training_sample
 from paceline.data.randomness import SampleRandom
+from paceline.data.records import Records
 from paceline.data.stream import batch_indices
 
 BATCH = 64
 Take = Callable[[], int]
 
 
-def make_sample(data: bytes, name: str, random: SampleRandom, out: np.ndarray, decoder: Decoder) -> None:
+def make_sample(data: bytes, name: str, random: SampleRandom, out: np.ndarray, settings: PhotoInput) -> None:
     """Our whole host work for one training image, the read apart."""
-    header = read_header(data, name)
-    window = random_resized_crop(header.height, header.width, out.shape[0], random)
-    decode_crop(data, header, window, out, flip=random.coin(0.5), decoder=decoder, name=name)
+    render(data, draw_training_sample(read_header(data, name), name, 0, random, settings), out)
+
+
+def records_of(paths: list[Path]) -> Records:
+    """These files, read as those of a prepared data set."""
+    zeros, lengths = np.zeros(len(paths)), np.array([path.stat().st_size for path in paths])
+    names = [os.fsencode(path.absolute()) for path in paths]
+    arrays = whole_files(names, lengths=lengths, labels=zeros, heights=zeros, widths=zeros, extra={})
+    return index_over(arrays, Path("/"), "train").records
 
 
 @contextmanager
-def ours(paths: list[Path], size: int, threads: int, decoder: Decoder) -> Iterator[Take]:
+def ours(records: Records, size: int, threads: int, decoder: Decoder, fetch_threads: int = 0) -> Iterator[Take]:
     """paceline's loader on the CPU, with so many threads."""
+    settings = PhotoInput(size=size, decoder=decoder)
 
-    names, lengths = [str(path) for path in paths], [path.stat().st_size for path in paths]
-
-    def read_decode(epoch: int, index: int, out: np.ndarray) -> int:
-        file = os.open(names[index], os.O_RDONLY)  # one positioned read, as from the index of a prepared data set
-        try:
-            data = os.pread(file, lengths[index], 0)
-        finally:
-            os.close(file)
-        make_sample(data, names[index], SampleRandom(0, epoch, index), out, decoder)
-        return 0
+    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+        return draw_training_sample(header, name, 0, SampleRandom(0, epoch, index), settings)
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(len(paths), seed=0, step=step, global_batch=BATCH)]
+        return [batch_indices(len(records), seed=0, step=step, global_batch=BATCH)]
 
     with Loader(
-        read_decode=read_decode,
+        records=records,
+        draw=draw,
         schedule=schedule,
         threads=threads,
+        fetch_threads=fetch_threads,
         image_shape=(size, size, 3),
         device=torch.device("cpu"),
     ) as loader:
@@ -162,7 +167,7 @@ def contenders(paths: list[Path], size: int, cores: int, decoders: list[Decoder]
     """
     menu: dict[str, Callable[[], Any]] = {}
     for decoder in decoders:
-        menu[f"paceline {decoder}, {cores} threads"] = partial(ours, paths, size, cores, decoder)
+        menu[f"paceline {decoder}, {cores} threads"] = partial(ours, records_of(paths), size, cores, decoder)
     for decode in ("pil", "tensor"):
         for workers in sorted({0, 1, cores}):
             name = f"torchvision {decode}, {workers} workers"

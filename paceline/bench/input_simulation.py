@@ -6,6 +6,7 @@ has cores. `memory` walks a long way through an index as large as ImageNet's.
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import time
@@ -14,16 +15,45 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 
+from paceline.batch.batch import Batch, labelled_batch
 from paceline.config.errors import UserError
+from paceline.data.crop import Window
+from paceline.data.draw import Draw
+from paceline.data.header import Header
 from paceline.data.loader import Loader
 from paceline.data.randomness import SampleRandom
+from paceline.data.records import Records
 from paceline.data.stream import batch_indices
 
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004
 RECORDS = 1_300_000
+
+
+_WHOLE = Window(0, 0, 16, 16, 16, 16)
+
+
+class OnePhoto(Records):
+    """The same photo of 16 x 16 pixels under RECORDS numbers."""
+
+    def __init__(self) -> None:
+        file = io.BytesIO()
+        Image.new("RGB", (16, 16)).save(file, "JPEG")
+        self.photo = file.getvalue()
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def name(self, i: int) -> str:
+        """For messages."""
+        return f"photo {i}"
+
+    def read(self, i: int) -> bytes:
+        """The photo."""
+        return self.photo
 
 
 def simulate(threads: int = 16, *, seconds: float = 5.0, sleep_seconds: float = SLEEP_SECONDS) -> dict[str, Any]:
@@ -32,16 +62,19 @@ def simulate(threads: int = 16, *, seconds: float = 5.0, sleep_seconds: float = 
     -> {"threads", "sleep_seconds", "images_per_second", "ideal_images_per_second", "fraction"}; it is printed too.
     """
 
-    def read_decode(epoch: int, index: int, out: np.ndarray) -> int:
-        random = SampleRandom(0, epoch, index)
+    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+        return Draw(name, header, _WHOLE, SampleRandom(0, epoch, index).integer(0, 1000))
+
+    def decode(data: bytes, drawn: Draw, out: np.ndarray) -> None:
         time.sleep(sleep_seconds)
-        return random.integer(0, 1000)
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [batch_indices(RECORDS, seed=0, step=step, global_batch=256)]
 
     with Loader(
-        read_decode=read_decode,
+        records=OnePhoto(),
+        draw=draw,
+        render=decode,
         schedule=schedule,
         threads=threads,
         image_shape=(224, 224, 3),
@@ -80,16 +113,24 @@ def memory(*, steps: int = 20_000, batch: int = 512, threads: int = 2) -> dict[s
         offsets = _mapped(Path(folder) / "offsets.npy", np.arange(RECORDS, dtype=np.int64) * 110_000)
         labels = _mapped(Path(folder) / "labels.npy", (np.arange(RECORDS) % 1000).astype(np.int32))
 
-        def read_decode(epoch: int, index: int, out: np.ndarray) -> int:
-            out[0, 0] = int(offsets[index]) & 0xFF
-            return int(labels[index])
+        def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+            return Draw(name, header, _WHOLE, (int(labels[index]), int(offsets[index]) & 0xFF))
+
+        def decode(data: bytes, drawn: Draw, out: np.ndarray) -> None:
+            out[0, 0] = drawn.label[1]
+
+        def make_batch(images: torch.Tensor, found: list[tuple[int, int]], indices: torch.Tensor) -> Batch:
+            return labelled_batch(images, [label for label, _ in found], indices)
 
         def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
             return [batch_indices(RECORDS, seed=0, step=step, global_batch=batch)]
 
         sampled: list[float] = []
         with Loader(
-            read_decode=read_decode,
+            records=OnePhoto(),
+            draw=draw,
+            render=decode,
+            make_batch=make_batch,
             schedule=schedule,
             last_step=steps,
             threads=threads,

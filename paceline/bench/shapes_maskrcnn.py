@@ -68,8 +68,7 @@ def of_forwards(task: InstanceSegmentation, settings: InstanceInput, each: int) 
         epochs_of, places = task.samples(step, forwards=plan.forwards)
         numbers = task.train_numbers[places]
         for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
-            shape = task.shapes.forward(step, *part).shape
-            assert shape is not None
+            shape = task.shapes.forward(step, part[1]).shape
             shapes[shape] += 1
             chosen = part[1]
             sizes = resized_all(task.train.heights[chosen], task.train.widths[chosen], settings.short[0], settings.long)

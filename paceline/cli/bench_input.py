@@ -27,6 +27,7 @@ class Flags:
     rounds: int = 5  # rounds; every contender is measured once in each
     out: Path | None = None  # also write the JSON here
     simulate: int = 0  # instead: rate of the loader with this many threads and a sleeping stand-in for the decoder
+    latency: float = 0.0  # instead: with each read so many milliseconds later, with and without --system.fetch-threads
     memory: bool = False  # instead: resident memory over 20,000 steps on an index of 1.3 million records
 
 
@@ -46,6 +47,19 @@ def run_input(arguments: Sequence[str]) -> int:
         return 0
     if flags.data is None:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
+    if flags.latency > 0:
+        from paceline.bench.input_fetch import run_fetch_bench
+
+        size = flags.size or 224
+        run_fetch_bench(
+            flags.data,
+            milliseconds=flags.latency,
+            seconds=flags.seconds,
+            size=size,
+            out=flags.out,
+            rounds=flags.rounds,
+        )
+        return 0
     benched(flags.task, "input").bench["input"](
         flags.data,
         seconds=flags.seconds,

@@ -30,6 +30,7 @@ class System:
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
+    fetch_threads: int = 0  # threads a rank that fetch photos ahead of them, for a store that answers late; 0 = none
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
@@ -40,15 +41,16 @@ def check_system(system: System) -> None:
 
     Raises RecipeError naming the flag.
     """
-    for name, most in (
-        ("images_per_forward", MOST_IMAGES),
-        ("loader_threads", MOST_THREADS),
-        ("intra_op_threads", MOST_THREADS),
-        ("loss_scale", 2.0**127),
+    for name, most, zero in (
+        ("images_per_forward", MOST_IMAGES, "automatic"),
+        ("loader_threads", MOST_THREADS, "automatic"),
+        ("fetch_threads", MOST_THREADS, "none"),
+        ("intra_op_threads", MOST_THREADS, "automatic"),
+        ("loss_scale", 2.0**127, "automatic"),
     ):
         if not 0 <= getattr(system, name) <= most:
             raise RecipeError(
-                f"--system.{name.replace('_', '-')} {getattr(system, name):g}: lies in 0 (automatic) to {most:g}."
+                f"--system.{name.replace('_', '-')} {getattr(system, name):g}: lies in 0 ({zero}) to {most:g}."
             )
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")

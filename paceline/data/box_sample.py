@@ -1,4 +1,4 @@
-"""One photo and its boxes as a sample of the network: crop, flip, resize, colour jitter, and the boxes along with it.
+"""One photo and its boxes as a sample of the network: crop, flip and colours drawn, and the boxes along with them.
 
 Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels.
 A sample's random numbers are drawn in a fixed order, crop, flip, jitter, so that where a crop lies never depends on how
@@ -12,9 +12,9 @@ import numpy as np
 from paceline.batch.detection import Objects
 from paceline.config.detection import BoxInput
 from paceline.data.crop import Window
-from paceline.data.decode import decode_crop
-from paceline.data.header import read_header
-from paceline.data.jitter import jitter
+from paceline.data.draw import Draw
+from paceline.data.header import Header
+from paceline.data.jitter import draw_colour
 from paceline.data.randomness import SampleRandom
 from paceline.data.ssd_crop import ssd_crop
 
@@ -23,25 +23,14 @@ from paceline.data.ssd_crop import ssd_crop
 LEAST_SIDE = 1e-3
 
 
-def read_training_sample(
-    data: bytes,
-    name: str,
-    boxes: np.ndarray,
-    classes: np.ndarray,
-    random: SampleRandom,
-    settings: BoxInput,
-    out: np.ndarray,
-) -> Objects:
-    """Write the pixels of a random crop into `out`; return the objects that stay.
+def draw_training_sample(
+    header: Header, name: str, boxes: np.ndarray, classes: np.ndarray, random: SampleRandom, settings: BoxInput
+) -> Draw:
+    """A random crop, labelled with the Objects that stay in it, for an input of (S, S).
 
-    data     the encoded file
-    name     the file, for messages
     boxes    (n, 4) float64 x, y, width, height in pixels of the photo; each with some area inside it
     classes  (n,) int, 1..K
-    out      (S, S, 3) uint8, RGB
-    Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
-    header = read_header(data, name, settings.exif)
     ltrb = inside(boxes, header.height, header.width)
     if settings.crop == "ssd":
         window, keep = ssd_crop(
@@ -56,22 +45,18 @@ def read_training_sample(
             free=settings.crop_free,
         )
     else:
-        window, keep = _whole(header.height, header.width, settings.size), np.ones(len(boxes), bool)
+        window, keep = _whole(header, settings.size), np.ones(len(boxes), bool)
     flip = random.coin(settings.flip)
-    decode_crop(data, header, window, out, flip=flip, decoder=settings.decoder, name=name, law=settings.resize)
-    jitter(out, random, settings)
+    colour = draw_colour(random, settings)
     fractions, keep = boxes_in(window, ltrb, keep, flip)
-    return Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
+    objects = Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
+    return Draw(name, header, window, objects, flip, colour, settings.decoder, settings.resize)
 
 
-def read_evaluation_sample(data: bytes, name: str, settings: BoxInput, out: np.ndarray) -> None:
-    """Write the whole photo, resized to (S, S) without keeping its aspect ratio, into `out`, (S, S, 3) uint8.
-
-    Raises DataError for a broken image; RecipeError where the decoder is not installed.
-    """
-    header = read_header(data, name, settings.exif)
-    window = _whole(header.height, header.width, settings.size)
-    decode_crop(data, header, window, out, flip=False, decoder=settings.decoder, name=name, law=settings.resize)
+def draw_evaluation_sample(header: Header, name: str, settings: BoxInput) -> Draw:
+    """The whole photo, resized to (S, S) without keeping its aspect ratio; no objects."""
+    objects = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    return Draw(name, header, _whole(header, settings.size), objects, decoder=settings.decoder, law=settings.resize)
 
 
 def inside(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -97,5 +82,5 @@ def boxes_in(window: Window, ltrb: np.ndarray, keep: np.ndarray, flip: bool) -> 
     return fractions, keep & (sides >= LEAST_SIDE).all(axis=1)
 
 
-def _whole(height: int, width: int, size: int) -> Window:
-    return Window(0, 0, height, width, size, size)
+def _whole(header: Header, size: int) -> Window:
+    return Window(0, 0, header.height, header.width, size, size)

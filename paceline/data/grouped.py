@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.data.randomness import hash_keys
-from paceline.data.stream import batch_indices, permutation
+from paceline.data.stream import Order, permutation
 
 Shape = tuple[int, int]
 
@@ -56,32 +56,13 @@ def grouped_permutation(n: int, *, seed: int, epoch: int, groups: np.ndarray, gl
         return order
 
 
-def grouped_indices(
-    n: int,
-    *,
-    groups: np.ndarray,
-    seed: int,
-    step: int,
-    rank: int = 0,
-    world: int = 1,
-    global_batch: int,
-    forwards: int = 1,
-    join: int = 1,
-) -> tuple[np.ndarray, np.ndarray]:
-    """-> epochs (share,) int64, indices (share,) int64: as data/stream.batch_indices, in the grouped order.
+def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int) -> Order:
+    """The `order` of data/stream.batch_indices that keeps groups together.
 
-    Raises RecipeError for an empty data set or a batch that does not divide.
+    groups  (n,) int, each sample's group; do not change it
     """
-    return batch_indices(
-        n,
-        seed=seed,
-        step=step,
-        rank=rank,
-        world=world,
-        global_batch=global_batch,
-        forwards=forwards,
-        join=join,
-        order=lambda epoch: grouped_permutation(n, seed=seed, epoch=epoch, groups=groups, global_batch=global_batch),
+    return lambda epoch: grouped_permutation(
+        len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch
     )
 
 

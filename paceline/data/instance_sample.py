@@ -1,4 +1,4 @@
-"""One photo and its objects as a sample of Mask R-CNN: crop, flip, resize, colour jitter, and boxes and masks along with it.
+"""One photo and its objects as a sample of Mask R-CNN: crop, flip and colours drawn, and boxes and masks along with them.
 
 Letters: n objects that are wanted, m <= n that stay; h, w the photo in the input; H, W the input; C canvas side
 A sample's random numbers are drawn in a fixed order: crop, flip, jitter. The key from which the network's own sampling is
@@ -14,11 +14,11 @@ from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.data.box_sample import inside
 from paceline.data.boxes import BoxSplit
-from paceline.data.buckets import resized
+from paceline.data.buckets import Shape, resized
 from paceline.data.crop import Window
-from paceline.data.decode import decode_crop
-from paceline.data.header import Header, read_header
-from paceline.data.jitter import jitter
+from paceline.data.draw import Draw
+from paceline.data.header import Header
+from paceline.data.jitter import draw_colour
 from paceline.data.mask_canvas import canvases_of
 from paceline.data.randomness import SampleRandom
 
@@ -34,8 +34,8 @@ def image_key(seed: int, epoch: int, index: int) -> int:
     return SampleRandom(seed, epoch, index, stream=KEY_STREAM).bits() >> 32
 
 
-def read_training_sample(
-    data: bytes,
+def draw_training_sample(
+    header: Header,
     name: str,
     split: BoxSplit,
     rows: np.ndarray,
@@ -44,26 +44,23 @@ def read_training_sample(
     settings: InstanceInput,
     short: int,
     canvas: int,
-    out: np.ndarray,
-) -> InstanceObjects:
-    """Write the pixels into `out`, the photo in its top left corner and zeros elsewhere; return the objects that stay.
+    shape: Shape,
+) -> Draw:
+    """The photo, cropped or not, in the top left corner of the input, labelled with the InstanceObjects that stay.
 
-    data    the encoded file
-    name    the file, for messages
     rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
     key     see `image_key`
     short   the shorter side of this step, pixels; the longer one has settings.long at most
     canvas  C
-    out     (H, W, 3) uint8, RGB; holds the photo's resized size, cropped or not
-    Raises DataError for a broken image or one of another size than when the data was prepared; RecipeError where the
-    decoder is not installed.
+    shape   (H, W); holds the photo's resized size, cropped or not
+    Raises DataError for an image of another size than when the data was prepared.
     """
-    header = read_header(data, name, settings.exif)
-    window = _window(header, name, short, settings.long, out, random, settings.crop)
+    h, w = _fitting(header, name, short, settings.long, shape)
+    window = Window(0, 0, header.height, header.width, h, w)
+    if settings.crop < 1:
+        window = crop_window(header.height, header.width, h, w, random, settings.crop)
     flip = random.coin(settings.flip)
-    _write(data, header, window, flip, settings, name, out)
-    jitter(out[: window.resized_height, : window.resized_width], random, settings)
-
+    colour = draw_colour(random, settings)
     ltrb = inside(split.boxes[rows], header.height, header.width)
     boxes, keep = boxes_in(window, ltrb, flip)
     canvases, frames = canvases_of(
@@ -75,7 +72,7 @@ def read_training_sample(
         flip=flip,
         side=canvas,
     )
-    return InstanceObjects(
+    objects = InstanceObjects(
         boxes=boxes[keep].astype(np.float32),
         classes=split.classes[rows][keep].astype(np.int64),
         canvases=canvases,
@@ -83,27 +80,25 @@ def read_training_sample(
         size=(window.resized_height, window.resized_width),
         key=key,
     )
+    return Draw(name, header, window, objects, flip, colour, settings.decoder, settings.resize)
 
 
-def read_evaluation_sample(
-    data: bytes, name: str, settings: InstanceInput, short: int, out: np.ndarray
-) -> InstanceObjects:
-    """Write the whole photo into the top left corner of `out`, (H, W, 3) uint8, zeros elsewhere; no objects, key 0.
+def draw_evaluation_sample(header: Header, name: str, settings: InstanceInput, short: int, shape: Shape) -> Draw:
+    """The whole photo in the top left corner of the input, (H, W) = `shape`; no objects, key 0.
 
-    Raises DataError for a broken image or one of another size than when the data was prepared; RecipeError where the
-    decoder is not installed.
+    Raises DataError for an image of another size than when the data was prepared.
     """
-    header = read_header(data, name, settings.exif)
-    window = _window(header, name, short, settings.long, out, None, 1.0)
-    _write(data, header, window, False, settings, name, out)
-    return InstanceObjects(
+    size = _fitting(header, name, short, settings.long, shape)
+    objects = InstanceObjects(
         boxes=np.zeros((0, 4), np.float32),
         classes=np.zeros(0, np.int64),
         canvases=np.zeros((0, 2, 2), np.uint8),
         frames=np.zeros((0, 4), np.float32),
-        size=(window.resized_height, window.resized_width),
+        size=size,
         key=0,
     )
+    window = Window(0, 0, header.height, header.width, *size)
+    return Draw(name, header, window, objects, decoder=settings.decoder, law=settings.resize)
 
 
 def crop_window(height: int, width: int, h: int, w: int, random: SampleRandom, least: float) -> Window:
@@ -135,24 +130,12 @@ def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, 
     return boxes, (sides.prod(axis=1) >= LEAST_LEFT * before.prod(axis=1)) & (sides >= LEAST_SIDE).all(axis=1)
 
 
-def _window(
-    header: Header, name: str, short: int, long: int, out: np.ndarray, random: SampleRandom | None, least: float
-) -> Window:
+def _fitting(header: Header, name: str, short: int, long: int, shape: Shape) -> tuple[int, int]:
+    """(h, w) of the whole photo in the input."""
     h, w = resized(header.height, header.width, short, long)
-    if h > out.shape[0] or w > out.shape[1]:
+    if h > shape[0] or w > shape[1]:
         raise DataError(
-            f"{name}: {header.width} x {header.height} pixels, which do not fit the {out.shape[1]} x {out.shape[0]} input "
+            f"{name}: {header.width} x {header.height} pixels, which do not fit the {shape[1]} x {shape[0]} input "
             "chosen for its size when the data was prepared: the file has changed.\nPrepare the data set again."
         )
-    if random is None or least >= 1:
-        return Window(0, 0, header.height, header.width, h, w)
-    return crop_window(header.height, header.width, h, w, random, least)
-
-
-def _write(
-    data: bytes, header: Header, window: Window, flip: bool, settings: InstanceInput, name: str, out: np.ndarray
-) -> None:
-    h, w = window.resized_height, window.resized_width
-    out[h:] = 0
-    out[:h, w:] = 0
-    decode_crop(data, header, window, out[:h, :w], flip=flip, decoder=settings.decoder, name=name, law=settings.resize)
+    return h, w

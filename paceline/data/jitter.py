@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -55,42 +55,54 @@ class Colours(Protocol):
     def hue(self) -> float: ...
 
 
-def jitter(pixels: np.ndarray, random: SampleRandom, settings: Colours) -> None:
-    """Change the colours of (S, S, 3) uint8 RGB pixels in place, as the settings' fields `jitter` to `hue` say."""
+class Colour(NamedTuple):
+    """The changes of one sample's colours, as drawn."""
+
+    matrix: bool  # as one linear map, else each by itself
+    order: tuple[str, ...]  # of the changes, where each is made by itself
+    factor: float  # brightness: levels times this,
+    shift: float  # plus this
+    contrast: float  # 1: as it is
+    saturation: float  # 1: as it is
+    turns: float  # of the hue; 1 is the full circle
+
+
+def draw_colour(random: SampleRandom, settings: Colours) -> Colour | None:
+    """Draw what the settings' fields `jitter` to `hue` say; None, and nothing drawn, where colours stay."""
     if settings.jitter == "none":
-        return
+        return None
     order = list(ORDER)
     if settings.jitter == "hsv" and settings.brightness_form == "multiply":
         for last in range(len(order) - 1, 0, -1):
             other = random.integer(0, last + 1)
             order[last], order[other] = order[other], order[last]
     centre = 1.0 if settings.brightness_form == "multiply" else 0.0
-    amounts = {
-        "brightness": random.uniform(centre - settings.brightness, centre + settings.brightness),
-        "contrast": random.uniform(1 - settings.contrast, 1 + settings.contrast),
-        "saturation": random.uniform(1 - settings.saturation, 1 + settings.saturation),
-        "hue": random.uniform(-settings.hue, settings.hue),
-    }
-    factor, shift = amounts["brightness"], 0.0
-    if settings.brightness_form == "add":
-        factor, shift = 1.0, 255.0 * amounts["brightness"]
-    if settings.jitter == "matrix":
-        matrix = colour_matrix(factor, shift, amounts["contrast"], amounts["saturation"], amounts["hue"])
-        apply_matrix(pixels, matrix)
+    brightness = random.uniform(centre - settings.brightness, centre + settings.brightness)
+    contrast = random.uniform(1 - settings.contrast, 1 + settings.contrast)
+    saturation = random.uniform(1 - settings.saturation, 1 + settings.saturation)
+    turns = random.uniform(-settings.hue, settings.hue)
+    factor, shift = (brightness, 0.0) if settings.brightness_form == "multiply" else (1.0, 255.0 * brightness)
+    return Colour(settings.jitter == "matrix", tuple(order), factor, shift, contrast, saturation, turns)
+
+
+def apply_colour(pixels: np.ndarray, colour: Colour) -> None:
+    """Change the colours of (S, S, 3) uint8 RGB pixels in place."""
+    if colour.matrix:
+        apply_matrix(pixels, colour_matrix(*colour[2:]))
         return
     planes, work = _planes(*pixels.shape[:2])
     _load(pixels, planes)
-    for change in order:
+    for change in colour.order:
         if change == "brightness":
-            _scale(planes, factor, shift)
+            _scale(planes, colour.factor, colour.shift)
         elif change == "contrast":
             means = planes.mean(axis=(1, 2))
             grey = sum(share * float(mean) for share, mean in zip(GREY, means))
-            _scale(planes, amounts[change], (1 - amounts[change]) * grey)
+            _scale(planes, colour.contrast, (1 - colour.contrast) * grey)
         elif change == "saturation":
-            _saturate(planes, amounts[change], work)
+            _saturate(planes, colour.saturation, work)
         else:
-            turn_hue(planes, amounts[change], work)
+            turn_hue(planes, colour.turns, work)
     _store(planes, pixels)
 
 

@@ -19,6 +19,9 @@ import numpy as np
 from paceline.config.errors import RecipeError
 from paceline.data.randomness import hash_keys
 
+# epoch -> its permutation of 0..n-1, (n,) int64.
+Order = Callable[[int], np.ndarray]
+
 _sorting = threading.Lock()
 
 
@@ -78,11 +81,11 @@ def batch_indices(
     global_batch: int,
     forwards: int = 1,
     join: int = 1,
-    order: Callable[[int], np.ndarray] | None = None,
+    order: Order | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """-> epochs (share,) int64, indices (share,) int64: this rank's samples at this step, ordered by forward.
 
-    order  an epoch's permutation of 0..n-1, (n,); None: the seed's plain one
+    order  of each epoch (data/grouped.py has another); None: the seed's plain permutation
     See `stream_positions` for the other arguments; split the arrays in `forwards` equal parts to get the forwards.
     Raises RecipeError for an empty data set or a batch that does not divide.
     """

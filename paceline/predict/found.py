@@ -31,7 +31,7 @@ class Seen(NamedTuple):
     header: Header  # its size in the frame that the recipe works in
     orientation: int  # as EXIF has it, 1 to 8
     pixels: np.ndarray  # (H, W, 3) uint8, the network's input
-    label: Any  # what the workload's `read_eval` gave
+    label: Any  # what the workload's `draw_eval` labelled it with
 
 
 def best_five(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Answer]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from paceline.config.errors import DataError
+from paceline.data.draw import render
 from paceline.data.orientation import orientation_of
 from paceline.evaluate import inference
 from paceline.predict.folders import Unreadable, find_photos
@@ -109,9 +110,10 @@ class Predictor:
         workload, recipe = self.trained.workload, self.trained.recipe
         data, name = encoded(photo)
         header = header_of(data, name, recipe.input)
-        pixels = np.empty((*workload.eval_shape(recipe, header.height, header.width), 3), np.uint8)
-        label = workload.read_eval(recipe, data, name, pixels)
-        return Seen(photo, header, orientation_of(data), pixels, label)
+        shape = workload.eval_shape(recipe, header.height, header.width)
+        pixels, draw = np.empty((*shape, 3), np.uint8), workload.draw_eval(recipe, header, name, shape)
+        render(data, draw, pixels)
+        return Seen(photo, header, orientation_of(data), pixels, draw.label)
 
     def _answers(self, part: Sequence[Seen]) -> list[Result]:
         """The results of photos that were read, in their order. Those of one shape share a forward: no answer depends on others."""

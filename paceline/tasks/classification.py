@@ -15,18 +15,18 @@ from torch import Tensor
 from paceline.batch.batch import Batch, plain_images
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
-from paceline.data.crop import random_resized_crop, resize_and_centre_crop
-from paceline.data.decode import decode_crop
-from paceline.data.header import read_header
+from paceline.data.draw import Draw
+from paceline.data.header import Header
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
+from paceline.data.photo_sample import draw_evaluation_sample, draw_training_sample
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
 from paceline.models.weights import WeightReport, load_weights
-from paceline.tasks.shapes import OneShape
+from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
 from paceline.tasks.workload import Workload
 
@@ -66,22 +66,14 @@ class Classification(Task):
         photo = recipe.input
         self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed)
 
-    def read_train(self, epoch: int, index: int, out: np.ndarray) -> int:
-        """RandomResizedCrop and flip of training photo `index` into `out` (S, S, 3) uint8; -> its label."""
-        data, name = self.train_index.read(index), self.train_index.name(index)
-        settings = self.recipe.input
-        header = read_header(data, name, settings.exif)
+    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+        """RandomResizedCrop and flip."""
         random = SampleRandom(self.recipe.seed, epoch, index)
-        window = random_resized_crop(
-            header.height, header.width, settings.size, random, area=settings.area, aspect=settings.aspect
-        )
-        decode_crop(data, header, window, out, flip=random.coin(settings.flip), decoder=settings.decoder, name=name)
-        return int(self.train_index.labels[index])
+        return draw_training_sample(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
 
-    def read_val(self, _: int, index: int, out: np.ndarray) -> int:
-        """As all tasks, with its label."""
-        super().read_val(0, index, out)
-        return int(self.val_index.labels[index])
+    def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
+        """As all tasks, with its class."""
+        return super().draw_val(fit, 0, index, header, name)._replace(label=int(self.val_index.labels[index]))
 
     def new_score(self) -> ClassificationScore:
         """An empty score."""
@@ -105,13 +97,9 @@ class Classification(Task):
         return Evaluation(metrics, len(result.indices), predictions)
 
 
-def read_for_evaluation(recipe: ClassificationRecipe, data: bytes, name: str, out: np.ndarray) -> int:
-    """An encoded photo as evaluation and prediction see it, into `out` (eval_size, eval_size, 3) uint8; of class 0."""
-    settings = recipe.input
-    header = read_header(data, name, settings.exif)
-    window = resize_and_centre_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
-    decode_crop(data, header, window, out, flip=False, decoder=settings.decoder, name=name)
-    return 0
+def draw_for_evaluation(recipe: ClassificationRecipe, header: Header, name: str, _: tuple[int, int]) -> Draw:
+    """The centre of a photo, of class 0."""
+    return draw_evaluation_sample(header, name, 0, recipe.input)
 
 
 def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:

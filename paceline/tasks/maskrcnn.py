@@ -19,7 +19,9 @@ from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.data.buckets import Shape, padded, resized
-from paceline.data.instance_sample import image_key, read_evaluation_sample, read_training_sample
+from paceline.data.draw import Draw
+from paceline.data.header import Header
+from paceline.data.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
 from paceline.data.manifest import Manifest
 from paceline.data.object_masks import truth_masks
 from paceline.data.randomness import SampleRandom
@@ -37,7 +39,7 @@ from paceline.tasks.instance_predictions import (
 )
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.self_check import masks_score_one
-from paceline.tasks.shapes import Buckets, Sizes
+from paceline.tasks.shapes import Buckets, Fit, Sizes
 from paceline.tasks.task import Evaluation
 from paceline.tasks.workload import Workload
 
@@ -62,26 +64,21 @@ class InstanceSegmentation(ObjectTask):
             recipe,
             Sizes(self.train.heights, self.train.widths, self.train_numbers),
             Sizes(self.val.heights, self.val.widths, self.val_numbers),
-            self.read_at,
         )
 
-    def read_train(self, epoch: int, index: int, out: np.ndarray) -> InstanceObjects:
-        """At the size of evaluation."""
-        return self.read_at(self.recipe.input.short[-1], epoch, index, out)
-
-    def read_at(self, short: int, epoch: int, index: int, out: np.ndarray) -> InstanceObjects:
-        """Training photo `index`, resized and augmented, into the left upper corner of `out` (H, W, 3) uint8."""
-        return read_training_sample(
-            self.train_index.read(index),
-            self.train_index.name(index),
+    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+        """The photo, resized and augmented, in the left upper corner of the input."""
+        return draw_training_sample(
+            header,
+            name,
             self.train,
             self.wanted_rows(index),
             SampleRandom(self.recipe.seed, epoch, index),
             image_key(self.recipe.seed, epoch, index),
             self.recipe.input,
-            short,
+            fit.side,
             self.recipe.model.mask.canvas,
-            out,
+            fit.shape,
         )
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, InstanceObjects]:
@@ -127,9 +124,9 @@ def eval_shape(recipe: InstanceRecipe, height: int, width: int) -> Shape:
     return padded(*resized(height, width, short, photo.long), photo, short)
 
 
-def read_for_evaluation(recipe: InstanceRecipe, data: bytes, name: str, out: np.ndarray) -> InstanceObjects:
-    """An encoded photo as evaluation and prediction see it, into `out` (H, W, 3) uint8; its objects are not needed there."""
-    return read_evaluation_sample(data, name, recipe.input, recipe.input.short[-1], out)
+def draw_for_evaluation(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:
+    """The whole photo in the left upper corner of the input; its objects are not needed there."""
+    return draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
 
 
 def build_segmenter(recipe: InstanceRecipe, classes: int) -> Segmenter:

@@ -6,8 +6,7 @@ Letters: n images   N photos of a split   H, W pixels of the network's input
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,12 +15,15 @@ from paceline.config.instances import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.data.buckets import Shape, aspect_groups, padded, resized_all, short_of_step
-from paceline.data.grouped import group_batches, grouped_permutation, shapes_of_run
-from paceline.data.loader import Forward
+from paceline.data.grouped import group_batches, grouped_order, shapes_of_run
 from paceline.data.stream import permutation
 
-# (short side, epoch, number in the index, out (H, W, 3)) -> label
-ReadAt = Callable[[int, int, int, np.ndarray], Any]
+
+class Fit(NamedTuple):
+    """What photos of one forward are made to fit."""
+
+    side: int  # the photo's shorter side, pixels
+    shape: Shape  # H, W of the input, which holds it
 
 
 class Shapes(Protocol):
@@ -33,23 +35,23 @@ class Shapes(Protocol):
         """(n,) int64: the order in which this epoch takes the training images."""
         ...
 
-    def forward(self, step: int, epochs: np.ndarray, numbers: np.ndarray) -> Forward:
-        """One forward's images, with their shape and how they are read at this step."""
+    def forward(self, step: int, numbers: np.ndarray) -> Fit:
+        """Of one forward's training photos."""
         ...
 
-    def of_run(self, plan: Plan) -> Sequence[Shape]:
-        """H, W of every input of this run's training, the largest first."""
+    def of_run(self, plan: Plan) -> Sequence[Fit]:
+        """All of this run's training, the largest first."""
         ...
 
     def largest_of_data(self) -> Shape | None:
         """H, W of the largest input that one of the training photos alone needs; None: the recipe tells."""
         ...
 
-    def of_sample(self, number: int) -> Shape:
-        """H, W of one training photo alone."""
+    def of_sample(self, number: int) -> Fit:
+        """Of one training photo alone."""
         ...
 
-    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[Forward], Shape]:
+    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
         """Validation photos, each once, in forwards of at most `batch`; and the largest H, W of any rank's."""
         ...
 
@@ -61,32 +63,33 @@ class OneShape:
 
     def __init__(self, side: int, eval_side: int, *, images: int, seed: int) -> None:
         """images: n, of training; the seed is the recipe's."""
-        self.side, self.eval_side, self.images, self.seed = side, eval_side, images, seed
+        self.fit, self.eval_fit = Fit(side, (side, side)), Fit(eval_side, (eval_side, eval_side))
+        self.images, self.seed = images, seed
 
     def order(self, epoch: int) -> np.ndarray:
         """The stream's own."""
         return permutation(self.images, seed=self.seed, epoch=epoch)
 
-    def forward(self, step: int, epochs: np.ndarray, numbers: np.ndarray) -> Forward:
-        """As they come."""
-        return Forward(epochs, numbers)
-
-    def of_run(self, plan: Plan) -> Sequence[Shape]:
+    def forward(self, step: int, numbers: np.ndarray) -> Fit:
         """The one."""
-        return ((self.side, self.side),)
+        return self.fit
+
+    def of_run(self, plan: Plan) -> Sequence[Fit]:
+        """The one."""
+        return (self.fit,)
 
     def largest_of_data(self) -> Shape | None:
         """The recipe tells."""
         return None
 
-    def of_sample(self, number: int) -> Shape:
+    def of_sample(self, number: int) -> Fit:
         """The one."""
-        return self.side, self.side
+        return self.fit
 
-    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[Forward], Shape]:
+    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
         """In order."""
         parts = (numbers[at : at + batch] for at in range(0, len(numbers), batch))
-        return [Forward(np.zeros(len(part), np.int64), part) for part in parts], (self.eval_side, self.eval_side)
+        return [(part, self.eval_fit) for part in parts], self.eval_fit.shape
 
 
 class Sizes(NamedTuple):
@@ -106,44 +109,41 @@ class Buckets:
 
     vary = True
 
-    def __init__(self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes, read: ReadAt) -> None:
+    def __init__(self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes) -> None:
         """train, val: sizes of this run's photos."""
-        self.recipe, self.photo, self.train, self.val, self.read = recipe, recipe.input, train, val, read
+        self.photo, self.train, self.val, self.seed = recipe.input, train, val, recipe.seed
         self.groups = aspect_groups(*train.chosen(), recipe.input)
+        self._order = grouped_order(self.groups, seed=recipe.seed, global_batch=recipe.global_batch)
 
     def order(self, epoch: int) -> np.ndarray:
         """Photos of like shape together."""
-        seed, batch, n = self.recipe.seed, self.recipe.global_batch, len(self.groups)
-        return grouped_permutation(n, seed=seed, epoch=epoch, groups=self.groups, global_batch=batch)
+        return self._order(epoch)
 
-    def forward(self, step: int, epochs: np.ndarray, numbers: np.ndarray) -> Forward:
+    def forward(self, step: int, numbers: np.ndarray) -> Fit:
         """Padded together, at this step's size."""
-        short = short_of_step(self.recipe.seed, step, self.photo.short)
-        return Forward(epochs, numbers, self._shape(self.train, numbers, short), partial(self.read, short))
+        return self._fit(self.train, numbers, short_of_step(self.seed, step, self.photo.short))
 
-    def _shape(self, split: Sizes, numbers: np.ndarray, short: int) -> Shape:
-        """H, W that these photos are padded to together."""
+    def _fit(self, split: Sizes, numbers: np.ndarray, short: int) -> Fit:
         if not len(numbers):
-            return self.photo.multiple, self.photo.multiple
+            return Fit(short, (self.photo.multiple, self.photo.multiple))
         sizes = resized_all(split.heights[numbers], split.widths[numbers], short, self.photo.long)
         height, width = sizes.max(axis=0).tolist()
-        return padded(height, width, self.photo, short)
+        return Fit(short, padded(height, width, self.photo, short))
 
-    def of_run(self, plan: Plan) -> Sequence[Shape]:
+    def of_run(self, plan: Plan) -> Sequence[Fit]:
         """Of every step's size, those that the order brings."""
-        found: set[Shape] = set()
+        found: set[Fit] = set()
         for short in self.photo.short:
-            found |= set(
-                shapes_of_run(
-                    self.groups,
-                    resized_all(*self.train.chosen(), short, self.photo.long),
-                    lambda height, width, short=short: padded(height, width, self.photo, short),
-                    global_batch=plan.global_batch,
-                    each=plan.images_per_forward,
-                    steps=plan.total_steps,
-                )
+            shapes = shapes_of_run(
+                self.groups,
+                resized_all(*self.train.chosen(), short, self.photo.long),
+                lambda height, width, short=short: padded(height, width, self.photo, short),
+                global_batch=plan.global_batch,
+                each=plan.images_per_forward,
+                steps=plan.total_steps,
             )
-        return sorted(found, key=lambda shape: (-math.prod(shape), shape))
+            found |= {Fit(short, shape) for shape in shapes}
+        return sorted(found, key=lambda fit: (-math.prod(fit.shape), fit))
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a forward that has to mix portraits with landscapes is larger still, and rare."""
@@ -152,21 +152,17 @@ class Buckets:
         shapes = {padded(height, width, self.photo, short) for height, width in sizes}
         return max(shapes, key=math.prod, default=None)
 
-    def of_sample(self, number: int) -> Shape:
+    def of_sample(self, number: int) -> Fit:
         """At the size of evaluation."""
-        return self._shape(self.train, np.array([number]), self.photo.short[-1])
+        return self._fit(self.train, np.array([number]), self.photo.short[-1])
 
-    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[Forward], Shape]:
+    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
         """Photos of one shape together: what one is padded to depends on the photo alone."""
         short = self.photo.short[-1]
         shapes = np.zeros((len(self.val.heights), 2), np.int64)
         for number in self.val.numbers:
-            shapes[number] = self._shape(self.val, np.array([number]), short)
+            shapes[number] = self._fit(self.val, np.array([number]), short).shape
         groups = np.unique(shapes[numbers], axis=0, return_inverse=True)[1].reshape(-1)
-        forwards = []
-        for places in group_batches(groups, batch):
-            part = numbers[places]
-            height, width = shapes[part[0]].tolist()
-            forwards.append(Forward(np.zeros(len(part), np.int64), part, (height, width)))
+        parts = [numbers[places] for places in group_batches(groups, batch)]
         height, width = shapes[shapes.prod(axis=1).argmax()].tolist()
-        return forwards, (height, width)
+        return [(part, Fit(short, tuple(shapes[part[0]].tolist()))) for part in parts], (height, width)

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import DetectionBatch, Objects, slots_for
+from paceline.batch.detection import DetectionBatch, slots_for
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
-from paceline.data.box_sample import read_evaluation_sample, read_training_sample
+from paceline.data.box_sample import draw_evaluation_sample, draw_training_sample
+from paceline.data.draw import Draw
+from paceline.data.header import Header
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.coco import score_boxes
@@ -28,7 +30,7 @@ from paceline.models.weights import WeightReport
 from paceline.models.weights_ssd import load_ssd_weights
 from paceline.tasks.box_predictions import describe, to_detections
 from paceline.tasks.objects import ObjectTask
-from paceline.tasks.shapes import OneShape
+from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation
 from paceline.tasks.workload import Workload
 
@@ -71,18 +73,11 @@ class Detection(ObjectTask):
         )
         self.shapes = OneShape(recipe.input.size, recipe.input.size, images=self.train_images, seed=recipe.seed)
 
-    def read_train(self, epoch: int, index: int, out: np.ndarray) -> Objects:
-        """A random crop of training photo `index` into `out` (S, S, 3) uint8; -> the objects that stay in it."""
-        rows = self.wanted_rows(index)
-        return read_training_sample(
-            self.train_index.read(index),
-            self.train_index.name(index),
-            self.train.boxes[rows],
-            self.train.classes[rows],
-            SampleRandom(self.recipe.seed, epoch, index),
-            self.recipe.input,
-            out,
-        )
+    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+        """A random crop, labelled with the objects that stay in it."""
+        rows, random = self.wanted_rows(index), SampleRandom(self.recipe.seed, epoch, index)
+        boxes, classes = self.train.boxes[rows], self.train.classes[rows]
+        return draw_training_sample(header, name, boxes, classes, random, self.recipe.input)
 
     def new_score(self) -> BoxScore:
         """An empty score."""
@@ -98,10 +93,9 @@ class Detection(ObjectTask):
         return Evaluation(scores.metrics, len(self.val_numbers), predictions)
 
 
-def read_for_evaluation(recipe: DetectorRecipe, data: bytes, name: str, out: np.ndarray) -> Objects:
-    """An encoded photo as evaluation and prediction see it, into `out` (S, S, 3) uint8; its objects are not needed there."""
-    read_evaluation_sample(data, name, recipe.input, out)
-    return Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+def draw_for_evaluation(recipe: DetectorRecipe, header: Header, name: str, _: tuple[int, int]) -> Draw:
+    """The whole photo; its objects are not needed there."""
+    return draw_evaluation_sample(header, name, recipe.input)
 
 
 def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:

@@ -24,12 +24,16 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System
 from paceline.data.decode import require_decoder
+from paceline.data.draw import Draw, DrawSample, render
+from paceline.data.header import Header, read_header
 from paceline.data.index import Index
-from paceline.data.loader import Loader, Repeated
+from paceline.data.loader import Loader
 from paceline.data.manifest import Manifest
+from paceline.data.repeated import Repeated
+from paceline.data.ring import Forward
 from paceline.data.stream import batch_indices, shard
 from paceline.tasks.memory import MemoryEstimate, memory_of
-from paceline.tasks.shapes import Shapes
+from paceline.tasks.shapes import Fit, Shapes
 
 if TYPE_CHECKING:
     from paceline.models.weights import WeightReport
@@ -126,12 +130,12 @@ class Task(ABC):
     # How a photo becomes a sample, and how an evaluation is scored
 
     @abstractmethod
-    def read_train(self, epoch: int, index: int, out: np.ndarray) -> Any:
-        """Training photo `index` as it is in this epoch, into `out` (H, W, 3) uint8; -> its label."""
+    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+        """What becomes of training photo `index` in this epoch, decided from its header alone."""
 
-    def read_val(self, _: int, index: int, out: np.ndarray) -> Any:
-        """Validation photo `index` into `out` (H, W, 3) uint8; -> its label."""
-        return self.workload.read_eval(self.recipe, self.val_index.read(index), self.val_index.name(index), out)
+    def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
+        """What becomes of validation photo `index`."""
+        return self.workload.draw_eval(self.recipe, header, name, fit.shape)
 
     @abstractmethod
     def new_score(self) -> Score:
@@ -183,49 +187,64 @@ class Task(ABC):
     ) -> Loader | Repeated:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
 
-        def schedule(step: int) -> Sequence[Any]:
+        def schedule(step: int) -> Sequence[Forward]:
             epochs, places = self.samples(
                 step, rank=place.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
             )
-            parts = zip(np.split(epochs, plan.forwards), np.split(self.train_numbers[places], plan.forwards))
-            return [self.shapes.forward(step, *part) for part in parts]
+            forwards = []
+            for when, numbers in zip(
+                *(np.split(these, plan.forwards) for these in (epochs, self.train_numbers[places]))
+            ):
+                fit = self.shapes.forward(step, numbers)
+                forwards.append(Forward(when, numbers, fit.shape, partial(self.draw_train, fit)))
+            return forwards
 
         # On an accelerator each new shape would be compiled, captured or searched for anew; on a CPU empty slots cost time.
         least = 0 if place.device.type == "cpu" else self.most_objects
+        largest = self.shapes.of_run(plan)[0]
         loader = Loader(
-            read_decode=self.read_train,
+            records=self.train_index.records,
+            exif=self.recipe.input.exif,
+            draw=partial(self.draw_train, largest),
             schedule=schedule,
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
             threads=place.threads,
+            fetch_threads=system.fetch_threads,
             prefetch=system.prefetch,
-            image_shape=(*self.shapes.of_run(plan)[0], 3),
+            image_shape=(*largest.shape, 3),
             device=place.device,
             make_batch=partial(self.workload.batch, least=least),
-            name=self.train_index.name,
         )
         return Repeated(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
     def val_loader(self, batch: int, system: System, place: Place) -> Loader:
         """This rank's share of the validation images, once, in batches of at most `batch`."""
         mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
-        forwards, largest = self.shapes.evaluation(mine, batch)
+        parts, largest = self.shapes.evaluation(mine, batch)
+
+        def schedule(step: int) -> Sequence[Forward]:
+            numbers, fit = parts[step]
+            return [Forward(np.zeros(len(numbers), np.int64), numbers, fit.shape, partial(self.draw_val, fit))]
+
         return Loader(
-            read_decode=self.read_val,
-            schedule=lambda step: [forwards[step]],
+            records=self.val_index.records,
+            exif=self.recipe.input.exif,
+            draw=partial(self.draw_val, Fit(min(largest), largest)),
+            schedule=schedule,
             first_step=0,
-            last_step=len(forwards),
+            last_step=len(parts),
             threads=place.threads,
+            fetch_threads=system.fetch_threads,
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
             device=place.device,
             make_batch=self.workload.batch,
-            name=self.val_index.name,
         )
 
     def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
         """A batch for a step whose result is thrown away: made up without reading an image, as large as any of this run."""
-        shape = self.shapes.of_run(plan)[0]
+        shape = self.shapes.of_run(plan)[0].shape
         batch = self.workload.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
         return batch.to(device)
 
@@ -244,8 +263,16 @@ class Task(ABC):
         -> (H, W, 3) uint8 pixels, and its label
         """
         index = int(self.train_numbers[number])
-        pixels = np.zeros((*self.shapes.of_sample(index), 3), np.uint8)
-        return pixels, self.read_train(epoch, index, pixels)
+        fit = self.shapes.of_sample(index)
+        pixels = np.empty((*fit.shape, 3), np.uint8)
+        return pixels, self.render(self.train_index, partial(self.draw_train, fit), epoch, index, pixels).label
+
+    def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> Draw:
+        """Photo `number` of the index as a loader would render it into `out`, (H, W, 3) uint8; -> what was drawn."""
+        data, name = index.read(number), index.name(number)
+        drawn = draw(epoch, number, read_header(data, name, self.recipe.input.exif), name)
+        render(data, drawn, out)
+        return drawn
 
 
 def spread(images: int, limit: int) -> np.ndarray:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from paceline.batch.batch import Batch
     from paceline.config.run import Run
+    from paceline.data.draw import Draw
+    from paceline.data.header import Header
     from paceline.models.weights import WeightReport
     from paceline.tasks.task import Task
 
@@ -79,7 +81,9 @@ class Workload:
     made_up: Callable[[Recipe, int, tuple[int, int], int], Batch]  # n images of H x W with so many object slots
     batch: Callable[..., Batch]  # (images (n, 3, H, W), labels of n, indices (n,), least=0 slots) -> the batch
     eval_shape: Callable[[Recipe, int, int], tuple[int, int]]  # photo's height, width -> H, W of its evaluation input
-    read_eval: Callable[[Recipe, bytes, str, np.ndarray], Any]  # encoded photo, name, (H, W, 3) to fill -> label
+    draw_eval: Callable[
+        [Recipe, Header, str, tuple[int, int]], Draw
+    ]  # header, name, H x W of the input -> what is rendered
 
     # Its numbers
     headline: str  # the metric that decides which checkpoint is best; larger is better

@@ -131,11 +131,11 @@ def test_a_read_only_out_folder_is_refused(photos, tmp_path, capsys):
 def broken_off(photos, tmp_path, capsys, monkeypatch) -> Path:
     """A run that broke inside its evaluation after step 6; checkpoints of steps 2 and 4 are there."""
 
-    def planted(self, _, index, out):
+    def planted(self, *_):
         raise ZeroDivisionError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "read_val", planted)
+        patch.setattr(Classification, "draw_val", planted)
         said = train(capsys, photos, tmp_path / "run", "--save-every", 2, "--keep", 3, steps=6)
     assert said.code == 3 and "planted" in said.err
     return tmp_path / "run"

@@ -15,12 +15,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from stand_ins import InMemory
 
 from paceline.batch.detection import detection_batch
 from paceline.config.detection import BoxInput
 from paceline.config.errors import DataError
-from paceline.data.box_sample import LEAST_SIDE, boxes_in, inside, read_evaluation_sample, read_training_sample
+from paceline.data.box_sample import (
+    LEAST_SIDE,
+    boxes_in,
+    draw_evaluation_sample,
+    draw_training_sample,
+    inside,
+)
 from paceline.data.crop import Window
+from paceline.data.draw import Draw, render
+from paceline.data.header import Header, read_header
 from paceline.data.loader import Loader
 from paceline.data.randomness import SampleRandom
 
@@ -47,7 +56,18 @@ def _scene(height: int, width: int, rectangles: dict[int, tuple[int, int, int, i
 def _training(photo, key: int = 0, settings: BoxInput = PLAIN, epoch: int = 0):
     out = np.empty((settings.size, settings.size, 3), np.uint8)
     data, boxes, classes = photo
-    return out, read_training_sample(data, "photo", boxes, classes, SampleRandom(0, epoch, key), settings, out)
+    header = read_header(data, "photo")
+    draw = draw_training_sample(header, "photo", boxes, classes, SampleRandom(0, epoch, key), settings)
+    render(data, draw, out)
+    return out, draw.label
+
+
+def _evaluated(data: bytes, settings: BoxInput) -> np.ndarray:
+    out = np.empty((300, 300, 3), np.uint8)
+    draw = draw_evaluation_sample(read_header(data, "photo"), "photo", settings)
+    assert draw.label.boxes.shape == (0, 4) and draw.colour is None and not draw.flip
+    render(data, draw, out)
+    return out
 
 
 def _found(channel: np.ndarray) -> np.ndarray:
@@ -140,9 +160,7 @@ def test_a_photo_without_objects_is_a_whole_photo_with_none():
     data, _, _ = _scene(90, 120, {1: (0, 0, 40, 40)})
     out, objects = _training((data, *NOTHING), 3, dataclasses.replace(PLAIN, flip=0.0))
     assert objects.boxes.shape == (0, 4) and objects.classes.shape == (0,)
-    evaluated = np.empty_like(out)
-    read_evaluation_sample(data, "photo", PLAIN, evaluated)
-    np.testing.assert_array_equal(out, evaluated)
+    np.testing.assert_array_equal(out, _evaluated(data, PLAIN))
     batch = detection_batch(torch.from_numpy(out).permute(2, 0, 1)[None], [objects], torch.zeros(1, dtype=torch.int64))
     assert not batch.labels.any()
 
@@ -150,8 +168,7 @@ def test_a_photo_without_objects_is_a_whole_photo_with_none():
 def test_evaluation_sees_the_whole_photo_as_pillow_resizes_it():
     picture = np.random.default_rng(0).integers(0, 256, (31, 47, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
     data = _encode(picture)
-    out = np.empty((300, 300, 3), np.uint8)
-    read_evaluation_sample(data, "photo", BoxInput(), out)
+    out = _evaluated(data, BoxInput())
     expected = Image.open(io.BytesIO(data)).convert("RGB").resize((300, 300), Image.Resampling.BILINEAR)
     assert np.abs(out.astype(int) - np.asarray(expected)).max() <= 2
 
@@ -160,8 +177,7 @@ def test_evaluation_sees_the_whole_photo_as_pillow_resizes_it():
 @pytest.mark.parametrize(("height", "width"), [(90, 130), (700, 1300)])
 def test_bilinear_without_antialias_is_interpolate_of_the_full_photo(height, width, decoder):
     data = _encode(np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8))
-    out = np.empty((300, 300, 3), np.uint8)
-    read_evaluation_sample(data, "photo", BoxInput(resize="bilinear", decoder=decoder), out)
+    out = _evaluated(data, BoxInput(resize="bilinear", decoder=decoder))
     photo = torch.from_numpy(np.array(Image.open(io.BytesIO(data)).convert("RGB"))).permute(2, 0, 1)[None].double()
     expected = torch.nn.functional.interpolate(photo, (300, 300), mode="bilinear")[0].permute(1, 2, 0).numpy()
     assert np.abs(out - expected).max() <= 1.1
@@ -181,12 +197,13 @@ def test_samples_are_the_same_with_any_number_of_threads_and_differ_between_epoc
     settings = BoxInput(size=96, jitter=kind)
 
     def samples(threads: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        def read_decode(epoch: int, index: int, out: np.ndarray):
-            data, boxes, classes = photos[index]
-            return read_training_sample(data, "photo", boxes, classes, SampleRandom(4, epoch, index), settings, out)
+        def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+            _, boxes, classes = photos[index]
+            return draw_training_sample(header, name, boxes, classes, SampleRandom(4, epoch, index), settings)
 
         with Loader(
-            read_decode=read_decode,
+            records=InMemory([data for data, _, _ in photos]),
+            draw=draw,
             schedule=lambda step: [(np.full(6, step), np.arange(6))],
             threads=threads,
             last_step=3,
@@ -212,7 +229,9 @@ def test_a_sample_made_in_a_thread_starts_no_other_threads(tmp_path):
 import os, sys, threading
 import numpy as np, torch
 from paceline.config.detection import BoxInput
-from paceline.data.box_sample import read_training_sample
+from paceline.data.box_sample import draw_training_sample
+from paceline.data.draw import render
+from paceline.data.header import read_header
 from paceline.data.randomness import SampleRandom
 torch.set_num_threads(4)
 data, out = open(sys.argv[1], "rb").read(), np.empty((300, 300, 3), np.uint8)
@@ -223,7 +242,8 @@ def work():
         for kind in ("hsv", "matrix"):
             for key in range(4):
                 settings = BoxInput(resize=law, jitter=kind)
-                read_training_sample(data, "it", boxes, classes, SampleRandom(0, 0, key), settings, out)
+                header, random = read_header(data, "it"), SampleRandom(0, 0, key)
+                render(data, draw_training_sample(header, "it", boxes, classes, random, settings), out)
     counts.append(len(os.listdir("/proc/self/task")))
 thread = threading.Thread(target=work); thread.start(); thread.join()
 assert counts[1] == counts[0] + 1, counts

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
-from paceline.data.grouped import group_batches, grouped_indices, grouped_permutation, shapes_of_run
+from paceline.data.grouped import group_batches, grouped_order, grouped_permutation, shapes_of_run
+from paceline.data.stream import batch_indices
 
 # Others may share the machine: no deadline.
 FEW = examples(30)
@@ -18,6 +19,11 @@ GOLDEN = [2, 8, 0, 4, 6, 7, 5, 3, 9, 1]
 
 def _groups(n: int, kinds: int, key: int = 0) -> np.ndarray:
     return np.random.default_rng(key).integers(0, kinds, n)
+
+
+def _indices(groups: np.ndarray, *, seed: int, global_batch: int, **where: int) -> tuple[np.ndarray, np.ndarray]:
+    order = grouped_order(groups, seed=seed, global_batch=global_batch)
+    return batch_indices(len(groups), seed=seed, global_batch=global_batch, order=order, **where)
 
 
 def _slow_stream(groups: np.ndarray, seed: int, batch: int, start: int, count: int) -> list[tuple[int, int]]:
@@ -65,8 +71,8 @@ def test_ranks_and_forwards_together_take_the_streams_next_batch(n, kinds, step,
     groups, batch = _groups(n, kinds), world * forwards * each
     together = []
     for rank in range(world):
-        epochs, indices = grouped_indices(
-            n, groups=groups, seed=5, step=step, rank=rank, world=world, global_batch=batch, forwards=forwards
+        epochs, indices = _indices(
+            groups, seed=5, step=step, rank=rank, world=world, global_batch=batch, forwards=forwards
         )
         assert epochs.dtype == indices.dtype == np.int64
         together += list(zip(epochs.tolist(), indices.tolist()))
@@ -80,7 +86,7 @@ def test_steps_are_of_one_group_but_for_one_at_each_border_between_groups(n, kin
     steps = n * 3 // batch
     mixed = 0
     for step in range(steps):
-        _, indices = grouped_indices(n, groups=groups, seed=0, step=step, global_batch=batch)
+        _, indices = _indices(groups, seed=0, step=step, global_batch=batch)
         kind = groups[indices]
         mixed += len(set(kind.tolist())) > 1
         if step * batch // n == ((step + 1) * batch - 1) // n:  # within one epoch
@@ -91,24 +97,24 @@ def test_steps_are_of_one_group_but_for_one_at_each_border_between_groups(n, kin
 
 
 def test_a_step_between_two_epochs_is_of_one_group_too():
-    groups, n, batch = _groups(1000, 3), 1000, 16
+    groups, batch = _groups(1000, 3), 16
     for step in (62, 187):
-        epochs, indices = grouped_indices(n, groups=groups, seed=0, step=step, global_batch=batch)
+        epochs, indices = _indices(groups, seed=0, step=step, global_batch=batch)
         assert set(groups[indices].tolist()) == {2}
         assert len(set(epochs.tolist())) == 2
 
 
 def test_a_step_is_found_without_walking_to_it():
-    epochs, indices = grouped_indices(1000, groups=_groups(1000, 3), seed=0, step=10**12, global_batch=256)
+    epochs, indices = _indices(_groups(1000, 3), seed=0, step=10**12, global_batch=256)
     assert epochs.min() == 10**12 * 256 // 1000
     assert ((indices >= 0) & (indices < 1000)).all()
 
 
 def test_an_empty_set_and_a_batch_that_does_not_divide_are_refused():
     with pytest.raises(RecipeError, match="no samples"):
-        grouped_indices(0, groups=np.zeros(0, np.int64), seed=0, step=0, global_batch=4)
+        _indices(np.zeros(0, np.int64), seed=0, step=0, global_batch=4)
     with pytest.raises(RecipeError, match="does not divide"):
-        grouped_indices(9, groups=np.zeros(9, np.int64), seed=0, step=0, global_batch=5, world=2)
+        _indices(np.zeros(9, np.int64), seed=0, step=0, global_batch=5, world=2)
 
 
 @FEW
@@ -124,7 +130,7 @@ def test_the_shapes_of_a_run_are_known_before_it(n, kinds, each, parts, steps):
     sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])
     taken = set()
     for step in range(steps):
-        _, indices = grouped_indices(n, groups=groups, seed=2, step=step, global_batch=batch)
+        _, indices = _indices(groups, seed=2, step=step, global_batch=batch)
         for forward in np.split(indices, parts):
             taken.add(tuple(sizes[forward].max(axis=0).tolist()))
     found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, each=each, steps=steps)

@@ -18,13 +18,15 @@ from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.data.boxes import BoxSplit
 from paceline.data.crop import Window
+from paceline.data.draw import render
+from paceline.data.header import read_header
 from paceline.data.instance_sample import (
     LEAST_LEFT,
     boxes_in,
     crop_window,
+    draw_evaluation_sample,
+    draw_training_sample,
     image_key,
-    read_evaluation_sample,
-    read_training_sample,
 )
 from paceline.data.randomness import SampleRandom
 
@@ -78,8 +80,20 @@ def _read(scene: tuple[bytes, BoxSplit], settings: InstanceInput = PLAIN, key: i
     data, split = scene
     out = np.full((*OUT, 3), 99, np.uint8)
     wanted = np.arange(len(split.boxes)) if rows is None else np.array(rows, np.int64)
-    random = SampleRandom(0, 0, key)
-    return out, read_training_sample(data, "photo", split, wanted, random, 5, settings, 96, CANVAS, out)
+    return out, _sample(data, split, wanted, key, settings, out)
+
+
+def _sample(data: bytes, split: BoxSplit, rows: np.ndarray, key: int, settings: InstanceInput, out: np.ndarray):
+    header, random, shape = read_header(data, "photo"), SampleRandom(0, 0, key), out.shape[:2]
+    draw = draw_training_sample(header, "photo", split, rows, random, 5, settings, 96, CANVAS, shape)  # type: ignore[arg-type]
+    render(data, draw, out)
+    return draw.label
+
+
+def _evaluated(data: bytes, settings: InstanceInput, out: np.ndarray, name: str = "photo") -> InstanceObjects:
+    draw = draw_evaluation_sample(read_header(data, name), name, settings, 96, out.shape[:2])  # type: ignore[arg-type]
+    render(data, draw, out)
+    return draw.label
 
 
 def _paste(objects: InstanceObjects, at: int) -> np.ndarray:
@@ -103,9 +117,7 @@ def test_masks_and_boxes_lie_where_the_objects_are_seen(height, width, crop):
     lefts, blur = set(), 2 + 96 / min(height, width)
     for key in range(12):
         out = np.zeros((160, 160, 3), np.uint8)
-        objects = read_training_sample(
-            scene[0], "photo", scene[1], np.arange(3), SampleRandom(0, 0, key), 5, settings, 96, CANVAS, out
-        )
+        objects = _sample(scene[0], scene[1], np.arange(3), key, settings, out)
         h, w = objects.size
         assert not out[h:].any() and not out[:, w:].any()
         for at, k in enumerate(objects.classes.tolist()):
@@ -140,10 +152,10 @@ def test_a_photo_in_a_larger_input_is_the_photo_by_itself(height, width, law, ki
     data = _encode(pixels.repeat(10, 0).repeat(10, 1), kind)
     settings = dataclasses.replace(PLAIN, resize=law)
     padded = np.full((160, 160, 3), 99, np.uint8)
-    found = read_evaluation_sample(data, "photo", settings, 96, padded)
+    found = _evaluated(data, settings, padded)
     h, w = found.size
     alone = np.empty((h, w, 3), np.uint8)
-    assert read_evaluation_sample(data, "photo", settings, 96, alone).size == (h, w)
+    assert _evaluated(data, settings, alone).size == (h, w)
     np.testing.assert_array_equal(padded[:h, :w], alone)
     assert not padded[h:].any() and not padded[:, w:].any()
     assert found.key == 0 and len(found.classes) == len(found.boxes) == len(found.canvases) == len(found.frames) == 0
@@ -211,9 +223,8 @@ def test_the_key_is_the_samples_and_of_the_epoch():
 def test_a_photo_that_grew_since_the_data_was_prepared_is_named():
     data, split = _scene(50, 300, [])
     with pytest.raises(DataError, match=r"photo.jpg: 300 x 50 pixels.*\n.*[Pp]repare"):
-        read_evaluation_sample(data, "photo.jpg", PLAIN, 96, np.zeros((160, 128, 3), np.uint8))
-    with pytest.raises(DataError, match=r"photo.jpg"):
-        read_training_sample(
-            data[:60], "photo.jpg", split, np.zeros(0, np.int64), SampleRandom(0, 0, 0), 0, PLAIN, 96, CANVAS,
-            np.zeros((160, 160, 3), np.uint8),
-        )  # fmt: skip
+        _evaluated(data, PLAIN, np.zeros((160, 128, 3), np.uint8), "photo.jpg")
+    with pytest.raises(DataError, match=r"photo: .*do not fit the 128 x 160 input"):
+        _sample(data, split, np.zeros(0, np.int64), 0, PLAIN, np.zeros((160, 128, 3), np.uint8))
+    with pytest.raises(DataError, match=r"photo: the image cannot be decoded"):
+        _sample(data[:60], split, np.zeros(0, np.int64), 0, PLAIN, np.zeros((160, 160, 3), np.uint8))

@@ -11,25 +11,33 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from stand_ins import InMemory, drawn, made_up, tiny_photo
 
 import paceline.data.loader as loader_module
+import paceline.data.overdue as overdue
 from paceline.batch.batch import Batch
 from paceline.config.errors import DataError
-from paceline.data.loader import Forward, Loader, Repeated
+from paceline.data.draw import Draw
+from paceline.data.header import Header
+from paceline.data.loader import Loader
 from paceline.data.randomness import SampleRandom
+from paceline.data.repeated import Repeated
+from paceline.data.ring import Forward
 from paceline.data.stream import batch_indices, shard
 
 CPU = torch.device("cpu")
 SHAPE = (5, 7, 3)
 
 
-def _noise(epoch: int, index: int, out: np.ndarray) -> int:
+def _noise(epoch: int, index: int, out: np.ndarray) -> None:
     """Pixels from the sample's key; slower for some samples, so that threads finish out of order."""
     random = SampleRandom(11, epoch, index)
     if index % 5 == 0:
         time.sleep(0.001)
     out[...] = np.frombuffer(random.bits().to_bytes(8, "little") * 14, np.uint8)[: out.size].reshape(out.shape)
-    return index % 10
+
+
+NOISE = made_up(_noise)
 
 
 def _stream(n: int, batch: int, forwards: int = 1):
@@ -41,7 +49,7 @@ def _stream(n: int, batch: int, forwards: int = 1):
 
 
 def _collect(*, threads: int, first_step: int = 0, last_step: int | None = 6, forwards: int = 2, **more):
-    options = {"read_decode": _noise, "schedule": _stream(23, 12, forwards), "device": CPU, "image_shape": SHAPE}
+    options = {**NOISE, "schedule": _stream(23, 12, forwards), "device": CPU, "image_shape": SHAPE}
     found = []
     with Loader(**{**options, **more}, threads=threads, first_step=first_step, last_step=last_step) as loader:
         for step, batches in loader:
@@ -86,6 +94,70 @@ def test_one_two_and_four_threads_give_the_same_pixels():
     assert not _equal(one, _collect(threads=1, first_step=1, last_step=7))
 
 
+@pytest.mark.parametrize(("threads", "fetch_threads", "prefetch"), [(1, 1, 1), (3, 2, 1), (2, 7, 4)])
+def test_fetching_ahead_gives_the_same_batches(threads, fetch_threads, prefetch):
+    fetching = {"threads": threads, "fetch_threads": fetch_threads, "prefetch": prefetch}
+    assert _equal(_collect(threads=1), _collect(**fetching))
+    assert _equal(_collect(threads=1, schedule=_shaped), _collect(**fetching, schedule=_shaped))
+
+
+def test_empty_steps_between_full_ones_pass_the_fetch_threads():
+    """A step without samples is ready as it is opened, and its slot may hold a later step before a decoder looks for it."""
+
+    def schedule(step):
+        indices = np.arange(step % 3 // 2 * 5) + step
+        return [(np.zeros_like(indices), indices)]
+
+    for prefetch in (1, 2, 3):
+        found = _collect(threads=2, fetch_threads=3, prefetch=prefetch, last_step=60, schedule=schedule)
+        assert [batches[0][2].tolist() for _, batches in found] == [schedule(step)[0][1].tolist() for step in range(60)]
+
+
+def test_bytes_are_fetched_ahead_by_the_ring_and_no_further():
+    asked, go_on = [], threading.Event()
+
+    class Counted(InMemory):
+        at_once = 4
+
+        def read_many(self, numbers):
+            asked.extend(numbers)
+            return super().read_many(numbers)
+
+    def paint(epoch, index, out):
+        go_on.wait(10)
+
+    def schedule(step):
+        return [(np.zeros(10, np.int64), np.arange(10) + 10 * step)]
+
+    options = {**made_up(paint), "records": Counted([tiny_photo()]), "schedule": schedule}
+    with Loader(**options, threads=1, fetch_threads=3, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
+        deadline = time.monotonic() + 10
+        while len(asked) < 30 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert sorted(asked) == list(range(30))  # three slots, and no sample is rendered yet
+        go_on.set()
+        assert [next(loader)[1][0].indices.tolist() for _ in range(4)] == [schedule(s)[0][1].tolist() for s in range(4)]
+    assert not _loader_threads()
+
+
+@pytest.mark.parametrize("fetch_threads", [0, 2])
+def test_a_batch_renderer_that_loops_the_plain_one_gives_the_same_batches(fetch_threads):
+    asked = []
+
+    def render_batch(data, draws, shape):
+        asked.append((len(data), len(draws), shape))
+        images = np.empty((len(draws), *shape, 3), np.uint8)
+        for one, draw, out in zip(data, draws, images):
+            assert one == NOISE["records"].read(0)
+            NOISE["render"](one, draw, out)
+        return torch.from_numpy(images).permute(0, 3, 1, 2)
+
+    found = _collect(threads=3, fetch_threads=fetch_threads, schedule=_shaped, render_batch=render_batch)
+    assert _equal(found, _collect(threads=1, schedule=_shaped))
+    assert sorted(asked) == sorted((3, 3, forward.shape) for step in range(6) for forward in _shaped(step))
+
+
 def test_starting_at_a_step_gives_the_same_batches_as_walking_there():
     whole = _collect(threads=2, last_step=9)
     assert _equal(whole[5:], _collect(threads=2, first_step=5, last_step=9))
@@ -125,7 +197,7 @@ def test_an_evaluation_sees_every_image_once_whatever_the_cut(n, world, batch, t
             schedule=schedule,
             last_step=-(-len(mine) // batch),
             prefetch=prefetch,
-            read_decode=lambda epoch, index, out: index,
+            **made_up(lambda *_: None),
         ):
             seen += batches[0][2].tolist()
     assert sorted(seen) == list(range(n))
@@ -138,20 +210,18 @@ def test_a_step_without_samples_is_an_empty_batch():
 
 
 def test_labels_of_any_kind_reach_the_function_that_makes_the_batch():
-    def read_decode(epoch, index, out):
-        return [index] * (index % 3)
-
     def make_batch(images, labels, indices):
         counts = torch.tensor([len(label) for label in labels])
         return Batch(images=images, labels=counts, indices=indices)
 
-    found = _collect(threads=2, read_decode=read_decode, make_batch=make_batch)
+    listed = made_up(_noise, lambda index: [index] * (index % 3))
+    found = _collect(threads=2, **listed, make_batch=make_batch)
     assert all(torch.equal(labels, indices % 3) for _, batches in found for _, labels, indices in batches)
 
 
 def test_a_batch_on_the_cpu_stays_untouched_until_the_next_is_asked_for():
     with Loader(
-        read_decode=_noise,
+        **NOISE,
         schedule=_stream(23, 12),
         threads=3,
         prefetch=1,
@@ -167,27 +237,49 @@ def test_a_batch_on_the_cpu_stays_untouched_until_the_next_is_asked_for():
 
 
 def test_the_rings_memory_is_allocated_once():
-    with Loader(
-        read_decode=_noise, schedule=_stream(23, 12), threads=2, prefetch=2, image_shape=SHAPE, device=CPU
-    ) as loader:
+    with Loader(**NOISE, schedule=_stream(23, 12), threads=2, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
         places = [next(loader)[1][0].images.data_ptr() for _ in range(12)]
     assert len(set(places)) == 3
     assert places[:9] == places[3:]
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_a_broken_file_is_raised_at_the_consumer_at_once_and_named(threads):
-    def read_decode(epoch, index, out):
-        if index == 17:
+class Breaking(InMemory):
+    """Record 17 cannot be read: a DataError, or the system's own."""
+
+    error: Exception = DataError("train/n01/broken.jpg: cannot be read.\nReplace it.")
+
+    def name(self, i: int) -> str:
+        return "train/n01/broken.jpg"
+
+    def read(self, i: int) -> bytes:
+        if i == 17:
+            raise self.error
+        return super().read(i)
+
+
+class TimingOut(Breaking):
+    error = TimeoutError("timed out")
+
+
+@pytest.mark.parametrize("records", [InMemory, Breaking, TimingOut])
+@pytest.mark.parametrize(("threads", "fetch_threads"), [(1, 0), (4, 0), (2, 3)])
+def test_a_broken_file_is_raised_at_the_consumer_at_once_and_named(threads, fetch_threads, records):
+    def paint(epoch, index, out):
+        if index == 17 and records is InMemory:
             raise DataError("train/n01/broken.jpg: the image cannot be decoded: truncated.\nReplace it.")
-        return index
 
     def schedule(step):
         indices = np.arange(step * 10, step * 10 + 10)
         return [(np.zeros_like(indices), indices)]
 
     with Loader(
-        read_decode=read_decode, schedule=schedule, threads=threads, prefetch=3, image_shape=SHAPE, device=CPU
+        **{**made_up(paint), "records": records([tiny_photo()])},
+        schedule=schedule,
+        threads=threads,
+        fetch_threads=fetch_threads,
+        prefetch=3,
+        image_shape=SHAPE,
+        device=CPU,
     ) as loader:
         with pytest.raises(DataError, match=r"train/n01/broken\.jpg"):
             for step, _ in loader:
@@ -202,7 +294,7 @@ def test_an_error_in_the_schedule_reaches_the_consumer_too():
         raise ValueError("no such step")
 
     with (
-        Loader(read_decode=_noise, schedule=schedule, threads=2, prefetch=1, image_shape=SHAPE, device=CPU) as loader,
+        Loader(**NOISE, schedule=schedule, threads=2, prefetch=1, image_shape=SHAPE, device=CPU) as loader,
         pytest.raises(ValueError, match="no such step"),
     ):
         next(loader)
@@ -210,7 +302,7 @@ def test_an_error_in_the_schedule_reaches_the_consumer_too():
 
 
 def test_closing_early_leaves_no_threads_even_when_they_wait_for_a_free_slot():
-    loader = Loader(read_decode=_noise, schedule=_stream(23, 12), threads=4, prefetch=1, image_shape=SHAPE, device=CPU)
+    loader = Loader(**NOISE, schedule=_stream(23, 12), threads=4, prefetch=1, image_shape=SHAPE, device=CPU)
     next(loader)
     time.sleep(0.05)  # the ring is full now, all threads wait
     assert len(_loader_threads()) == 4
@@ -224,9 +316,7 @@ def test_closing_early_leaves_no_threads_even_when_they_wait_for_a_free_slot():
 def test_an_exception_in_the_consumer_closes_the_loader():
     with (
         pytest.raises(KeyError),
-        Loader(
-            read_decode=_noise, schedule=_stream(23, 12), threads=4, prefetch=2, image_shape=SHAPE, device=CPU
-        ) as loader,
+        Loader(**NOISE, schedule=_stream(23, 12), threads=4, prefetch=2, image_shape=SHAPE, device=CPU) as loader,
     ):
         next(loader)
         raise KeyError("of the training step")
@@ -236,10 +326,9 @@ def test_an_exception_in_the_consumer_closes_the_loader():
 def test_waiting_for_data_is_counted_and_not_waiting_is_not():
     def slow(epoch, index, out):
         time.sleep(0.01)
-        return 0
 
     with Loader(
-        read_decode=slow, schedule=_stream(23, 10), threads=1, prefetch=1, image_shape=SHAPE, device=CPU
+        **made_up(slow), schedule=_stream(23, 10), threads=1, prefetch=1, image_shape=SHAPE, device=CPU
     ) as loader:
         next(loader)
         waited = loader.wait_seconds
@@ -261,7 +350,7 @@ def test_on_cuda_batches_are_copies_that_stay():
     device = torch.device("cuda", 0)
     kept = []
     with Loader(
-        read_decode=_noise,
+        **NOISE,
         schedule=_stream(23, 12, 2),
         threads=3,
         last_step=9,
@@ -279,16 +368,15 @@ def test_on_cuda_batches_are_copies_that_stay():
 def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
     reads = []
 
-    def read(epoch: int, index: int, out: np.ndarray) -> int:
+    def read(epoch: int, index: int, out: np.ndarray) -> None:
         reads.append(index)
         out[:] = index
-        return index
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(np.zeros(2, np.int64), np.array([3, 4]) + 10 * step)]
 
     loader = Loader(
-        read_decode=read, schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
+        **made_up(read), schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
     )
     with Repeated(loader, first_step=5, last_step=8) as repeated:
         taken = [
@@ -299,21 +387,21 @@ def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
 
 
 def _shaped(step: int) -> list[Forward]:
-    """Two forwards of shapes that change from step to step, the second read by another function."""
+    """Two forwards of shapes that change from step to step, the second drawn by another function."""
 
-    def zeros(epoch: int, index: int, out: np.ndarray) -> int:
-        out[...] = 0
-        return 7
-
-    def forward(place: int, shape: tuple[int, int], read=None) -> Forward:
+    def forward(place: int, shape: tuple[int, int], draw=None) -> Forward:
         indices = np.arange(3) + 10 * step + 3 * place
-        return Forward(np.full(3, step), indices, shape, read)
+        return Forward(np.full(3, step), indices, shape, draw)
 
-    return [forward(0, [(5, 7), (7, 5), (2, 3)][step % 3]), forward(1, [(1, 1), (6, 5), (4, 8)][step % 3], zeros)]
+    return [forward(0, [(5, 7), (7, 5), (2, 3)][step % 3]), forward(1, [(1, 1), (6, 5), (4, 8)][step % 3], _later)]
+
+
+def _later(epoch: int, index: int, header: Header, name: str) -> Draw:
+    return drawn(epoch + 100, index, header, name, 7)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_each_forward_has_the_shape_and_the_reader_that_the_schedule_names(threads):
+def test_each_forward_has_the_shape_and_the_draw_that_the_schedule_names(threads):
     for step, batches in _collect(threads=threads, schedule=_shaped):
         for (images, labels, indices), wanted in zip(batches, _shaped(step)):
             assert wanted.shape is not None and images.shape == (3, 3, *wanted.shape)
@@ -321,20 +409,20 @@ def test_each_forward_has_the_shape_and_the_reader_that_the_schedule_names(threa
             assert indices.tolist() == wanted.indices.tolist()
             for position, index in enumerate(wanted.indices.tolist()):
                 expected = np.empty((*wanted.shape, 3), np.uint8)
-                label = (wanted.read or _noise)(step, index, expected)
-                assert labels[position] == label
+                _noise(step + (100 if wanted.draw else 0), index, expected)
+                assert labels[position] == (7 if wanted.draw else index % 10)
                 np.testing.assert_array_equal(images[position].permute(1, 2, 0).numpy(), expected)
 
 
 def test_the_rings_memory_does_not_grow_with_the_shapes():
-    with Loader(read_decode=_noise, schedule=_shaped, threads=2, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
+    with Loader(**NOISE, schedule=_shaped, threads=2, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
         places = [next(loader)[1][0].images.data_ptr() for _ in range(12)]
     assert len(set(places)) == 3 and places[:9] == places[3:]
 
 
 def test_a_shape_larger_than_the_loaders_is_refused():
     with (
-        Loader(read_decode=_noise, schedule=_shaped, threads=1, image_shape=(5, 6, 3), device=CPU) as loader,
+        Loader(**NOISE, schedule=_shaped, threads=1, image_shape=(5, 6, 3), device=CPU) as loader,
         pytest.raises(AssertionError, match="largest"),
     ):
         for _ in range(3):
@@ -342,19 +430,23 @@ def test_a_shape_larger_than_the_loaders_is_refused():
 
 
 @pytest.mark.xdist_group("clock")
-def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys):
-    for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3), ("JOIN_SECONDS", 0.05)):
-        monkeypatch.setattr(loader_module, name, seconds)
+@pytest.mark.parametrize("fetch_threads", [0, 2])
+def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys, fetch_threads):
+    monkeypatch.setattr(loader_module, "JOIN_SECONDS", 0.05)
+    for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3)):
+        monkeypatch.setattr(overdue, name, seconds)
     go_on = threading.Event()
 
-    def hang(epoch, index, out):
-        if index == 3:
-            go_on.wait()
-        return index
+    class Hanging(InMemory):
+        def read(self, i: int) -> bytes:
+            if i == 3:
+                go_on.wait()
+            return super().read(i)
 
     stream = lambda step: [(np.zeros(4, np.int64), np.arange(4) + 4 * step)]  # noqa: E731
     with pytest.raises(DataError, match=r"step 0 waits for three\x1b\.jpg: .*does not answer"):
-        _collect(threads=2, read_decode=hang, schedule=stream, name=["0", "1", "2", "three\x1b.jpg"].__getitem__)
+        records = Hanging([tiny_photo()], ["0", "1", "2", "three\x1b.jpg"])
+        _collect(threads=2, fetch_threads=fetch_threads, **{**NOISE, "records": records}, schedule=stream)
     said = capsys.readouterr().err.splitlines()
     assert len(said) > 1 and "waits for three\\x1b.jpg: not read within" in said[0] and "still waiting" in said[0]
     go_on.set()
@@ -362,12 +454,11 @@ def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
 
 @pytest.mark.xdist_group("clock")
 def test_slow_photos_that_do_come_are_not_complained_of(monkeypatch, capsys):
-    monkeypatch.setattr(loader_module, "SAY_SECONDS", 0.5)
-    monkeypatch.setattr(loader_module, "FAIL_SECONDS", 0.5)
+    monkeypatch.setattr(overdue, "SAY_SECONDS", 0.5)
+    monkeypatch.setattr(overdue, "FAIL_SECONDS", 0.5)
 
     def slow(epoch, index, out):
         time.sleep(0.025)
-        return index
 
-    _collect(threads=1, read_decode=slow, last_step=1, schedule=_stream(30, 24))
+    _collect(threads=1, **made_up(slow), last_step=1, schedule=_stream(30, 24))
     assert capsys.readouterr().err == ""

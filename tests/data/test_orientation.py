@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 from orientation import encode, note, noted, shown, stored
 from PIL import Image, ImageOps
 
+from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput
-from paceline.config.recipe import override
-from paceline.data.box_sample import read_evaluation_sample, read_training_sample
+from paceline.data import box_sample, instance_sample, photo_sample
 from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.data.decode import dct_scale, decode_crop
+from paceline.data.draw import render
 from paceline.data.header import read_header
-from paceline.data.instance_sample import read_evaluation_sample as read_instance
 from paceline.data.orientation import flags_of, orientation_of, orientations, source_of
 from paceline.data.randomness import SampleRandom
 from paceline.data.resample import resample_torch
-from paceline.recipes import RECIPES
-from paceline.tasks.classification import read_for_evaluation
 
 ALL = range(1, 9)
 DECODERS = ("simplejpeg", "nvimgcodec", "pillow")
@@ -238,8 +236,10 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
     def crop(data: bytes, index: int):
         out = np.zeros((64, 64, 3), np.uint8)
         settings = BoxInput(size=64, exif="apply")
-        found = read_training_sample(data, "it", boxes, classes, SampleRandom(0, 0, index), settings, out)
-        return out, found.boxes, found.classes
+        header, random = read_header(data, "it", "apply"), SampleRandom(0, 0, index)
+        draw = box_sample.draw_training_sample(header, "it", boxes, classes, random, settings)
+        render(data, draw, out)
+        return out, draw.label.boxes, draw.label.classes
 
     def whole(data: bytes):
         square, photo, padded = (
@@ -247,12 +247,16 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
             np.zeros((48, 48, 3), np.uint8),
             np.zeros((96, 128, 3), np.uint8),
         )
-        read_evaluation_sample(data, "it", BoxInput(size=64, exif="apply"), square)
-        recipe = override(
-            RECIPES["resnet50"](), {"input.eval_resize": 50, "input.eval_size": 48, "input.exif": "apply"}
+        header = read_header(data, "it", "apply")
+        instance = InstanceInput(short=(64,), long=128)
+        draws = (
+            box_sample.draw_evaluation_sample(header, "it", BoxInput(size=64)),
+            photo_sample.draw_evaluation_sample(header, "it", 0, PhotoInput(eval_resize=50, eval_size=48)),
+            instance_sample.draw_evaluation_sample(header, "it", instance, 64, (96, 128)),
         )
-        read_for_evaluation(recipe, data, "it", photo)
-        size = read_instance(data, "it", InstanceInput(short=(64,), long=128, exif="apply"), 64, padded).size
+        for draw, out in zip(draws, (square, photo, padded)):
+            render(data, draw, out)
+        size = draws[2].label.size
         return square, photo, padded, size
 
     for index in range(8):

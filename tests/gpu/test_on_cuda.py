@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from stand_ins import made_up
 
 from paceline.batch.batch import Batch
 from paceline.bench.timing import first_wait
@@ -80,16 +81,15 @@ def test_a_step_never_waits_for_the_device(precision: str) -> None:
 
 
 def test_the_loader_brings_the_same_pixels_to_the_device() -> None:
-    def read(epoch: int, index: int, out: np.ndarray) -> int:
+    def paint(epoch: int, index: int, out: np.ndarray) -> None:
         out[:] = (epoch * 7 + index) % 256
-        return index % 10
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(np.full(8, step), np.arange(8) + 8 * step)]
 
     for device in ("cpu", "cuda:0"):
         with Loader(
-            read_decode=read, schedule=schedule, first_step=0, last_step=20, threads=4, prefetch=3,
+            **made_up(paint), schedule=schedule, first_step=0, last_step=20, threads=4, prefetch=3,
             image_shape=(SIZE, SIZE, 3), device=torch.device(device),
         ) as loader:  # fmt: skip
             for step, (batch,) in loader:

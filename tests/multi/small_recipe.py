@@ -123,7 +123,7 @@ def open_troubled(workload, recipe, manifest, **limits):
     task = Classification(workload, recipe, manifest, **limits)
     order = beside_run("trouble")
     here = int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1
-    read_train, summarise = task.read_train, task.summarise
+    draw_train, summarise = task.draw_train, task.summarise
     photos = 0
 
     def limit(more: int) -> None:
@@ -133,7 +133,7 @@ def open_troubled(workload, recipe, manifest, **limits):
     def ordered() -> str:
         return order.read_text() if here and order.exists() else ""
 
-    def read(epoch, index, out):
+    def draw(epoch, index, header, name):
         nonlocal photos
         photos += 1
         if ordered() == "leave read" and photos > 30:
@@ -142,7 +142,7 @@ def open_troubled(workload, recipe, manifest, **limits):
             torch.empty(2**50)
         if ordered() == "addresses" and photos == 60:
             limit(0)
-        return read_train(epoch, index, out)
+        return draw_train(epoch, index, header, name)
 
     def score(packed):
         if order.exists() and order.read_text() == "leave score":
@@ -151,7 +151,7 @@ def open_troubled(workload, recipe, manifest, **limits):
 
     if ordered() == "addresses at once":
         limit(100 * 2**20)
-    task.read_train, task.summarise = read, score
+    task.draw_train, task.summarise = draw, score
     return task
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 from paceline.config.detection import BoxInput
-from paceline.data.jitter import ORDER, jitter
+from paceline.data.jitter import ORDER, apply_colour, draw_colour
 from paceline.data.randomness import SampleRandom
 
 CHANGES = {
@@ -45,7 +45,9 @@ def _drawn(key: int, settings: BoxInput) -> list[tuple[str, float]]:
 
 def _ours(pixels: np.ndarray, key: int, settings: BoxInput) -> np.ndarray:
     out = pixels.copy()
-    jitter(out, SampleRandom(0, 0, key), settings)
+    colour = draw_colour(SampleRandom(0, 0, key), settings)
+    assert colour is not None
+    apply_colour(out, colour)
     return out
 
 

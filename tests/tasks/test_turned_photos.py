@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from paceline.prepare.folder import prepare_folder
 from paceline.recipes import RECIPES
 from paceline.tasks.classification import Classification
 from paceline.tasks.maskrcnn import InstanceSegmentation
+from paceline.tasks.shapes import Fit
 from paceline.tasks.ssd import Detection
 from paceline.workloads import WORKLOADS
 
@@ -69,8 +71,9 @@ def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
     for number in range(upright.val_images):
         side = (352, 352, 3) if name == "maskrcnn-tiny" else (192, 192, 3)
         pictures = [np.zeros(side, np.uint8) for _ in range(2)]
+        where = (256, (352, 352)) if name == "maskrcnn-tiny" else (192, (192, 192))
         for task, out in zip((upright, turned), pictures):
-            task.read_val(0, number, out)
+            task.render(task.val_index, partial(task.draw_val, Fit(*where)), 0, number, out)
         equal(*pictures)
     if name == "maskrcnn-tiny":
         equal(turned.shapes.groups, upright.shapes.groups)
@@ -99,5 +102,5 @@ def test_class_folders_give_the_upright_sets_photos(tmp_path):
         equal(tasks[1].sample(0, number), tasks[0].sample(0, number))
         pictures = [np.zeros((160, 160, 3), np.uint8) for _ in range(2)]
         for task, out in zip(tasks, pictures):
-            task.read_val(0, number, out)
+            task.render(task.val_index, partial(task.draw_val, Fit(160, (160, 160))), 0, number, out)
         equal(*pictures)
