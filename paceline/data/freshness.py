@@ -20,7 +20,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
 from paceline.data.class_folder import list_folder
-from paceline.data.index import Index, index_damage, open_split
+from paceline.data.index import index_damage, open_split, places_of
 from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
 
 # What glob.escape puts around a character.
@@ -64,7 +64,7 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
     split = manifest.splits[name]
     if split.boxes is not None:
         return _check_annotations(manifest, split.boxes) or _check_images(manifest, name, everything)
-    if split.records != FILES:  # what their folders hold is the container's own matter
+    if split.records != FILES:  # no class folders
         return _check_images(manifest, name, everything)
     folder = manifest.root_path / split.folder
     found = [os.fsdecode(entry) for entry in list_folder(folder).folders]
@@ -73,7 +73,6 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
         return (
             f"{folder}: {len(found)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
         )
-    index = open_split(manifest, name)
     # Of a folder that was split into train and val, each split has a part of the names.
     sharing = [
         (open_split(manifest, other), found) for other, found in manifest.splits.items() if found.folder == split.folder
@@ -91,25 +90,18 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
             reason = _check_names(class_folder, expected)
             if reason is not None:
                 return reason
-    return _check_sizes(index, everything) or _check_skipped(manifest.root_path, split)
+    return _check_images(manifest, name, everything)
 
 
-def _check_sizes(index: Index, everything: bool) -> str | None:
-    """Of the files that hold the records, however many records each holds."""
-    places = index.records.places
+def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None:
+    """The sizes of the files that hold a split's records, however many each holds, and of those that were left out."""
+    places = places_of(manifest, name)
     files = len(places.file_sizes)
     for file in np.linspace(0, files - 1, num=files if everything else min(files, SAMPLED_FILES), dtype=np.int64):
         path = os.fsdecode(places.file_path(file))
         if (size := _size(path)) != places.file_sizes[file]:
             return f"{path}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
-    return None
-
-
-def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None:
-    """Of a split whose folder is not listed: annotations name its images, or a container holds them."""
-    return _check_sizes(open_split(manifest, name), everything) or _check_skipped(
-        manifest.root_path, manifest.splits[name]
-    )
+    return _check_skipped(manifest.root_path, manifest.splits[name])
 
 
 def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:

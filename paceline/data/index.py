@@ -135,40 +135,49 @@ def open_split(manifest: Manifest, split: str) -> Index:
     """`Index.open` for a manifest that is loaded already.
 
     Raises DataError where the manifest has no such split, an array is missing, torn or of another shape, or the records
-    are of a kind that is not known here.
+    are of a kind that is not known here or cannot be opened.
     """
-    remedy = _remedy(manifest)
-    if split not in manifest.splits:
-        known = ", ".join(manifest.splits)
-        raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")
-    kind, arrays = manifest.splits[split].records, _arrays(manifest, split)
-    needed = {*RECORD_ARRAYS, *NAME_ARRAYS, *(() if kind == FILES else (SIZE_ARRAY,))}
-    if lacking := sorted(needed - arrays.keys()):
-        raise DataError(f"{manifest.folder}: its index lacks the array '{lacking[0]}' of {split}. {remedy}")
+    arrays = _required_arrays(manifest, split)
     if manifest.relabel is not None and manifest.kind == "class-folder":
         arrays["labels"] = np.array(manifest.relabel, np.int32)[arrays["labels"]]
-    return index_over(arrays, manifest.root_path, split, kind=kind, remedy=remedy)
+    return index_over(arrays, manifest.root_path, split, kind=manifest.splits[split].records, remedy=_remedy(manifest))
+
+
+def places_of(manifest: Manifest, split: str) -> Places:
+    """Where a split's records lie, without opening what holds them. Raises DataError as `open_split` of the arrays."""
+    arrays, kind = _required_arrays(manifest, split), manifest.splits[split].records
+    return _places(arrays, manifest.root_path, kind, _remedy(manifest))
 
 
 def index_over(
     arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = ""
 ) -> Index:
     """The index that these arrays are. Raises DataError where the records' kind is not known, or they cannot be opened."""
-    places = Places(
-        root=root,
-        file_sizes=arrays["lengths" if kind == FILES else SIZE_ARRAY],
-        remedy=remedy,
-        **{name: arrays[name] for name in PLACE_ARRAYS},
-    )
     known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY}
     return Index(
         split=split,
-        records=open_records(kind, places),
+        records=open_records(kind, _places(arrays, root, kind, remedy)),
         labels=arrays["labels"],
         heights=arrays["heights"],
         widths=arrays["widths"],
         extra={name: array for name, array in arrays.items() if name not in known},
     )
+
+
+def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str) -> Places:
+    sizes = arrays["lengths" if kind == FILES else SIZE_ARRAY]
+    return Places(root=root, file_sizes=sizes, remedy=remedy, **{name: arrays[name] for name in PLACE_ARRAYS})
+
+
+def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
+    if split not in manifest.splits:
+        known = ", ".join(manifest.splits)
+        raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")
+    arrays = _arrays(manifest, split)
+    needed = [*RECORD_ARRAYS, *NAME_ARRAYS, *(() if manifest.splits[split].records == FILES else (SIZE_ARRAY,))]
+    if lacking := [name for name in needed if name not in arrays]:
+        raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {_remedy(manifest)}")
+    return arrays
 
 
 def whole_files(

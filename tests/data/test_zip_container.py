@@ -1,0 +1,99 @@
+"""A container thrown together for this test, deflated members of one zip: the batches are those of the folder, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from instance_sets import make_instances
+from tiny_runs import make_photos
+
+from paceline.config.errors import DataError
+from paceline.config.plan import make_plan
+from paceline.config.recipe import override
+from paceline.config.system import System
+from paceline.data.index import describe, name_arrays, open_split, write_index
+from paceline.data.manifest import Manifest
+from paceline.data.records import RECORDS, Places, Records
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.folder import ensure_prepared
+from paceline.recipes import RECIPES
+from paceline.tasks.classification import Classification
+from paceline.tasks.maskrcnn import InstanceSegmentation
+from paceline.tasks.ssd import Detection
+from paceline.tasks.task import Place
+
+CASES = {"resnet50-tiny": Classification, "ssd-tiny": Detection, "maskrcnn-tiny": InstanceSegmentation}
+
+
+class ZipRecords(Records):
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        self.archive = zipfile.ZipFile(os.fsdecode(places.file_path(0)))
+
+    def name(self, i: int) -> str:
+        return f"{self.path(i)}: {self.places.offsets[i]}"
+
+    def read(self, i: int) -> bytes:
+        try:
+            data = self.archive.read(str(self.places.offsets[i]))
+        except (zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{self.name(i)}: {error}. {self.places.remedy}") from None
+        return self.checked(i, data, len(data))
+
+
+def pack(prepared: Manifest, folder: Path) -> None:
+    folder.mkdir()
+    arrays, splits = {}, {}
+    with zipfile.ZipFile(folder / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for split in prepared.splits:
+            index, first = open_split(prepared, split), len(archive.namelist())
+            for i in range(len(index)):
+                archive.writestr(str(first + i), index.read(i))
+            places = {"files": np.zeros(len(index), np.int32), "offsets": first + np.arange(len(index))}
+            own = {"lengths": index.lengths, "labels": index.labels, "heights": index.heights, "widths": index.widths}
+            arrays[split] = {**places, **own, **index.extra, **name_arrays([b"all.zip"])}
+    for name, split in prepared.splits.items():
+        arrays[name]["file_sizes"] = np.array([(folder / "all.zip").stat().st_size])
+        counts = split.boxes and replace(split.boxes, files=())
+        splits[name] = replace(split, records="zip", arrays=describe(arrays[name]), boxes=counts)
+    replace(prepared, root=".", folder=folder, index=write_index(folder, arrays), splits=splits).save()
+
+
+def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:
+    recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
+    task, system = CASES[name](recipe, Manifest.load(folder)), System(fetch_threads=fetch_threads)  # type: ignore[operator]
+    images = {"train_images": task.train_images, "val_images": task.val_images}
+    plan, place = make_plan(recipe, system, world=1, most=8, **images), Place(0, 1, torch.device("cpu"), 2)
+    with (
+        task.train_loader(plan, system, place, first=0, one_batch=False) as train,
+        task.val_loader(4, system, place) as val,
+    ):
+        taken = [batch.to("cpu", copy=True) for _ in range(3) for batch in next(train)[1]]
+        taken += [batch.to("cpu", copy=True) for _, (batch,) in val]
+    return [tensor for batch in taken for tensor in vars(batch).values()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(RECORDS, "zip", ZipRecords)
+    photos, prepared = (make_photos, ensure_prepared) if "resnet" in name else (make_instances, ensure_boxes_prepared)
+    folder, zipped = prepared(photos(tmp_path / "set", train=12, val=6), say=print), tmp_path / "zipped"
+    pack(Manifest.load(folder), zipped)
+    assert prepared(zipped, say=print) == zipped
+    expected, *others = batches(name, folder), batches(name, zipped), batches(name, zipped, 3)
+    assert all(len(found) == len(expected) and all(map(torch.equal, found, expected)) for found in others)
+    content = bytearray((zipped / "all.zip").read_bytes())
+    content[60:900] = bytes(840)
+    (zipped / "all.zip").write_bytes(content)
+    with pytest.raises(DataError, match=r"all\.zip: 0: "):
+        batches(name, zipped, 2)
+    (zipped / "all.zip").unlink()
+    with pytest.raises(DataError, match=r"all\.zip: -1 bytes, .* when it was prepared\. Its photos lie in containers"):
+        prepared(zipped, say=print)
