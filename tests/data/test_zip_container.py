@@ -24,12 +24,10 @@ from paceline.data.records import RECORDS, Places, Records
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.prepare.folder import ensure_prepared
 from paceline.recipes import RECIPES
-from paceline.tasks.classification import Classification
-from paceline.tasks.maskrcnn import InstanceSegmentation
-from paceline.tasks.ssd import Detection
 from paceline.tasks.task import Place
+from paceline.workloads import WORKLOADS
 
-CASES = {"resnet50-tiny": Classification, "ssd-tiny": Detection, "maskrcnn-tiny": InstanceSegmentation}
+CASES = [workload.start for workload in WORKLOADS.values()]
 
 
 class ZipRecords(Records):
@@ -68,7 +66,8 @@ def pack(prepared: Manifest, folder: Path) -> None:
 
 def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:
     recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
-    task, system = CASES[name](recipe, Manifest.load(folder)), System(fetch_threads=fetch_threads)  # type: ignore[operator]
+    workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
+    task = workload.open(workload, recipe, Manifest.load(folder))
     images = {"train_images": task.train_images, "val_images": task.val_images}
     plan, place = make_plan(recipe, system, world=1, most=8, **images), Place(0, 1, torch.device("cpu"), 2)
     with (

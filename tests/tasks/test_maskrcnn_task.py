@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
@@ -149,11 +150,11 @@ def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, padding)
     shapes: dict[int, set[tuple[int, int]]] = {}
     for mine, batch in ((task.val_numbers, 8), (task.val_numbers, 1), (task.val_numbers[::2], 3)):
         forwards, (height, width) = task.shapes.evaluation(mine, batch)
-        assert sorted(np.concatenate([forward.indices for forward in forwards])) == sorted(mine)
-        for forward in forwards:
-            assert len(forward.indices) <= batch and forward.shape[0] * forward.shape[1] <= height * width
-            for number in forward.indices.tolist():
-                shapes.setdefault(number, set()).add(forward.shape)
+        assert sorted(np.concatenate([numbers for numbers, _ in forwards])) == sorted(mine)
+        for numbers, fit in forwards:
+            assert len(numbers) <= batch and math.prod(fit.shape) <= height * width
+            for number in numbers.tolist():
+                shapes.setdefault(number, set()).add(fit.shape)
     assert len(shapes) == task.val_images and all(len(found) == 1 for found in shapes.values())
     assert len(set.union(*shapes.values())) > 3
     assert task.shapes.evaluation(task.val_numbers[:0], 4)[0] == []
