@@ -38,12 +38,10 @@ from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.opening import open_task
-from paceline.optim.adamw import AdamW
 from paceline.optim.average import WeightAverage
-from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
+from paceline.optim.make import make_optimiser
 from paceline.optim.parameter_groups import named_parameters
-from paceline.optim.sgd import SGD
 from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
 from paceline.shortage import check_addresses, failures_in_words
@@ -304,34 +302,7 @@ def build_state(model: nn.Module, run: Run, world: World) -> State:
     recipe, system = run.recipe, run.system
     optim = recipe.optim
     parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
-    optimiser: SGD | LARS | AdamW
-    if optim.kind == "lars":
-        optimiser = LARS(
-            parameters,
-            momentum=optim.momentum,
-            weight_decay=optim.weight_decay,
-            form=optim.momentum_form,
-            eta=optim.lars_eta,
-            eps=optim.lars_eps,
-        )
-    elif optim.kind == "adamw":
-        optimiser = AdamW(
-            parameters,
-            momentum=optim.momentum,
-            weight_decay=optim.weight_decay,
-            clip_value=optim.clip_value,
-            clip_norm=optim.clip_norm,
-        )
-    else:
-        optimiser = SGD(
-            parameters,
-            momentum=optim.momentum,
-            weight_decay=optim.weight_decay,
-            form=optim.momentum_form,
-            nesterov=optim.nesterov,
-            clip_value=optim.clip_value,
-            clip_norm=optim.clip_norm,
-        )
+    optimiser = make_optimiser(parameters, optim)
     scaler = None
     if system.precision == "fp16":
         kind = "static" if system.loss_scale else "dynamic"

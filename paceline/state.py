@@ -22,11 +22,9 @@ from paceline.config.errors import CheckpointError
 from paceline.dist.exchange import smallest
 from paceline.dist.world import World
 from paceline.models.batch_norm import average_running_statistics, batch_norms
-from paceline.optim.adamw import AdamW
 from paceline.optim.average import WeightAverage
-from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
-from paceline.optim.sgd import SGD
+from paceline.optim.optimiser import Optimiser
 
 NEVER = torch.iinfo(torch.int64).max
 
@@ -92,7 +90,7 @@ class State:
     """The training state of one rank."""
 
     model: nn.Module
-    optimiser: SGD | LARS | AdamW
+    optimiser: Optimiser
     average: WeightAverage | None
     scaler: LossScaler | None
     meters: Meters

@@ -11,6 +11,7 @@ from toy_loss_groups import IMAGES, TERMS, Toy, slow_losses, toy_batch, toy_reci
 
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, make_plan
+from paceline.config.recipe import Optim
 from paceline.config.system import System
 from paceline.loss_groups import configure_loss_groups, group_losses
 from paceline.models.batch_norm import configure_batch_norm
@@ -33,7 +34,7 @@ def step(plan: Plan, objects: list[int], *, scale: float = 0.0) -> tuple[dict[st
     configure_batch_norm(toy, groups=plan.bn_groups, join=1, join_group=None, forwards=plan.forwards)
     configure_loss_groups(toy, plan)
     # Without momentum and decay the velocity is the gradient.
-    optimiser = SGD(named_parameters(toy, "all"), momentum=0.0, weight_decay=0.0)
+    optimiser = SGD(named_parameters(toy, "all"), Optim(momentum=0.0, weight_decay=0.0))
     scaler = LossScaler("static", scale) if scale else None
     state = State(toy, optimiser, None, scaler, Meters(torch.device("cpu")))
     each = plan.images_per_forward

@@ -169,7 +169,7 @@ def our_step(
     recipe = _recipe(bench)
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=1_281_167, val_images=50_000)
     model = our_model(bench, device)
-    optimiser = SGD(named_parameters(model, "all"), momentum=MOMENTUM, weight_decay=DECAY)
+    optimiser = SGD(named_parameters(model, "all"), Optim(momentum=MOMENTUM, weight_decay=DECAY))
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
     batch = Batch(images, labels, labels)

@@ -322,11 +322,7 @@ def our_contender(bench: MaskRCNNBench, precision: Precision, scene: Scene, devi
     model = our_model(bench, device).train()
     configure_loss_groups(model, plan)
     give_proposals(model, scene.proposals)
-    optimiser = SGD(
-        named_parameters(model, recipe.optim.decay_on),
-        momentum=recipe.optim.momentum,
-        weight_decay=recipe.optim.weight_decay,
-    )
+    optimiser = SGD(named_parameters(model, recipe.optim.decay_on), recipe.optim)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
     batch = scene.batch

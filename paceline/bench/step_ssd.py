@@ -214,11 +214,7 @@ def our_step(
     lr = recipe.optim.lr
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=5000)
     model = our_model(bench, system, device)
-    optimiser = SGD(
-        named_parameters(model, recipe.optim.decay_on),
-        momentum=recipe.optim.momentum,
-        weight_decay=recipe.optim.weight_decay,
-    )
+    optimiser = SGD(named_parameters(model, recipe.optim.decay_on), recipe.optim)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
     batch: Batch = scene.batch

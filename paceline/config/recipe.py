@@ -19,6 +19,7 @@ ModelT = TypeVar("ModelT")
 InputT = TypeVar("InputT")
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
+OptimiserKind = Literal["sgd", "lars", "adamw"]
 MomentumForm = Literal["torch", "lr_inside", "lr_inside_corrected"]
 DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
 Unit = Literal["epochs", "run", "steps"]
@@ -42,7 +43,7 @@ MOST_IN_MODEL, MOST_IN_INPUT, MOST_BATCH, MOST_EVALUATIONS = 2**16, 2**14, 2**24
 class Optim:
     """The optimiser. Formulas: paceline/optim/sgd.py, lars.py and adamw.py."""
 
-    kind: Literal["sgd", "lars", "adamw"] = "sgd"  # optimiser
+    kind: OptimiserKind = "sgd"  # optimiser
     lr: float = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
     momentum: float = 0.9  # momentum coefficient; adamw: of the gradient's average
     momentum_form: MomentumForm = "torch"  # lr outside the velocity (torch), inside, or inside with MXNet's correction

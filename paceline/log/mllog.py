@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.config.recipe import OptimiserKind
 from paceline.config.sealed import parse
 from paceline.log.events import plain
 from paceline.log.lines import LineFile, name_lines
@@ -169,7 +170,7 @@ class MLLog:
 
 
 def optimiser_facts(
-    kind: Literal["sgd", "lars", "adamw"],
+    kind: OptimiserKind,
     *,
     base_lr: float,
     end_lr: float,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from paceline.optim import foreach
 from paceline.optim.tensor_state import copy_into
 
 
@@ -29,7 +30,7 @@ class WeightAverage:
 
         decay  share of the old average that is kept, in [0, 1)
         """
-        torch._foreach_lerp_(list(self.averages.values()), list(self.sources.values()), 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
+        foreach.lerp_(list(self.averages.values()), list(self.sources.values()), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.optim import foreach
+
 # Keeps the factor finite for a gradient of zeros (torch's value).
 NORM_EPSILON = 1e-6
 
@@ -26,10 +28,10 @@ def clip_gradients(gradients: Sequence[Tensor], *, value: float, norm: float) ->
         return
     tensors = list(gradients)
     if value:
-        torch._foreach_clamp_min_(tensors, -value)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_clamp_max_(tensors, value)  # pyright: ignore[reportPrivateImportUsage]
+        foreach.clamp_min_(tensors, -value)
+        foreach.clamp_max_(tensors, value)
     if norm:
-        norms = torch._foreach_norm(tensors)  # pyright: ignore[reportPrivateImportUsage]
+        norms = foreach.norm(tensors)
         whole = torch.linalg.vector_norm(torch.stack(list(norms)).float())
         factor = (norm / (whole + NORM_EPSILON)).clamp(max=1.0)
-        torch._foreach_mul_(tensors, factor)  # pyright: ignore[reportPrivateImportUsage]
+        foreach.mul_(tensors, factor)

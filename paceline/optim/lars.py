@@ -12,33 +12,19 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from paceline.config.recipe import Optim
+from paceline.optim import foreach
 from paceline.optim.parameter_groups import NamedParameter
-from paceline.optim.sgd import SGD, MomentumForm
+from paceline.optim.sgd import SGD
 
 
 class LARS(SGD):
     """Momentum SGD whose convolution and linear weights move in proportion to their trust ratio; the rest is SGD."""
 
-    def __init__(
-        self,
-        parameters: Sequence[NamedParameter],
-        *,
-        momentum: float,
-        weight_decay: float,
-        eta: float = 0.001,
-        eps: float = 0.0,
-        form: MomentumForm = "lr_inside_corrected",
-    ) -> None:
-        """
-        parameters  what to train, what of it decays and what adapts (`named_parameters`)
-        eta         trust coefficient
-        eps         added to the trust ratio's denominator
-        """
-        super().__init__(parameters, momentum=momentum, weight_decay=weight_decay, form=form)
+    def __init__(self, parameters: Sequence[NamedParameter], optim: Optim) -> None:
+        super().__init__(parameters, optim)
         # One decay serves all ratios: every DecayOn decays weights, and only weights adapt.
         assert all(parameter.decays for parameter in parameters if parameter.adapts)
-        self.eta = eta
-        self.eps = eps
 
     def _ratios(
         self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]
@@ -49,9 +35,9 @@ class LARS(SGD):
         ratios = trust_ratios(
             [weights[index] for index in adapting],
             [gradients[index] for index in adapting],
-            weight_decay=self.weight_decay,
-            eta=self.eta,
-            eps=self.eps,
+            weight_decay=self.optim.weight_decay,
+            eta=self.optim.lars_eta,
+            eps=self.optim.lars_eps,
         )
         return dict(zip(adapting, ratios.unbind()))
 
@@ -60,8 +46,8 @@ def trust_ratios(
     weights: list[Tensor], gradients: list[Tensor], *, weight_decay: float, eta: float, eps: float
 ) -> Tensor:
     """N > 0 weights and their N gradients -> (N,) float32 trust ratios."""
-    weight_norms = torch.stack(torch._foreach_norm(weights)).float()  # pyright: ignore[reportPrivateImportUsage]
-    gradient_norms = torch.stack(torch._foreach_norm(gradients)).float()  # pyright: ignore[reportPrivateImportUsage]
+    weight_norms = torch.stack(foreach.norm(weights)).float()
+    gradient_norms = torch.stack(foreach.norm(gradients)).float()
     ratios = eta * weight_norms / (gradient_norms + weight_decay * weight_norms + eps)
     # 0 / 0 is NaN in the ratio but never chosen here.
     return torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, 1.0)

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.optim import foreach
 from paceline.optim.tensor_state import copy_into
 
 GROWTH = 2.0
@@ -51,7 +52,7 @@ class LossScaler:
         Call it when the gradients of all ranks are summed: then every rank finds the same.
         """
         found = torch.zeros((), device=self.current.device)
-        torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, self.current.reciprocal())  # pyright: ignore[reportPrivateImportUsage]
+        foreach.unscale_(list(gradients), found, self.current.reciprocal())
         return found
 
     def update(self, found: Tensor) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 
-DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
+from paceline.config.recipe import DecayOn
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.optim import foreach
+
 
 def decay(gradients: Sequence[Tensor], weights: Sequence[Tensor], weight_decay: float) -> None:
     """g <- g + weight_decay * w, in place."""
     if weight_decay and gradients:
-        torch._foreach_add_(list(gradients), list(weights), alpha=weight_decay)  # pyright: ignore[reportPrivateImportUsage]
+        foreach.add_(list(gradients), list(weights), alpha=weight_decay)
 
 
 def update_torch(
@@ -33,7 +35,7 @@ def update_torch(
     _advance(velocities, gradients, momentum, 1.0, found)
     direction = velocities
     if nesterov:
-        direction = torch._foreach_add(gradients, velocities, alpha=momentum)  # pyright: ignore[reportPrivateImportUsage]
+        direction = foreach.add(gradients, velocities, alpha=momentum)
     _move(weights, list(direction), -lr, found)
 
 
@@ -56,19 +58,19 @@ def _advance(
 ) -> None:
     """v <- m v + factor * g; a skipped step keeps v."""
     if found is None:
-        torch._foreach_mul_(velocities, momentum)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_add_(velocities, gradients, alpha=factor)  # pyright: ignore[reportPrivateImportUsage]
+        foreach.mul_(velocities, momentum)
+        foreach.add_(velocities, gradients, alpha=factor)
         return
     # m where the step is taken, 1 where it is skipped; decay has put weights into the zeroed gradients: take them out.
-    torch._foreach_mul_(velocities, torch.where(found > 0, 1.0, momentum))  # pyright: ignore[reportPrivateImportUsage]
-    torch._foreach_mul_(gradients, 1 - found)  # pyright: ignore[reportPrivateImportUsage]
-    torch._foreach_add_(velocities, gradients, alpha=factor)  # pyright: ignore[reportPrivateImportUsage]
+    foreach.mul_(velocities, torch.where(found > 0, 1.0, momentum))
+    foreach.mul_(gradients, 1 - found)
+    foreach.add_(velocities, gradients, alpha=factor)
 
 
 def _move(weights: list[Tensor], directions: list[Tensor], factor: float, found: Tensor | None) -> None:
     """w <- w + factor * direction; a skipped step keeps w."""
     if found is None:
-        torch._foreach_add_(weights, directions, alpha=factor)  # pyright: ignore[reportPrivateImportUsage]
+        foreach.add_(weights, directions, alpha=factor)
         return
-    steps = torch._foreach_mul(directions, factor * (1 - found))  # pyright: ignore[reportPrivateImportUsage]
-    torch._foreach_add_(weights, steps)  # pyright: ignore[reportPrivateImportUsage]
+    steps = foreach.mul(directions, factor * (1 - found))
+    foreach.add_(weights, steps)

@@ -41,7 +41,7 @@ def a_step(device: str, precision: str, *, compile: bool = False) -> tuple[Train
     initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
     model = model.to(device).to(memory_format=torch.channels_last)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
-    optimiser = SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=1e-4)
+    optimiser = SGD(named_parameters(model, "all"), Optim(weight_decay=1e-4))
     state = State(model, optimiser, None, scaler, Meters(torch.device(device)))
     return TrainStep(state, plan, system, torch.device(device)), state
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.config.recipe import Optim
 from paceline.optim.adamw import AdamW
 from paceline.optim.clip import clip_gradients
 from paceline.optim.lars import LARS
@@ -49,7 +50,7 @@ def ours_of(model: nn.Module, bias_lr: float):
 @pytest.mark.parametrize("clip_norm", [0.0, 2.0, 1e6])
 def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, nesterov):
     mine, theirs = network(), network()
-    optimiser = SGD(ours_of(mine, 2.0), momentum=0.9, weight_decay=0.01, nesterov=nesterov, clip_norm=clip_norm)
+    optimiser = SGD(ours_of(mine, 2.0), Optim(weight_decay=0.01, nesterov=nesterov, clip_norm=clip_norm))
     ours_of(theirs, 2.0)
     groups = torch_groups(theirs, lr=1.0, bias_lr=2.0, decay=0.01)
     oracle = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=nesterov, foreach=True)
@@ -71,7 +72,7 @@ def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, n
 @pytest.mark.parametrize("clip_norm", [0.0, 2.0])
 def test_adamw_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm):
     mine, theirs = network(), network()
-    optimiser = AdamW(ours_of(mine, 0.5), momentum=0.9, weight_decay=0.1, clip_norm=clip_norm)
+    optimiser = AdamW(ours_of(mine, 0.5), Optim(weight_decay=0.1, clip_norm=clip_norm))
     ours_of(theirs, 0.5)
     oracle = torch.optim.AdamW(torch_groups(theirs, lr=0.01, bias_lr=0.5, decay=0.1), foreach=True)
     for step in range(8):
@@ -91,7 +92,7 @@ def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
     """clip(g) before the decay: v <- m v - lr (clip(g) + d w); w <- w + v, with twice the rate for biases."""
     model = network()
     parameters = named_parameters(model, "no_norm_no_bias", bias_lr=2.0)
-    optimiser = SGD(parameters, momentum=0.9, weight_decay=0.1, form=form, clip_value=0.5)
+    optimiser = SGD(parameters, Optim(weight_decay=0.1, momentum_form=form, clip_value=0.5))
     weights = {p.name: p.tensor.detach().double().numpy().copy() for p in parameters}
     velocities = {name: np.zeros_like(value) for name, value in weights.items()}
     rates = [0.1, 0.2, 0.05]
@@ -116,7 +117,7 @@ def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
 def test_gradients_are_clipped_after_the_loss_scale_is_divided_out():
     plain, scaled = network(), network()
     first, second = (
-        SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=0.1, clip_value=0.5) for model in (plain, scaled)
+        SGD(named_parameters(model, "all"), Optim(weight_decay=0.1, clip_value=0.5)) for model in (plain, scaled)
     )
     scaler = LossScaler("static", 128.0)
     set_gradients(plain, 0)
@@ -132,7 +133,7 @@ def test_a_step_that_overflowed_changes_nothing_clipped_or_not(value, norm):
     model = network()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     parameters = named_parameters(model, "all", bias_lr=2.0)
-    optimiser = SGD(parameters, momentum=0.9, weight_decay=0.1, clip_value=value, clip_norm=norm)
+    optimiser = SGD(parameters, Optim(weight_decay=0.1, clip_value=value, clip_norm=norm))
     scaler = LossScaler("dynamic", 128.0)
     set_gradients(model, 0)
     model[0].weight.grad[0] = torch.inf
@@ -146,7 +147,9 @@ def test_lars_gives_biases_their_rate_too():
     for rate in (1.0, 3.0):
         model = network()
         before = model[4].bias.detach().clone()
-        optimiser = LARS(named_parameters(model, "no_norm_no_bias", bias_lr=rate), momentum=0.0, weight_decay=0.1)
+        optimiser = LARS(
+            named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1)
+        )
         set_gradients(model, 0)
         optimiser.step(0.1)
         moved.append(model[4].bias.detach() - before)

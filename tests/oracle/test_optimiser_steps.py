@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from paceline.config.errors import CheckpointError, RecipeError
+from paceline.config.errors import CheckpointError
+from paceline.config.recipe import Optim, OptimiserKind
 from paceline.optim.adamw import AdamW
 from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
+from paceline.optim.make import OPTIMISERS, make_optimiser
 from paceline.optim.parameter_groups import NamedParameter, named_parameters
 from paceline.optim.sgd import SGD
 
@@ -44,7 +48,7 @@ def rate(step: int) -> float:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_decay, nesterov):
     ours, theirs = parameters(decay_all=True), parameters()
-    optimiser = SGD(ours, momentum=0.9, weight_decay=weight_decay, nesterov=nesterov)
+    optimiser = SGD(ours, Optim(momentum=0.9, weight_decay=weight_decay, nesterov=nesterov))
     oracle = torch.optim.SGD(
         [p.tensor for p in theirs], lr=1, momentum=0.9, weight_decay=weight_decay, nesterov=nesterov, foreach=True
     )
@@ -56,13 +60,15 @@ def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_
         oracle.step()
         for a, b in zip(ours, theirs):
             assert torch.equal(a.tensor, b.tensor), (step, a.name)
-    assert all(torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimiser.velocities, theirs))
+    assert all(
+        torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimiser.own["velocity"], theirs)
+    )
 
 
 def test_the_corrected_form_moves_like_the_torch_form_and_the_uncorrected_one_does_not():
     made = {form: parameters() for form in ("torch", "lr_inside", "lr_inside_corrected")}
     for form, own in made.items():
-        optimiser = SGD(own, momentum=0.9, weight_decay=0.01, form=form)
+        optimiser = SGD(own, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
         for step in range(12):
             set_gradients(own, step)
             optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None)
@@ -103,7 +109,7 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
             made[0].tensor.zero_()
     expected = lars_in_numpy(made, 8, zero, corrected=corrected)
     form = "lr_inside_corrected" if corrected else "lr_inside"
-    optimiser = LARS(made, momentum=0.9, weight_decay=5e-3, eta=0.01, eps=1e-6, form=form)
+    optimiser = LARS(made, Optim(momentum=0.9, weight_decay=5e-3, lars_eta=0.01, lars_eps=1e-6, momentum_form=form))
     for step in range(8):
         set_gradients(made, step)
         for parameter in made:
@@ -118,7 +124,7 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
 def test_lars_with_eps_0_survives_a_tensor_of_zeros_with_a_zero_gradient():
     made = [NamedParameter("weight", nn.Parameter(torch.zeros(3)), decays=True, adapts=True)]
     made[0].tensor.grad = torch.zeros(3)
-    LARS(made, momentum=0.9, weight_decay=5e-5).step(0.1)
+    LARS(made, Optim(weight_decay=5e-5, momentum_form="lr_inside_corrected")).step(0.1)
     assert torch.equal(made[0].tensor, torch.zeros(3))
 
 
@@ -129,18 +135,20 @@ def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes
         made = parameters()
         form = {"nesterov": "torch", "lars": "lr_inside_corrected"}.get(kind, kind)
         if kind == "lars":
-            optimiser = LARS(made, momentum=0.9, weight_decay=0.01)
+            optimiser = LARS(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
         else:
-            optimiser = SGD(made, momentum=0.9, weight_decay=0.01, form=form, nesterov=kind == "nesterov")
+            optimiser = SGD(
+                made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form, nesterov=kind == "nesterov")
+            )
         scaler = LossScaler("dynamic", 1024.0)
         for step in range(6):
             if overflows:
                 # A step in between whose gradients overflowed in one tensor.
                 set_gradients(made, step)
                 made[1].tensor.grad[2] = bad
-                before = [p.tensor.detach().clone() for p in made], [v.clone() for v in optimiser.velocities]
+                before = [p.tensor.detach().clone() for p in made], [v.clone() for v in optimiser.own["velocity"]]
                 optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None, scaler=scaler)
-                after = [p.tensor.detach() for p in made], optimiser.velocities
+                after = [p.tensor.detach() for p in made], optimiser.own["velocity"]
                 assert all(torch.equal(a, b) for left, right in zip(before, after) for a, b in zip(left, right))
             set_gradients(made, step, scale=float(scaler.current))
             optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None, scaler=scaler)
@@ -157,7 +165,7 @@ def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes
 
 def test_scaled_gradients_take_the_unscaled_step():
     plain, scaled = parameters(), parameters()
-    first, second = (SGD(made, momentum=0.9, weight_decay=0.01) for made in (plain, scaled))
+    first, second = (SGD(made, Optim(momentum=0.9, weight_decay=0.01)) for made in (plain, scaled))
     scaler = LossScaler("static", 128.0)
     for step in range(5):
         set_gradients(plain, step)
@@ -168,17 +176,18 @@ def test_scaled_gradients_take_the_unscaled_step():
         torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [SGD, LARS])
+@pytest.mark.parametrize("kind", ["sgd", "lars"])
 def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refused(kind):
     straight, resumed = parameters(), parameters()
-    first = kind(straight, momentum=0.9, weight_decay=0.01)
+    optim = Optim(kind, weight_decay=0.01, momentum_form="lr_inside_corrected")
+    first = make_optimiser(straight, optim)
     for step in range(6):
         set_gradients(straight, step)
         first.step(rate(step), previous_lr=rate(step - 1) if step else None)
         if step == 2:
             saved = {name: value.clone() for name, value in first.state().items()}
             weights = [p.tensor.detach().clone() for p in straight]
-    second = kind(resumed, momentum=0.9, weight_decay=0.01)
+    second = make_optimiser(resumed, optim)
     held = second.state()["velocity.fc.weight"]
     second.load_state(saved)
     assert second.state()["velocity.fc.weight"] is held
@@ -194,9 +203,19 @@ def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refuse
         second.load_state({**saved, "velocity.fc.bias": torch.zeros(2)})
 
 
+def test_every_kind_that_a_recipe_can_name_is_made():
+    assert set(OPTIMISERS) == set(get_args(OptimiserKind))
+    for kind in OPTIMISERS:
+        made = parameters()
+        set_gradients(made, 0)
+        before = [parameter.tensor.detach().clone() for parameter in made]
+        make_optimiser(made, Optim(kind)).step(0.1)
+        assert not any(torch.equal(parameter.tensor, old) for parameter, old in zip(made, before)), kind
+
+
 def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
     made = parameters()
-    optimiser = SGD(made, momentum=0.9, weight_decay=0.1)
+    optimiser = SGD(made, Optim(momentum=0.9, weight_decay=0.1))
     before = [p.tensor.detach().clone() for p in made]
     optimiser.step(0.1)
     set_gradients(made, 0)
@@ -207,21 +226,16 @@ def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
     assert all(p.tensor.grad is None for p in made)
 
 
-def test_nesterov_inside_the_velocity_is_refused():
-    with pytest.raises(RecipeError, match="momentum-form torch only"):
-        SGD(parameters(), momentum=0.9, weight_decay=0.0, form="lr_inside", nesterov=True)
-
-
 def test_the_optimiser_takes_a_models_named_parameters():
     model = nn.Sequential(nn.Linear(3, 2))
-    optimiser = SGD(named_parameters(model, "all"), momentum=0.9, weight_decay=0.0)
+    optimiser = SGD(named_parameters(model, "all"), Optim())
     assert list(optimiser.state()) == ["velocity.0.weight", "velocity.0.bias"]
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 def test_adamw_equals_torch_optim_adamw_to_rounding_over_40_steps(weight_decay):
     ours, theirs = parameters(decay_all=True), parameters()
-    optimiser = AdamW(ours, momentum=0.9, weight_decay=weight_decay)
+    optimiser = AdamW(ours, Optim(momentum=0.9, weight_decay=weight_decay))
     oracle = torch.optim.AdamW([p.tensor for p in theirs], lr=1, betas=(0.9, 0.999), weight_decay=weight_decay)
     for step in range(40):
         set_gradients(ours, step)
@@ -235,7 +249,7 @@ def test_adamw_equals_torch_optim_adamw_to_rounding_over_40_steps(weight_decay):
 
 def test_adamw_decays_only_what_decays_and_an_overflowed_step_changes_nothing_but_the_scale():
     ours = parameters()
-    optimiser = AdamW(ours, momentum=0.9, weight_decay=0.5)
+    optimiser = AdamW(ours, Optim(momentum=0.9, weight_decay=0.5))
     for parameter in ours:
         parameter.tensor.grad = torch.zeros_like(parameter.tensor)
     before = {p.name: p.tensor.detach().clone() for p in ours}

@@ -1,0 +1,85 @@
+"""What all optimisers share: gradients made ready for a step, and tensors of their own that a checkpoint saves by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.config.recipe import Optim
+from paceline.optim.clip import clip_gradients
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.parameter_groups import NamedParameter
+from paceline.optim.tensor_state import copy_into
+
+
+class Optimiser(ABC):
+    """Weights, gradients and the optimiser's own tensors are float32; under autocast the weights are the master weights."""
+
+    def __init__(self, parameters: Sequence[NamedParameter], optim: Optim, *own: str) -> None:
+        """
+        parameters  what to train, what of it decays, and at which share of the learning rate (`named_parameters`)
+        optim       the recipe's settings
+        own         names of tensors that each parameter has here, such as "velocity"; they start at zero
+        """
+        self.parameters, self.optim = list(parameters), optim
+        self.own = {name: [torch.zeros_like(parameter.tensor) for parameter in parameters] for name in own}
+
+    @torch.no_grad()
+    def step(self, lr: float, *, previous_lr: float | None = None, scaler: LossScaler | None = None) -> None:
+        """Update every parameter that has a gradient; the gradients serve as scratch. No host sync.
+
+        lr           learning rate of this step
+        previous_lr  that of the step before; None on the first step
+        scaler       divides the gradients first; a step that overflowed changes nothing but the scale
+        """
+        chosen = [place for place, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
+        if not chosen:
+            return
+        parameters = [self.parameters[place] for place in chosen]
+        gradients = [parameter.tensor.grad for parameter in parameters if parameter.tensor.grad is not None]
+        found = None if scaler is None else scaler.unscale(gradients)
+        if found is not None:
+            for gradient in gradients:
+                gradient.masked_fill_(found > 0, 0.0)
+        clip_gradients(gradients, value=self.optim.clip_value, norm=self.optim.clip_norm)
+        own = {name: [tensors[place] for place in chosen] for name, tensors in self.own.items()}
+        self.update(parameters, gradients, own, lr=lr, previous_lr=previous_lr, found=found)
+        if scaler is not None and found is not None:
+            scaler.update(found)
+
+    @abstractmethod
+    def update(
+        self,
+        parameters: list[NamedParameter],
+        gradients: list[Tensor],
+        own: Mapping[str, list[Tensor]],
+        *,
+        lr: float,
+        previous_lr: float | None,
+        found: Tensor | None,
+    ) -> None:
+        """One step of those parameters that have a gradient, in place.
+
+        gradients  of the global batch's mean loss, unscaled and clipped; with `own`, in the order of `parameters`
+        found      None, or a float32 scalar on the device that is 1 where the step must be skipped (then the gradients are zero)
+        """
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for parameter in self.parameters:
+            parameter.tensor.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's tensors themselves, such as "velocity.<parameter name>"."""
+        return {
+            f"{name}.{parameter.name}": tensors[place]
+            for place, parameter in enumerate(self.parameters)
+            for name, tensors in self.own.items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy a saved state in. Raises CheckpointError for another set of names or shapes."""
+        copy_into(self.state(), state, "optimiser state")
