@@ -14,12 +14,9 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from paceline.config.errors import UserError
 from paceline.dist.slurm_text import first_host, tasks_per_host
-
-Kind = Literal["single", "torchrun", "slurm", "openmpi", "pmi"]
 
 # Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).
 FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
@@ -32,6 +29,7 @@ THIS_HOST = "127.0.0.1"
 class Launch:
     """One process's place in a job.
 
+    kind                     the launcher's name in LAUNCHERS, or "single"
     rank, world              0..world-1 over all hosts
     local_rank, local_world  the same among the processes of this host
     node, nodes              number of this host, and how many there are
@@ -41,7 +39,7 @@ class Launch:
     port_is_given            the port was named by somebody; a derived port may be busy, and then the next is tried
     """
 
-    kind: Kind
+    kind: str
     rank: int
     world: int
     local_rank: int
@@ -63,9 +61,9 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
 
     raise UserError   incomplete, impossible or contradicting variables; the message names them
     """
-    found: dict[Kind, tuple[int, int]] = {}
-    for kind, names in _HEADS.items():
-        head = _head(environ, kind, names)
+    found: dict[str, tuple[int, int]] = {}
+    for kind, launcher in LAUNCHERS.items():
+        head = _head(environ, kind, launcher.names)
         if head is not None:
             found[kind] = head
     if not found and environ.get("LOCAL_RANK"):
@@ -73,21 +71,12 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
     if not found:
         return SINGLE
     kind = _innermost(environ, found)
-    launch = _READERS[kind](environ)
+    launch = LAUNCHERS[kind].read(environ)
     _check(launch)
     return launch
 
 
-# The variables that hold (rank, world) of each launcher, innermost launcher first.
-_HEADS: dict[Kind, tuple[str, str]] = {
-    "torchrun": ("RANK", "WORLD_SIZE"),
-    "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "pmi": ("PMI_RANK", "PMI_SIZE"),
-    "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-}
-
-
-def _head(environ: Mapping[str, str], kind: Kind, names: tuple[str, str]) -> tuple[int, int] | None:
+def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tuple[int, int] | None:
     """(rank, world) as one launcher tells them; None where it did not start this process."""
     if kind == "slurm":
         # sbatch's script has SLURM_PROCID too; only srun also numbers a step.
@@ -102,9 +91,9 @@ def _head(environ: Mapping[str, str], kind: Kind, names: tuple[str, str]) -> tup
     return _integer(environ, names[0]), _integer(environ, names[1])
 
 
-def _innermost(environ: Mapping[str, str], found: Mapping[Kind, tuple[int, int]]) -> Kind:
+def _innermost(environ: Mapping[str, str], found: Mapping[str, tuple[int, int]]) -> str:
     """The launcher to believe, or UserError where two of them cannot both be right."""
-    kinds: list[Kind] = [kind for kind in _HEADS if kind in found]
+    kinds = [kind for kind in LAUNCHERS if kind in found]
     by_hand = "torchrun" in found and not environ.get("TORCHELASTIC_RUN_ID")
     if by_hand:
         # A wrapper script's `export RANK=$SLURM_PROCID`: fine where it says the same as the launcher, which knows more.
@@ -120,7 +109,7 @@ def _innermost(environ: Mapping[str, str], found: Mapping[Kind, tuple[int, int]]
     for outer in outers:
         same = found[outer] == found[inner] or found[outer][1] == 1
         # One task a host that starts this host's ranks is how launchers are nested (also how mpirun uses srun itself).
-        if not same and _READERS[outer](environ).local_world > 1:
+        if not same and LAUNCHERS[outer].read(environ).local_world > 1:
             raise UserError(
                 _contradiction(found, inner, outer)
                 + f"\nStart one launcher alone, or {inner} from one {outer} task per host."
@@ -128,9 +117,9 @@ def _innermost(environ: Mapping[str, str], found: Mapping[Kind, tuple[int, int]]
     return inner
 
 
-def _contradiction(found: Mapping[Kind, tuple[int, int]], inner: Kind, outer: Kind) -> str:
+def _contradiction(found: Mapping[str, tuple[int, int]], inner: str, outer: str) -> str:
     said = [
-        f"{_HEADS[kind][0]} and {_HEADS[kind][1]} say rank {found[kind][0]} of {found[kind][1]} ({kind})"
+        f"{' and '.join(LAUNCHERS[kind].names)} say rank {found[kind][0]} of {found[kind][1]} ({kind})"
         for kind in (inner, outer)
     ]
     return f"two launchers contradict each other: {said[0]}, {said[1]}."
@@ -217,16 +206,8 @@ def _pmi(environ: Mapping[str, str]) -> Launch:
     return _by_blocks(environ, "pmi", (rank, world, local_rank, local_world), address, job)
 
 
-_READERS: dict[Kind, Callable[[Mapping[str, str]], Launch]] = {
-    "torchrun": _torchrun,
-    "openmpi": _openmpi,
-    "pmi": _pmi,
-    "slurm": _slurm,
-}
-
-
 def _by_blocks(
-    environ: Mapping[str, str], kind: Kind, ranks: tuple[int, int, int, int], address: str, job: str
+    environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int, int], address: str, job: str
 ) -> Launch:
     """A Launch of a launcher that does not number its hosts: they are taken to be filled one after the other."""
     rank, world, _, local_world = ranks
@@ -237,7 +218,7 @@ def _by_blocks(
 
 def _check(launch: Launch) -> None:
     if not 0 <= launch.rank < launch.world:
-        names = " and ".join(_HEADS[launch.kind])
+        names = " and ".join(LAUNCHERS[launch.kind].names)
         raise UserError(f"{names}: rank {launch.rank} of {launch.world} is impossible ({launch.kind}).")
     if not (0 <= launch.local_rank < launch.local_world <= launch.world and 0 <= launch.node < launch.nodes):
         raise UserError(
@@ -248,7 +229,7 @@ def _check(launch: Launch) -> None:
         raise UserError(f"MASTER_PORT={launch.port} is no port number (1..65535).")
 
 
-def _require(environ: Mapping[str, str], kind: Kind, names: tuple[str, ...]) -> None:
+def _require(environ: Mapping[str, str], kind: str, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not environ.get(name)]
     if missing:
         there = [name for name in names if environ.get(name)]
@@ -258,12 +239,12 @@ def _require(environ: Mapping[str, str], kind: Kind, names: tuple[str, ...]) -> 
         )
 
 
-def _first(environ: Mapping[str, str], kind: Kind, *names: str) -> str:
+def _first(environ: Mapping[str, str], kind: str, *names: str) -> str:
     """The first of `names` that is set: several spellings of one fact."""
     for name in names:
         if environ.get(name):
             return name
-    raise UserError(f"none of {', '.join(names)} is set ({kind}), although {_HEADS[kind][0]} is.")
+    raise UserError(f"none of {', '.join(names)} is set ({kind}), although {LAUNCHERS[kind].names[0]} is.")
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int:
@@ -291,3 +272,20 @@ def derived_port(job: str) -> int:
 
 def _count_hosts(world: int, local_world: int) -> int:
     return -(-world // max(1, local_world))
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How one launcher tells a process its place."""
+
+    names: tuple[str, str]  # variables that hold (rank, world); one of them set means that it started this process
+    read: Callable[[Mapping[str, str]], Launch]  # all its variables; raises UserError where they are incomplete
+
+
+# Innermost launcher first.
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": Launcher(("RANK", "WORLD_SIZE"), _torchrun),
+    "openmpi": Launcher(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), _openmpi),
+    "pmi": Launcher(("PMI_RANK", "PMI_SIZE"), _pmi),
+    "slurm": Launcher(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), _slurm),
+}
