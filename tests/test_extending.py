@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.config.errors import UserError
 from paceline.dist import launcher
+from paceline.log import recorder
+from paceline.log.console import Console
 
 PAGES = Path(__file__).parents[1] / "docs" / "extending"
 
@@ -36,3 +41,30 @@ def test_a_kernel_is_an_operator_with_a_fake_form_and_a_twin():
     names: dict = {}
     for block in blocks("kernel.md"):
         exec(block, names)
+
+
+def test_a_tracker_is_a_sink_of_the_events(tmp_path, monkeypatch):
+    told = []
+    run = SimpleNamespace(
+        log=lambda numbers, step: told.append((numbers, step)), finish=lambda: told.append("finished")
+    )
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **named: told.append(named) or run))
+    monkeypatch.setattr(recorder, "SINKS", [])
+    names: dict = {}
+    for block in blocks("tracker.md"):
+        exec(block, names)
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": {"seed": 7}}))
+    nothing = dict(
+        target="", eval_steps=(), train_images=8, val_images=4, benchmark="ssd", platform="", mllog={}, weights=()
+    )
+    facts = recorder.Facts(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
+    tells = recorder.Recorder(tmp_path, facts, Console(quiet=True), resumed_at=None)
+    tells.start(0, 0.0)
+    tells.train(2, 1.5, eta_seconds=1.0, loss=0.5, lr=0.1, images_per_second=2.0, data_wait=0.0, samples=4)
+    tells.close()
+    numbers = {"train/loss": 0.5, "train/lr": 0.1, "train/images_per_second": 2.0, "train/data_wait": 0.0}
+    assert told == [
+        {"id": tmp_path.name, "resume": "allow", "config": {"seed": 7}, "dir": tmp_path},
+        (numbers, 2),
+        "finished",
+    ]

@@ -1,4 +1,4 @@
-"""One place that a run tells what happens; it reaches events.jsonl, the console, TensorBoard and mllog.txt.
+"""One place that a run tells what happens; it reaches events.jsonl and its SINKS, the console and mllog.txt.
 
 Only rank 0 speaks and writes. Every other rank has a Recorder too, whose methods do nothing.
 """
@@ -8,12 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.log.console import Console
 from paceline.log.events import EventLog, one_line
 from paceline.log.mllog import MLLog
 from paceline.log.tensorboard import TensorBoard
+
+
+class Sink(Protocol):
+    """Somebody who follows events.jsonl as it is written: a tracker. A failure of its own must end no run."""
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """One event, as log/events.py describes it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# (the run's folder with its run.json, the step that a resumed run goes on from or None) -> Sink, made on rank 0 alone.
+SINKS: list[Callable[[Path, int | None], Sink]] = [
+    lambda run, resumed_at: TensorBoard(run / "tensorboard", purge_step=resumed_at),
+]
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ class Recorder:
     ) -> None:
         self._facts = facts
         self._quiet = folder is None
+        self._sinks: list[Sink] = []
         self._json = json
         self.console = console
         self._evaluated = evaluated
@@ -75,7 +92,7 @@ class Recorder:
         self._events.truncate_after(keep, evaluated=evaluated)
         # Where a run was ended and goes on, the evaluation that the end brought is none of MLPerf's: the block goes on.
         self._mllog.truncate_after(keep, evaluated=evaluated and keep in facts.eval_steps)
-        self._board = TensorBoard(folder / "tensorboard", purge_step=resumed_at)
+        self._sinks = [make(folder, resumed_at) for make in SINKS]
         self._mllog.cache_clear(False, at=init_began)
         self._mllog.init_start(at=init_began)
         self._mllog.submission(
@@ -246,12 +263,13 @@ class Recorder:
 
     def close(self) -> None:
         """Flush and close every log."""
-        if not self._quiet:
-            self._board.close()
+        for sink in self._sinks:
+            sink.close()
 
     def _write(self, kind: str, step: int, seconds: float, **facts: Any) -> None:
         record = self._events.write(kind, step=step, epoch=step / self._facts.steps_per_epoch, seconds=seconds, **facts)
-        self._board.write(record)
+        for sink in self._sinks:
+            sink.write(record)
         if self._json:
             print(one_line(record), flush=True)
 
