@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from paceline.bench import input as bench
-from paceline.bench.input_contenders import BATCH, bare_decode, ours, torchvision_loader
+from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of, torchvision_loader
+from paceline.bench.input_fetch import run_fetch_bench
 from paceline.bench.input_simulation import memory, simulate
 from paceline.config.errors import DataError
 
@@ -48,7 +49,7 @@ def test_cpu_seconds_include_a_living_childs():
 def test_every_contender_makes_whole_batches(photos, name):
     paths = sorted(photos.rglob("*.jpg"))
     make = {
-        "ours": lambda: ours(paths, 32, 2, "simplejpeg"),
+        "ours": lambda: ours(records_of(paths), 32, 2, "simplejpeg", 2),
         "pil": lambda: torchvision_loader(paths, 32, 0, "pil"),
         "tensor": lambda: torchvision_loader(paths, 32, 0, "tensor"),
         "bare": lambda: bare_decode(paths, 2),
@@ -88,6 +89,14 @@ def test_the_simulation_reports_a_share_of_the_ideal_rate():
     assert time.perf_counter() - began > 0.3
     assert report["ideal_images_per_second"] == 2000
     assert 0 < report["fraction"] <= 1.02
+
+
+def test_fetch_threads_hide_what_a_late_store_takes(photos, tmp_path):
+    out = tmp_path / "fetch.json"
+    report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, out=out, rounds=1)
+    assert json.loads(out.read_text()) == report
+    times = report["times_without_fetch_threads"]
+    assert times["late, 0 fetch threads"] == 1 and times["late, 32 fetch threads"] > 1.5
 
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):

@@ -121,6 +121,7 @@ def test_bytes_are_fetched_ahead_by_the_ring_and_no_further():
 
         def read_many(self, numbers):
             asked.extend(numbers)
+            time.sleep(0.005)  # a decoder that would not wait would read it too
             return super().read_many(numbers)
 
     def paint(epoch, index, out):
