@@ -63,6 +63,7 @@ def run_fetch_bench(
         "latency_ms": milliseconds,
         "loader_threads": cores,
         "images_per_second": rates,
+        "images_per_cpu_second": {name: [cpu for _, cpu in found] for name, found in measured.items()},
         "times_without_fetch_threads": {
             name: statistics.median(a / b for a, b in zip(found, without)) for name, found in rates.items()
         },
