@@ -23,6 +23,7 @@ from paceline.cli import choose
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
 from paceline.evaluate import inference
+from paceline.models.trunk import Trunk
 from paceline.models.weights import export_torchvision_state
 from paceline.recipes import RECIPES
 from paceline.tasks.classification import ClassificationScore
@@ -317,12 +318,12 @@ def test_a_trained_checkpoint_loads_into_torchvision_and_gives_the_same_logits(p
     words = ["--model.depth", 18, "--model.width", 64]
     assert train(capsys, photos, tmp_path / "run", *words, steps=2).code == 0
     ours = open_trained(tmp_path / "run", checkpoint="last").model
-    assert isinstance(ours.network, nn.Module)
+    assert isinstance(ours.network, Trunk)
     theirs = torchvision.models.resnet18(num_classes=3)
     theirs.load_state_dict(export_torchvision_state(ours.network), strict=True)
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        torch.testing.assert_close(ours.network(images), theirs.eval()(images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours.network.classify(images), theirs.eval()(images), rtol=1e-4, atol=1e-5)
 
 
 def test_train_is_the_function_although_its_module_has_the_same_name():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
+from paceline.config.trunk import RESNET, TrunkModel, trunk_rules
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Stem = Literal["imagenet", "small"]
@@ -15,15 +16,11 @@ Exif = Literal["ignore", "apply"]
 
 
 @dataclass(frozen=True)
-class ResNetModel:
-    """ResNet v1.5 and its loss. Defaults are the published network; presets below carry a system's name."""
+class ResNetModel(TrunkModel):
+    """ResNet v1.5, or another trunk, with its linear layer and its loss. Defaults are the published network."""
 
-    depth: Literal[10, 18, 34, 50, 101, 152, 200, 269] = 50  # layers; up to 34 of basic blocks, above of bottlenecks
-    width: int = 64  # filters of the stem and of the first stage's 3x3 convolutions
     stem: Stem = "imagenet"  # 7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures
     stem_channels: Literal[3, 4] = 3  # input channels; 4 adds a zero channel, as MXNet's NHWC kernels wanted
-    bn_eps: float = 1e-5  # BatchNorm epsilon
-    bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
     init: Literal["mlperf", "torchvision"] = "torchvision"  # initial weights
     zero_init_last_gamma: bool = False  # start each residual branch at zero
     label_smoothing: float = 0.1  # probability taken from the true class
@@ -56,9 +53,11 @@ def check_classification(recipe: Recipe[ResNetModel, PhotoInput]) -> None:
     model, photo = recipe.model, recipe.input
     (low, high), (narrow, wide) = photo.area, photo.aspect
     refuse_outside(
-        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
+        *trunk_rules(model),
+        ("--model.stem", model.stem, model.stem == "imagenet" or model.trunk == RESNET, f"--model.trunk {model.trunk} has its own"),
+        ("--model.stem-channels", model.stem_channels, model.stem_channels == 3 or model.trunk == RESNET,
+         f"--model.trunk {model.trunk} takes 3"),
         ("--model.bn-eps", model.bn_eps, 0 < model.bn_eps < math.inf, "must be above 0"),
-        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
         ("--model.label-smoothing", model.label_smoothing, 0 <= model.label_smoothing < 1, "lies in [0, 1)"),
         ("--input.size", photo.size, photo.size >= 1, "must be 1 or more"),
         ("--input.eval-size", photo.eval_size, photo.eval_size >= 1, "must be 1 or more"),

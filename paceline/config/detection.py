@@ -8,6 +8,7 @@ from typing import Literal
 
 from paceline.config.classification import Decoder, Exif
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
+from paceline.config.trunk import Depth, TrunkModel, trunk_rules
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Positive = Literal["above", "at_least"]
@@ -34,19 +35,16 @@ class Detect:
 
 
 @dataclass(frozen=True)
-class SSDModel:
-    """SSD with a ResNet trunk to conv4 at stride 8, its matching and its loss. Defaults are the MLPerf reference's."""
+class SSDModel(TrunkModel):
+    """SSD on a trunk to stride 8 (a ResNet's to conv4), its matching and its loss. Defaults are the MLPerf reference's."""
 
-    depth: Literal[10, 18, 34] = 34  # layers of the trunk's ResNet, of which three stages are used
-    width: int = 64  # filters of the stem; the stages have 1, 2 and 4 times as many
+    depth: Depth = 34  # layers of the ResNet, of which three stages are used; bottlenecks from 50 on
     extras: int = 512  # filters of the first two extra maps; the others have half
     extras_norm: bool = False  # BatchNorm in the extra layers; helps training from scratch
     scales: tuple[float, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default boxes' sizes, of the input's
     heads: Literal["separate", "fused"] = "separate"  # class and box convolutions apart, or one a level
     head_multiple: int = 8  # heads fused: output channels are padded to a multiple of this
-    frozen: Frozen = "none"  # trunk layers that do not train (Gaudi 1.7 and later: stem_and_first)
-    bn_eps: float = 1e-5  # BatchNorm epsilon
-    bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
+    frozen: Frozen = "none"  # trunk layers that do not train (Gaudi 1.7 and later: stem_and_first); resnet only
     zero_init_last_gamma: bool = False  # start each residual branch at zero
     match_iou: float = 0.5  # a default box is positive by its IoU with an object
     positive: Positive = "above"  # IoU must be above match_iou, or at least match_iou (TensorFlow's rule)
@@ -97,11 +95,10 @@ def check_detection(recipe: Recipe[SSDModel, BoxInput]) -> None:
          f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales or more"),
         ("--model.scales", model.scales, all(0 < a < b for a, b in zip(model.scales, model.scales[1:])),
          "must be above 0 and ascending"),
-        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
+        *trunk_rules(model),
         ("--model.extras", model.extras, model.extras >= 4 and model.extras % 4 == 0, "must be a multiple of 4"),
         ("--model.head-multiple", model.head_multiple, model.head_multiple >= 1, "must be 1 or more"),
         ("--model.bn-eps", model.bn_eps, 0 < model.bn_eps < math.inf, "must be above 0"),
-        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
         ("--model.match-iou", model.match_iou, 0 < model.match_iou < 1, "an IoU lies in (0, 1)"),
         ("--model.negatives", model.negatives, 0 <= model.negatives < math.inf, "must not be negative"),
         ("--model.detect.score-above", detect.score_above, 0 <= detect.score_above < 1, "a probability lies in [0, 1)"),

@@ -12,6 +12,7 @@ from typing import Literal
 from paceline.config.classification import Decoder, Exif
 from paceline.config.detection import Brightness, Jitter, Resize
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
+from paceline.config.trunk import TrunkModel, trunk_rules
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Norm = Literal["frozen", "batch", "group"]
@@ -97,15 +98,12 @@ class InstanceDetect:
 
 
 @dataclass(frozen=True)
-class MaskRCNNModel:
-    """Mask R-CNN with a ResNet trunk and a feature pyramid. Defaults are torchvision's with weights."""
+class MaskRCNNModel(TrunkModel):
+    """Mask R-CNN on a trunk with a feature pyramid. Defaults are torchvision's with weights."""
 
-    depth: Literal[10, 18, 34, 50, 101] = 50  # layers of the trunk's ResNet
-    width: int = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
     norm: Norm = "frozen"  # the trunk's normalisation: BatchNorm with fixed statistics, BatchNorm, or GroupNorm
-    frozen: FrozenLayers = "stem_and_first"  # trunk layers that do not train
+    frozen: FrozenLayers = "stem_and_first"  # trunk layers that do not train; resnet only
     bn_eps: float = 1e-5  # normalisation epsilon; torchvision's COCO_V1 weights want 0
-    bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
     first_level: Literal[2, 3] = 2  # finest level of the pyramid: stride 4 or 8
     channels: int = 256  # channels of the pyramid
     fpn_norm: LayerNorm = "none"  # normalisation in the pyramid
@@ -153,10 +151,9 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
     levels = 7 - model.first_level
     group = model.loss_group
     refuse_outside(
-        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
+        *trunk_rules(model),
         ("--model.channels", model.channels, model.channels >= 8 and model.channels % 8 == 0, "must be a multiple of 8"),
         ("--model.bn-eps", model.bn_eps, 0 <= model.bn_eps < math.inf, "must not be negative"),
-        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
         ("--model.loss-group", group, group >= 0 and (not group or recipe.global_batch % group == 0),
          f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),
         ("--model.rpn.channels", rpn.channels, rpn.channels >= 0, "must not be negative"),

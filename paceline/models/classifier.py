@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from paceline.batch.batch import Batch
 from paceline.models.losses import Smoothing, smoothed_cross_entropy
 from paceline.models.normalise import Normalise
+from paceline.models.trunk import Trunk
 
 
 class Classifier(nn.Module):
@@ -19,7 +20,7 @@ class Classifier(nn.Module):
 
     def __init__(
         self,
-        network: nn.Module,
+        network: Trunk,
         *,
         mean: Sequence[float],
         std: Sequence[float],
@@ -27,6 +28,7 @@ class Classifier(nn.Module):
         smoothing: float,
         convention: Smoothing,
     ) -> None:
+        """network: a trunk that `add_classes` has made a classifier."""
         super().__init__()
         self.normalise = Normalise(mean, std, channels=channels)
         self.network = network
@@ -40,4 +42,4 @@ class Classifier(nn.Module):
 
     def predict(self, batch: Batch) -> Tensor:
         """-> (B, K) float32 logits."""
-        return self.network(self.normalise(batch.images))
+        return self.network.classify(self.normalise(batch.images))

@@ -1,4 +1,4 @@
-"""First weights of a ResNet, drawn from a given generator: the same seed gives the same net, whatever ran before.
+"""First weights of a trunk, drawn from a given generator: the same seed gives the same net, whatever ran before.
 
 Sources: MLPerf's MXNet ResNet (class MLPerfInit, flag --bn-gamma-init0); torchvision's ResNet.
 """
@@ -6,27 +6,27 @@ Sources: MLPerf's MXNet ResNet (class MLPerfInit, flag --bn-gamma-init0); torchv
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import nn
 
-from paceline.models.resnet import BasicBlock, Bottleneck
-
-Init = Literal["mlperf", "torchvision"]
+from paceline.models.trunk import Init, Trunk
 
 # Standard deviation of the classifier's weights in the MLPerf rule.
 CLASSIFIER_STD = 0.01
 
 
+def initialise(trunk: Trunk, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
+    """Draw a trunk's weights by its own rule; see `Trunk.draw`. The generator lives on the CPU, and so must the trunk."""
+    trunk.draw(init, generator, zero_init_last_gamma=zero_init_last_gamma)
+
+
 @torch.no_grad()
-def initialise(model: nn.Module, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
+def draw_layers(model: nn.Module, init: Init, generator: torch.Generator) -> None:
     """Draw the weights of every convolution, BatchNorm and linear layer in `model`, in module order.
 
     mlperf       convolutions N(0, 2 / fan_in) (a fourth, zero input channel counts), linear N(0, 0.01^2), biases 0
     torchvision  convolutions N(0, 2 / fan_out), linear weights and biases U(+-1 / sqrt(fan_in))
-    zero_init_last_gamma: the last BatchNorm of each residual unit starts at 0, so a unit starts as its shortcut
-    (Goyal et al. 2017). The generator lives on the CPU, and so must the model.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -46,9 +46,3 @@ def initialise(model: nn.Module, init: Init, generator: torch.Generator, *, zero
                 bound = 1 / math.sqrt(module.in_features)
                 nn.init.uniform_(module.weight, -bound, bound, generator=generator)
                 nn.init.uniform_(module.bias, -bound, bound, generator=generator)
-    if zero_init_last_gamma:
-        for module in model.modules():
-            if isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
-            elif isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)

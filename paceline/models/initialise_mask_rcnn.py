@@ -23,7 +23,7 @@ BOX_STD = 0.001
 
 @torch.no_grad()
 def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator) -> None:
-    """Draw every weight, the trunk's as torchvision's ResNet has them. The generator and the network live on the CPU."""
+    """Draw every weight, a ResNet trunk's as torchvision has them. The generator and the network live on the CPU."""
     backbone, heads = network.backbone, network.roi_heads
     initialise(backbone.body, "torchvision", generator)
     for module in (*backbone.fpn.modules(), *network.roi_heads.modules()):

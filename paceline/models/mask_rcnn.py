@@ -10,6 +10,7 @@ from torch import nn
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.pyramid import Backbone
 from paceline.models.region_heads import RoIHeads, RPNHead
+from paceline.models.trunk import Form, make_trunk
 
 
 class MaskRCNN(nn.Module):
@@ -21,16 +22,13 @@ class MaskRCNN(nn.Module):
         rpn, roi, mask = settings.rpn, settings.roi, settings.mask
         channels = settings.channels
         self.backbone = Backbone(
-            settings.depth,
-            settings.width,
+            make_trunk(settings, Form(stride=32, norm=settings.norm)),
             channels,
             first_level=settings.first_level,
-            norm=settings.norm,
             frozen=settings.frozen,
             fpn_norm=settings.fpn_norm,
             top=settings.top,
             eps=settings.bn_eps,
-            momentum=settings.bn_momentum,
         )
         self.rpn = nn.Module()
         self.rpn.head = RPNHead(channels, rpn.channels or channels, len(rpn.ratios))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.resnet import Conv2d
+from paceline.models.layers import Conv2d
 
 # Channels of one group at least; GroupNorm's paper has 32 groups, which fewer channels than 256 would make too small.
 CHANNELS_A_GROUP = 8

@@ -15,15 +15,8 @@ from torch import Tensor, nn
 
 from paceline.boxes.cell_patches import cell_patches
 from paceline.config.instances import HeadNorm
+from paceline.models.layers import Conv2d, ConvTranspose2d, Linear
 from paceline.models.norms import group_norm
-from paceline.models.resnet import Conv2d, Linear
-
-
-class ConvTranspose2d(nn.ConvTranspose2d):
-    """nn.ConvTranspose2d without torch's first weights: `initialise_mask_rcnn` or a weight file gives them."""
-
-    def reset_parameters(self) -> None:
-        """Draw nothing."""
 
 
 class RPNHead(nn.Module):

@@ -1,21 +1,28 @@
-"""ResNet v1.5 for image classification: depths 10 to 269, any width.
+"""ResNet v1.5 and ResNeXt: depths 10 to 269, any width; a classifier, or the trunk of a detector.
 
-Letters: B images   H, W input pixels   K classes
+Letters: B images   H, W input pixels   K classes   h, w cells
 Module and parameter names are torchvision's, so its weights load by name, both ways, and give its outputs.
 v1.5 means that a bottleneck strides in its 3x3 convolution, not in the first 1x1 (He et al. 2015, as changed by
-NVIDIA and torchvision). Unit counts up to 269 are those of the MLPerf MXNet submission.
+NVIDIA and torchvision). ResNeXt (Xie et al. 2017) splits that convolution into groups. Unit counts up
+to 269 are those of the MLPerf MXNet submission.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm
+from paceline.models.initialise import draw_layers
+from paceline.models.layers import Conv2d
+from paceline.models.trunk import Init, Part, Trunk
 
-Stem = Literal["imagenet", "small"]
+Norms = Callable[[int], BatchNorm]
 
 # depth: (units of the four stages, whether a unit is a bottleneck)
 DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
@@ -30,33 +37,19 @@ DEPTHS: dict[int, tuple[tuple[int, int, int, int], bool]] = {
 }
 
 
-class Conv2d(nn.Conv2d):
-    """nn.Conv2d without torch's first weights: `initialise` or a weight file gives them."""
-
-    def reset_parameters(self) -> None:
-        """Draw nothing: it would cost time and move the global random state."""
-
-
-class Linear(nn.Linear):
-    """nn.Linear without torch's first weights, for the same reason."""
-
-    def reset_parameters(self) -> None:
-        """Draw nothing."""
-
-
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut; the unit of depths 10, 18 and 34."""
 
     expansion = 1
 
-    def __init__(self, channels: int, width: int, stride: int, eps: float, momentum: float) -> None:
+    def __init__(self, channels: int, width: int, stride: int, norm: Norms) -> None:
         super().__init__()
         self.conv1 = Conv2d(channels, width, 3, stride, padding=1, bias=False)
-        self.bn1 = BatchNorm(width, eps=eps, momentum=momentum)
+        self.bn1 = norm(width)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = BatchNorm(width, eps=eps, momentum=momentum)
-        self.downsample = _projection(channels, width, stride, eps, momentum)
+        self.bn2 = norm(width)
+        self.downsample = _projection(channels, width, stride, norm)
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, channels, h, w) -> (B, width, h / stride, w / stride)."""
@@ -72,17 +65,21 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, channels: int, width: int, stride: int, eps: float, momentum: float) -> None:
+    def __init__(
+        self, channels: int, width: int, stride: int, norm: Norms, *, groups: int = 1, group_width: int = 64
+    ) -> None:
         super().__init__()
+        # torchvision's rule, cut towards zero: 64 of one group is the plain bottleneck.
+        inner = int(width * (group_width / 64)) * groups
         outputs = width * self.expansion
-        self.conv1 = Conv2d(channels, width, 1, bias=False)
-        self.bn1 = BatchNorm(width, eps=eps, momentum=momentum)
-        self.conv2 = Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = BatchNorm(width, eps=eps, momentum=momentum)
-        self.conv3 = Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = BatchNorm(outputs, eps=eps, momentum=momentum)
+        self.conv1 = Conv2d(channels, inner, 1, bias=False)
+        self.bn1 = norm(inner)
+        self.conv2 = Conv2d(inner, inner, 3, stride, padding=1, groups=groups, bias=False)
+        self.bn2 = norm(inner)
+        self.conv3 = Conv2d(inner, outputs, 1, bias=False)
+        self.bn3 = norm(outputs)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _projection(channels, outputs, stride, eps, momentum)
+        self.downsample = _projection(channels, outputs, stride, norm)
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, channels, h, w) -> (B, 4 * width, h / stride, w / stride)."""
@@ -94,50 +91,40 @@ class Bottleneck(nn.Module):
         return self.relu(output)
 
 
-def _projection(channels: int, outputs: int, stride: int, eps: float, momentum: float) -> nn.Sequential | None:
+def _projection(channels: int, outputs: int, stride: int, norm: Norms) -> nn.Sequential | None:
     """The shortcut's 1x1 convolution and BatchNorm where a unit changes the shape; None where it does not."""
     if stride == 1 and channels == outputs:
         return None
-    return nn.Sequential(
-        Conv2d(channels, outputs, 1, stride, bias=False), BatchNorm(outputs, eps=eps, momentum=momentum)
-    )
+    return nn.Sequential(Conv2d(channels, outputs, 1, stride, bias=False), norm(outputs))
 
 
-def make_stage(
-    block: type[BasicBlock] | type[Bottleneck],
-    units: int,
-    channels: int,
-    width: int,
-    stride: int,
-    eps: float,
-    momentum: float,
-) -> nn.Sequential:
-    """One stage of residual units; the first takes `channels` in and has the stride."""
-    rest = (block(width * block.expansion, width, 1, eps, momentum) for _ in range(units - 1))
-    return nn.Sequential(block(channels, width, stride, eps, momentum), *rest)
-
-
-class ResNet(nn.Module):
-    """Stem, four stages of residual units, average pooling, one linear layer. Weights come from `initialise`."""
+class ResNet(Trunk):
+    """Stem and stages of residual units; with classes also a linear layer. Weights come from `initialise`, or from a file."""
 
     def __init__(
         self,
         depth: int,
-        classes: int,
+        classes: int = 0,
         *,
         width: int = 64,
-        stem: Stem = "imagenet",
+        groups: int = 1,
+        group_width: int = 64,
+        stem: Literal["imagenet", "small"] = "imagenet",
         stem_channels: Literal[3, 4] = 3,
+        steps: Sequence[int] = (1, 2, 2, 2),
         bn_eps: float = 1e-5,
         bn_momentum: float = 0.1,
     ) -> None:
         """
-        depth          18, 34, 50, 101, 152, 200 or 269
-        classes        K
+        depth          10, 18, 34, 50, 101, 152, 200 or 269
+        classes        K of the linear layer; 0 = a trunk without one
         width          channels of the stem and of the first stage's 3x3 convolutions; 64 is the published net
+        groups         parts of a bottleneck's 3x3 convolution; torchvision's resnext50_32x4d has 32
+        group_width    filters of a part in the first stage, at width 64 (torchvision's width_per_group)
         stem           imagenet: 7x7 stride 2 and 3x3 max-pool stride 2, an output grid of 1/32 of the input;
                        small: 3x3 stride 2 without pooling, 1/16, for inputs of about 64 to 128 pixels
         stem_channels  4: the input has a fourth channel of zeros, which fp16 convolution kernels like
+        steps          stride of each stage, of four or fewer
         bn_momentum    share of the new statistics in an update (MXNet's 0.9 is 0.1 here)
         Parameters are left uninitialised: call `initialise`, or load weights.
         Raises RecipeError for an unknown depth.
@@ -146,26 +133,65 @@ class ResNet(nn.Module):
         if depth not in DEPTHS:
             raise RecipeError(f"no ResNet of depth {depth}; there are {', '.join(map(str, DEPTHS))}")
         units, bottleneck = DEPTHS[depth]
-        block = Bottleneck if bottleneck else BasicBlock
+        norm = partial(BatchNorm, eps=bn_eps, momentum=bn_momentum)
+        unit = partial(Bottleneck, groups=groups, group_width=group_width) if bottleneck else BasicBlock
+        expansion = Bottleneck.expansion if bottleneck else BasicBlock.expansion
         if stem == "imagenet":
             self.conv1 = Conv2d(stem_channels, width, 7, 2, padding=3, bias=False)
             self.maxpool = nn.MaxPool2d(3, 2, padding=1)
         else:
             self.conv1 = Conv2d(stem_channels, width, 3, 2, padding=1, bias=False)
             self.maxpool = nn.Identity()
-        self.bn1 = BatchNorm(width, eps=bn_eps, momentum=bn_momentum)
+        self.bn1 = norm(width)
         self.relu = nn.ReLU(inplace=True)
-        widths = [width * 2**stage for stage in range(4)]
-        inputs = [width, *(block.expansion * stage_width for stage_width in widths)]
-        self.layer1 = make_stage(block, units[0], inputs[0], widths[0], 1, bn_eps, bn_momentum)
-        self.layer2 = make_stage(block, units[1], inputs[1], widths[1], 2, bn_eps, bn_momentum)
-        self.layer3 = make_stage(block, units[2], inputs[2], widths[2], 2, bn_eps, bn_momentum)
-        self.layer4 = make_stage(block, units[3], inputs[3], widths[3], 2, bn_eps, bn_momentum)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = Linear(inputs[4], classes)
+        self.channels, self.strides, self.stages = [], [], []
+        channels, stride = width, 4 if stem == "imagenet" else 2
+        for stage, step in enumerate(steps):
+            filters = width * 2**stage
+            first = unit(channels, filters, step, norm)
+            channels, stride = filters * expansion, stride * step
+            rest = (unit(channels, filters, 1, norm) for _ in range(units[stage] - 1))
+            self.stages.append(f"layer{stage + 1}")
+            self.add_module(self.stages[-1], nn.Sequential(first, *rest))
+            self.channels.append(channels)
+            self.strides.append(stride)
+        if classes:
+            self.add_classes(classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3 or 4, H, W) float, normalised -> logits (B, K) float32."""
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """(B, 3 or 4, H, W) float, normalised -> the output of each stage."""
         features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        features = self.layer4(self.layer3(self.layer2(self.layer1(features))))
-        return self.fc(self.avgpool(features).flatten(1)).float()
+        maps = []
+        for stage in self.stages:
+            features = self.get_submodule(stage)(features)
+            maps.append(features)
+        return maps
+
+    def frozen_modules(self, part: Part) -> list[nn.Module]:
+        """The stem, and the first convolution behind it with its norm, or the whole first stage."""
+        if part == "none":
+            return []
+        behind = {
+            "stem": (),
+            "first_convolution": ("layer1.0.conv1", "layer1.0.bn1"),
+            "first_stage": ("layer1",),
+        }[part]
+        return [self.conv1, self.bn1, *(self.get_submodule(name) for name in behind)]
+
+    @torch.no_grad()
+    def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
+        """As `draw_layers`; zero_init_last_gamma: the last BatchNorm of each residual unit starts at 0, so a unit starts as its
+        shortcut (Goyal et al. 2017)."""
+        draw_layers(self, init, generator)
+        if zero_init_last_gamma:
+            for module in self.modules():
+                if isinstance(module, Bottleneck):
+                    nn.init.zeros_(module.bn3.weight)
+                elif isinstance(module, BasicBlock):
+                    nn.init.zeros_(module.bn2.weight)
+
+    def of_file(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """torchvision's names are ours."""
+        if "layer1.0.conv1.weight" not in saved:
+            return {}, ()
+        return dict(saved), ("fc.", *(f"layer{number}." for number in range(len(self.stages) + 1, 5)))

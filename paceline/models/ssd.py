@@ -1,9 +1,9 @@
-"""SSD with a ResNet trunk: three residual stages at stride 8, extra maps on top, a class and a box convolution on each map.
+"""SSD: a trunk's map of stride 8, extra maps on top, a class and a box convolution on each map.
 
 Letters: B images   L levels   n_l boxes of a cell on level l   K classes   A default boxes in all   H, W cells of a map
 Outputs are in cell-major order (level, row, column, box of the cell): in channels_last memory that is how the head
 convolutions leave them, so nothing is transposed.
-Trunk names are torchvision's ResNet's, so its weights load by name.
+Trunk names are torchvision's ResNet's where it is one, so its weights load by name.
 Sources: MLPerf reference SSD (ssd300.py, base_model.py); fused heads with padding: NVIDIA's MXNet submission to v0.7.
 """
 
@@ -18,37 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.detection import Frozen
+from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import initialise
-from paceline.models.resnet import DEPTHS, BasicBlock, Conv2d, make_stage
+from paceline.models.layers import Conv2d
+from paceline.models.trunk import Part, Trunk
 
-
-class Trunk(nn.Module):
-    """ResNet up to its third stage (conv4), which keeps the second stage's resolution: stride 8, 4 * width channels."""
-
-    def __init__(self, depth: int, width: int, eps: float, momentum: float) -> None:
-        super().__init__()
-        units, _ = DEPTHS[depth]
-        self.conv1 = Conv2d(3, width, 7, 2, padding=3, bias=False)
-        self.bn1 = BatchNorm(width, eps=eps, momentum=momentum)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
-        self.layer1 = make_stage(BasicBlock, units[0], width, width, 1, eps, momentum)
-        self.layer2 = make_stage(BasicBlock, units[1], width, 2 * width, 2, eps, momentum)
-        self.layer3 = make_stage(BasicBlock, units[2], 2 * width, 4 * width, 1, eps, momentum)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised -> (B, 4 * width, H / 8, W / 8)."""
-        features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        return self.layer3(self.layer2(self.layer1(features)))
-
-    def frozen_modules(self, frozen: Frozen) -> list[nn.Module]:
-        """What does not train. Source: Habana's SSD from release 1.7 on froze the stem and the first convolution."""
-        if frozen == "none":
-            return []
-        block = self.layer1[0]
-        assert isinstance(block, BasicBlock)
-        return [self.conv1, self.bn1] + ([block.conv1, block.bn1] if frozen == "stem_and_first" else [])
+STRIDE = 8
+# Habana's SSD from release 1.7 on froze the stem and the first convolution behind it.
+FROZEN: dict[Frozen, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_convolution"}
 
 
 class ExtraBlock(nn.Module):
@@ -109,12 +87,11 @@ class SSD(nn.Module):
 
     def __init__(
         self,
-        depth: int,
+        trunk: Trunk,
         classes: int,
         *,
         cells: Sequence[int],
         boxes_a_cell: Sequence[int],
-        width: int = 64,
         extras: int = 512,
         extras_norm: bool = False,
         heads: Literal["separate", "fused"] = "separate",
@@ -124,15 +101,20 @@ class SSD(nn.Module):
         bn_momentum: float = 0.1,
     ) -> None:
         """
-        depth         10, 18 or 34: the ResNet whose first three stages are the trunk
+        trunk         its coarsest map has stride 8
         classes       K, without background
         cells         of each level's side: paceline.config.detection.grids(size)
         boxes_a_cell  n_l of each level
         extras        channels of the first two extra maps; the further ones have half
+        Raises RecipeError for a trunk without such a map.
         """
         super().__init__()
-        self.trunk = Trunk(depth, width, bn_eps, bn_momentum)
-        channels = [4 * width]
+        if trunk.strides[-1:] != [STRIDE]:
+            raise RecipeError(
+                f"--model.trunk: this one has maps of stride {trunk.strides}, and default boxes need one of {STRIDE}."
+            )
+        self.trunk, self.side = trunk, cells[0]
+        channels = [trunk.channels[-1]]
         blocks = []
         for level in range(1, len(cells)):
             outputs = extras if level <= 2 else extras // 2
@@ -150,29 +132,25 @@ class SSD(nn.Module):
             else FusedHead(count, boxes, outputs, head_multiple)
             for count, boxes in zip(channels, boxes_a_cell)
         )
-        self.still = self.trunk.frozen_modules(frozen)
-        for module in self.still:
-            module.requires_grad_(False)
+        trunk.freeze(FROZEN[frozen])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) normalised -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
-        maps = [self.trunk(images)]
+        maps = [self.trunk(images)[-1]]
+        if maps[0].shape[-1] != self.side:
+            raise RecipeError(
+                f"--input.size {images.shape[-1]}: this trunk gives a map of {maps[0].shape[-1]} cells there, and default boxes are "
+                f"made for {self.side}. Use a multiple of 32."
+            )
         for block in self.extras:
             maps.append(block(maps[-1]))
         found = [head(map) for head, map in zip(self.heads, maps)]
         return torch.cat([logits for logits, _ in found], 1), torch.cat([deltas for _, deltas in found], 1)
 
-    def train(self, mode: bool = True) -> SSD:
-        """As nn.Module's, but a frozen BatchNorm keeps its running statistics and uses them."""
-        super().train(mode)
-        for module in self.still:
-            module.training = False
-        return self
-
 
 @torch.no_grad()
 def initialise_ssd(model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
-    """First weights: the trunk as torchvision's ResNet; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)).
+    """First weights: a ResNet trunk as torchvision's; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)).
 
     The class and box parts of a fused head are drawn apart, so that both kinds of head start from one distribution.
     Source: MLPerf reference SSD (_init_weights), System A's initializer.

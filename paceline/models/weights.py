@@ -25,6 +25,7 @@ from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import require_plain
 from paceline.config.printable import short
 from paceline.models.array_pickle import read_pickled_arrays
+from paceline.models.trunk import Trunk
 from paceline.models.weights_mxnet import is_mxnet, mxnet_to_torchvision, read_npy_folder
 
 # A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
@@ -102,14 +103,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(
-    model: nn.Module,
+    model: Trunk,
     path: Path | str,
     *,
     allow_new_head: bool = True,
     allow_missing: tuple[str, ...] = (),
     allow_unexpected: tuple[str, ...] = (),
 ) -> WeightReport:
-    """Copy a weight file into an already initialised `model`, in place, and report every key.
+    """Copy a weight file into an already initialised classifier, in place, and report every key.
 
     allow_new_head    keep the model's own first `fc` where the file has another number of classes, or none
     allow_missing     prefixes of model keys that the file need not have
@@ -118,6 +119,8 @@ def load_weights(
     """
     path = Path(path)
     saved = read_weights(path)
+    found, beyond = model.of_file(saved)
+    saved = found or saved
     own = model.state_dict()
     converted = []
     if STEM in saved and STEM in own and saved[STEM].shape != own[STEM].shape:
@@ -134,7 +137,7 @@ def load_weights(
         fresh=fresh,
         converted=converted,
         allow_missing=allow_missing,
-        allow_unexpected=allow_unexpected,
+        allow_unexpected=(*allow_unexpected, *beyond),
     )
 
 

@@ -1,4 +1,4 @@
-"""Weights for Mask R-CNN: torchvision's `maskrcnn_resnet50_fpn` of any age, a ResNet for the trunk, and our own checkpoints.
+"""Weights for Mask R-CNN: torchvision's `maskrcnn_resnet50_fpn` of any age, its trunk's, and our own checkpoints.
 
 Letters: K classes, 1..K (0 is the background)
 Names are torchvision's, so most tensors load as they are. Its COCO files have 91 classes, numbered by COCO's category ids with
@@ -35,8 +35,6 @@ COCO_ROWS = 91  # background, and COCO's category ids 1 to 90
 # The 80 ids of COCO's categories.
 COCO_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 BODY = "backbone.body."
-# What a whole ResNet has beyond the trunk.
-BEYOND_TRUNK = (BODY + "fc.",)
 
 
 def load_mask_rcnn_weights(model: MaskRCNN, path: Path, *, category_ids: Sequence[int] = ()) -> WeightReport:
@@ -45,7 +43,9 @@ def load_mask_rcnn_weights(model: MaskRCNN, path: Path, *, category_ids: Sequenc
     category_ids  of classes 1..K, as the data set's annotations number them: for files with COCO's 91 rows
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
-    saved = _our_names(read_weights(path))
+    saved = read_weights(path)
+    found, beyond = model.backbone.body.of_file(saved)
+    saved = {f"{BODY}{name}": tensor for name, tensor in found.items()} or _our_names(saved)
     own = model.state_dict()
     saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
@@ -58,13 +58,13 @@ def load_mask_rcnn_weights(model: MaskRCNN, path: Path, *, category_ids: Sequenc
         ]
         # Boxes or masks of other classes are of no use beside a new class layer: all three start anew together.
         fresh = [name for name in own if _class_layer(name)] if fresh else []
-    return copy_named(model, saved, path, fresh=fresh, converted=converted, allow_unexpected=BEYOND_TRUNK)
+    return copy_named(
+        model, saved, path, fresh=fresh, converted=converted, allow_unexpected=tuple(BODY + name for name in beyond)
+    )
 
 
 def _our_names(saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Today's names for older files' tensors; a ResNet's get the trunk's prefix."""
-    if "layer1.0.conv1.weight" in saved:
-        return {BODY + name: tensor for name, tensor in saved.items()}
+    """Today's names for older files' tensors."""
     state = {}
     for name, tensor in saved.items():
         for pattern, ours in RENAMED:

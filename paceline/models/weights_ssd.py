@@ -1,4 +1,4 @@
-"""Weights for SSD: of the MLPerf reference, of a ResNet for the trunk, and of our own checkpoints with either kind of head.
+"""Weights for SSD: of the MLPerf reference, of its trunk, and of our own checkpoints with either kind of head.
 
 Letters: n boxes of a cell   C classes with background
 The reference's head channels run over values first (4 or C), boxes of the cell second, and its outputs over boxes first,
@@ -30,22 +30,22 @@ RENAMED = (
 )
 HEAD = re.compile(r"(loc|conf)\.(\d+)\.(weight|bias)")
 OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
-# What a whole ResNet has beyond the trunk.
-BEYOND_TRUNK = ("trunk.layer4.", "trunk.fc.")
 
 
 def load_ssd_weights(model: SSD, path: Path) -> WeightReport:
     """Copy a weight file into an initialised `model`, in place, and report every key.
 
-    A ResNet's file fills the trunk. An SSD's file fills all, but for the class heads where it has other classes.
+    A file of the trunk, or of a whole classifier, fills the trunk. An SSD's fills all, but for the class heads where it has
+    other classes.
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
     saved, converted = read_weights(path), []
     if is_reference(saved):
         saved = from_reference(saved)
         converted = [name for name in saved if OWN_HEAD.fullmatch(name)]
-    elif "layer1.0.conv1.weight" in saved:
-        saved = {f"trunk.{name}": tensor for name, tensor in saved.items()}
+    found, beyond = model.trunk.of_file(saved)
+    if found:
+        saved = {f"trunk.{name}": tensor for name, tensor in found.items()}
     own = model.state_dict()
     if any(".fused." in name for name in own) != any(".fused." in name for name in saved):
         saved, changed = _other_heads(model, saved)
@@ -61,7 +61,8 @@ def load_ssd_weights(model: SSD, path: Path) -> WeightReport:
             and ".loc." not in name
             and (name not in saved or saved[name].shape != own[name].shape)
         ]
-    return copy_named(model, saved, path, fresh=fresh, converted=converted, allow_unexpected=BEYOND_TRUNK)
+    beyond = tuple(f"trunk.{name}" for name in beyond)
+    return copy_named(model, saved, path, fresh=fresh, converted=converted, allow_unexpected=beyond)
 
 
 def is_reference(names: Mapping[str, Tensor]) -> bool:

@@ -24,7 +24,7 @@ from paceline.data.randomness import SampleRandom
 from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
-from paceline.models.resnet import ResNet
+from paceline.models.trunk import Form, make_trunk
 from paceline.models.weights import WeightReport, load_weights
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
@@ -105,15 +105,8 @@ def draw_for_evaluation(recipe: ClassificationRecipe, header: Header, name: str,
 def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:
     """The network of a recipe for `classes` classes, its weights not drawn yet."""
     settings, photo = recipe.model, recipe.input
-    network = ResNet(
-        settings.depth,
-        classes,
-        width=settings.width,
-        stem=settings.stem,
-        stem_channels=settings.stem_channels,
-        bn_eps=settings.bn_eps,
-        bn_momentum=settings.bn_momentum,
-    )
+    network = make_trunk(settings, Form(stem=settings.stem, stem_channels=settings.stem_channels))
+    network.add_classes(classes)
     return Classifier(
         network,
         mean=photo.mean,

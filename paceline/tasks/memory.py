@@ -26,6 +26,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.python_file import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.system import System
+from paceline.config.trunk import remember_as
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
@@ -70,7 +71,7 @@ def memory_of(
         lambda: workload.made_up(recipe, 2, (height, width), TYPICAL_SLOTS),
         recipe,
         system,
-        remember="" if is_in_file(recipe.task) else f"{classes} classes, {(height, width)}",
+        remember="" if is_in_file(recipe.task) else remember_as(recipe.model, (classes, height, width)),
     )
 
 

@@ -26,6 +26,7 @@ from paceline.metrics.coco import score_boxes
 from paceline.metrics.coco_pack import Share, join, pack, unpack
 from paceline.models.detector import Detector
 from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, make_trunk
 from paceline.models.weights import WeightReport
 from paceline.models.weights_ssd import load_ssd_weights
 from paceline.tasks.box_predictions import describe, to_detections
@@ -103,11 +104,10 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
     settings, photo = recipe.model, recipe.input
     cells = grids(photo.size)
     network = SSD(
-        settings.depth,
+        make_trunk(settings, Form(stride=8)),
         classes,
         cells=cells,
         boxes_a_cell=boxes_a_cell(len(cells)),
-        width=settings.width,
         extras=settings.extras,
         extras_norm=settings.extras_norm,
         heads=settings.heads,

@@ -8,14 +8,16 @@ from safetensors.torch import load_file, save_file
 
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.cli.main import main
-from paceline.config.detection import grids
+from paceline.config.detection import SSDModel, grids
 from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, make_trunk
 
 
 @pytest.fixture
 def ours(tmp_path):
     cells = grids(96)
-    model = SSD(10, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=4, extras=8)
+    trunk = make_trunk(SSDModel(depth=10, width=4), Form(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
     initialise_ssd(model, torch.Generator().manual_seed(0))
     file = tmp_path / "ours.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, file)

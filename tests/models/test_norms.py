@@ -15,11 +15,16 @@ from torchvision.ops import FrozenBatchNorm2d
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.norms import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
-from paceline.models.pyramid import Backbone, Body
+from paceline.models.pyramid import FROZEN, Backbone
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
+from paceline.models.trunk import Form, Trunk, make_trunk
 
 EPS = 1e-3
+
+
+def resnet(depth: int, width: int, norm: str) -> Trunk:
+    return make_trunk(MaskRCNNModel(depth=depth, width=width, bn_eps=EPS), Form(stride=32, norm=norm))
 
 
 def filled(net: nn.Module) -> nn.Module:
@@ -61,7 +66,7 @@ def test_folded_frozen_norms_give_torchvisions_outputs_and_weight_gradients(dept
     for name in ("kaiming_normal_", "kaiming_uniform_"):  # first weights that are overwritten
         monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
     theirs = filled(torchvision_body(depth)).double()
-    ours = Body(depth, 64, norm="frozen", frozen="none", eps=EPS, momentum=0.1).double()
+    ours = resnet(depth, 64, "frozen").double()
     ours.load_state_dict(theirs.state_dict(), strict=True)
     assert sum(isinstance(module, FoldedConv2d) for module in ours.modules()) == {18: 20, 50: 53}[depth]
     images = torch.randn(2, 3, 32, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -81,7 +86,7 @@ def test_an_unfolded_frozen_norm_is_torchvisions_and_folding_twice_changes_nothi
     other.load_state_dict(filled(norm).state_dict(), strict=True)
     map = torch.randn(2, 5, 3, 4)
     torch.testing.assert_close(norm(map), other(map))
-    body = filled(Body(10, 8, norm="frozen", frozen="none", eps=EPS, momentum=0.1))
+    body = filled(resnet(10, 8, "frozen"))
     images = torch.randn(1, 3, 32, 32)
     before = body(images)
     fold_frozen(body)
@@ -102,14 +107,14 @@ def test_folding_leaves_parameters_where_they_are_and_survives_a_copy():
     with torch.no_grad():
         net.bn1.weight.mul_(2.0)
         # The copy's convolutions fold the copy's norms.
-        assert not torch.equal(twin(images), net(images))
+        assert not torch.equal(twin.classify(images), net.classify(images))
         twin.bn1.weight.mul_(2.0)
-        assert torch.equal(twin(images), net(images))
+        assert torch.equal(twin.classify(images), net.classify(images))
 
 
 def test_group_norms_take_every_batch_norms_place_with_its_channels():
-    body = Body(10, 16, norm="group", frozen="none", eps=EPS, momentum=0.1)
-    names = {name for name, module in Body(10, 16, norm="batch", frozen="none", eps=EPS, momentum=0.1).named_modules()
+    body = resnet(10, 16, "group")
+    names = {name for name, module in resnet(10, 16, "batch").named_modules()
              if isinstance(module, nn.BatchNorm2d)}  # fmt: skip
     groups = {name: module for name, module in body.named_modules() if isinstance(module, nn.GroupNorm)}
     assert set(groups) == names and not list(batch_norms(body))
@@ -127,7 +132,9 @@ def test_groups_have_eight_channels_or_there_are_32_of_them(channels, groups):
     ("frozen", "still"), [("none", ()), ("stem", ("conv1.", "bn1.")), ("stem_and_first", ("conv1.", "bn1.", "layer1."))]
 )
 def test_frozen_layers_neither_train_nor_count_statistics(frozen, still):
-    body = filled(Body(10, 8, norm="batch", frozen=frozen, eps=EPS, momentum=0.1)).eval().train()
+    body = filled(resnet(10, 8, "batch"))
+    body.freeze(FROZEN[frozen])
+    body.eval().train()
     before = {name: tensor.clone() for name, tensor in body.state_dict().items()}
     torch.stack([stage.square().mean() for stage in body(torch.randn(2, 3, 32, 32))]).sum().backward()
     commit_running_statistics(body)
@@ -155,9 +162,8 @@ def test_names_and_shapes_are_torchvisions(monkeypatch):
 @pytest.mark.parametrize("top", ["pool", "conv"])
 @pytest.mark.parametrize("norm", ["none", "batch", "group"])
 def test_levels_have_half_the_sides_of_the_one_before_rounded_up(first_level, top, norm):
-    net = Backbone(
-        10, 8, 16, first_level=first_level, norm="group", frozen="none", fpn_norm=norm, top=top, eps=EPS, momentum=0.1
-    )
+    trunk = resnet(10, 8, "group")
+    net = Backbone(trunk, 16, first_level=first_level, frozen="none", fpn_norm=norm, top=top, eps=EPS)
     levels = filled(net)(torch.randn(1, 3, 96, 160))
     assert [tuple(level.shape) for level in levels] == [
         (1, 16, -(-96 // stride), -(-160 // stride)) for stride in net.strides

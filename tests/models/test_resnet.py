@@ -54,7 +54,7 @@ def test_stems_take_3_or_4_channels_and_give_their_grid(stem, grid, channels):
     model = tiny(stem=stem, stem_channels=channels)
     seen = []
     model.layer4.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    logits = model(torch.randn(2, channels, 64, 64).contiguous(memory_format=torch.channels_last))
+    logits = model.classify(torch.randn(2, channels, 64, 64).contiguous(memory_format=torch.channels_last))
     assert logits.shape == (2, 7)
     assert seen[0].shape[2:] == (grid, grid)
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
@@ -109,8 +109,8 @@ def test_bf16_autocast_gives_float32_logits_near_float32s():
     model = tiny()
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = model(images)
-    exact = model(images)
+        rounded = model.classify(images)
+    exact = model.classify(images)
     assert rounded.dtype == exact.dtype == torch.float32
     assert not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0.1, atol=0.1)
@@ -129,6 +129,6 @@ def test_the_compiler_sees_one_whole_graph_that_computes_the_eager_step(precisio
     eager, compiled = tiny(stem="small"), tiny(stem="small")
     for model in (eager, compiled):
         configure_batch_norm(model, groups=2, join_group=None, join=1, forwards=1)
-    got = step(torch.compile(compiled, backend="eager", fullgraph=True), compiled)
-    torch.testing.assert_close(got, step(eager, eager), rtol=0, atol=0)
+    got = step(torch.compile(compiled.classify, backend="eager", fullgraph=True), compiled)
+    torch.testing.assert_close(got, step(eager.classify, eager), rtol=0, atol=0)
     torch._dynamo.reset()

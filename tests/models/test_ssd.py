@@ -14,16 +14,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell
-from paceline.config.detection import grids
+from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, make_trunk
 from paceline.models.weights_ssd import from_reference, load_ssd_weights, swap_channels, to_reference
 
 
 def network(size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, **choices) -> SSD:
     cells = grids(size)
-    model = SSD(depth, classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=width, **choices)
+    trunk = make_trunk(SSDModel(depth=depth, width=width), Form(stride=8))
+    model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), **choices)
     initialise_ssd(model, torch.Generator().manual_seed(3))
     return model
 

@@ -49,7 +49,7 @@ def test_torchvision_weights_give_torchvision_outputs_and_go_back(depth, tmp_pat
 
     images = torch.from_numpy(np.random.RandomState(0).standard_normal((2, 3, 40, 40)).astype(np.float32))
     with torch.no_grad():
-        assert torch.equal(ours.eval()(images), theirs.eval()(images))
+        assert torch.equal(ours.eval().classify(images), theirs.eval()(images))
 
     before = {name: value.clone() for name, value in theirs.state_dict().items()}
     for parameter in theirs.parameters():
@@ -64,7 +64,7 @@ def test_a_training_step_has_torchvisions_logits_gradients_and_statistics():
     ours = ResNet(18, 10)
     ours.load_state_dict(theirs.state_dict())
     images = torch.from_numpy(np.random.RandomState(0).standard_normal((4, 3, 64, 64)).astype(np.float32))
-    logits = ours(images)
+    logits = ours.classify(images)
     expected = theirs(images)
     assert torch.equal(logits, expected)
     logits.square().sum().backward()
@@ -86,6 +86,6 @@ def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_pa
     images = torch.from_numpy(np.random.RandomState(0).standard_normal((2, 3, 40, 40)).astype(np.float32))
     padded = torch.cat((images, torch.zeros(2, 1, 40, 40)), 1)
     with torch.no_grad():
-        torch.testing.assert_close(ours.eval()(padded), theirs.eval()(images), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours.eval().classify(padded), theirs.eval()(images), rtol=1e-5, atol=1e-5)
     exported = export_torchvision_state(ours)
     assert all(torch.equal(exported[name], value) for name, value in theirs.state_dict().items())

@@ -1,0 +1,44 @@
+"""The fields of a recipe that choose the network's trunk, shared by all workloads, and which of them cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+RESNET = "resnet"
+# Of ResNets; models/resnet.py has their stages.
+Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
+
+
+@dataclass(frozen=True)
+class TrunkModel:
+    """Which trunk a network stands on. Defaults are ResNet-50's."""
+
+    trunk: str = RESNET  # resnet, or timm/NAME as timm has it: depth, width, groups and bn_eps are resnet's alone
+    depth: Depth = 50  # layers of the ResNet; up to 34 of basic blocks, above of bottlenecks
+    width: int = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
+    groups: int = 1  # ResNeXt: parts of a bottleneck's 3x3 convolution (32)
+    group_width: int = 64  # ResNeXt: filters of a part in the first stage at width 64 (4, 8); 128 and groups 1: wide
+    bn_eps: float = 1e-5  # BatchNorm epsilon
+    bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
+
+
+def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
+    """What must hold for the trunk of any network, for `refuse_outside`."""
+    plain = model.groups == 1 and model.group_width == 64
+    return (
+        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
+        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
+        ("--model.groups", model.groups, model.groups >= 1, "must be 1 or more"),
+        ("--model.group-width", model.group_width, model.width * model.group_width >= 64,
+         f"with --model.width {model.width} a group of the first stage has less than one filter"),
+        ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or model.trunk == RESNET,
+         f"--model.trunk {model.trunk} has no such choice; leave them at 1 and 64"),
+        ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or model.depth >= 50,
+         f"only bottlenecks are split, and --model.depth {model.depth} has basic blocks; choose depth 50 or more"),
+    )  # fmt: skip
+
+
+def remember_as(model: TrunkModel, classes_and_size: tuple[int, int, int]) -> str:
+    """Under which words the counts of a network's memory are kept; "": a trunk that is not ours may change between two runs."""
+    return f"{classes_and_size} classes, height, width" if model.trunk == RESNET else ""
