@@ -27,6 +27,7 @@ PACKAGES = (
     "safetensors",
     "hotcoco",
     "mlperf-logging",
+    "timm",
 )
 
 

@@ -125,7 +125,14 @@ def _resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
     return trunk
 
 
+def _timm(name: str, model: TrunkModel, form: Form) -> Trunk:
+    from paceline.models.timm_trunk import make_timm_trunk
+
+    return make_timm_trunk(name, model, form)
+
+
 # What stands before the "/" of --model.trunk -> (what stands behind it, the recipe's fields, the form) -> a trunk.
 TRUNKS: dict[str, Callable[[str, TrunkModel, Form], Trunk]] = {
     "resnet": _resnet,
+    "timm": _timm,
 }

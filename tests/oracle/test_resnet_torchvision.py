@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torchvision
 from torch import nn
 
+from paceline.config.classification import ResNetModel
+from paceline.config.detection import SSDModel
+from paceline.config.errors import RecipeError
+from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.recipe import refuse_outside
+from paceline.config.trunk import trunk_rules
+from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
+from paceline.models.ssd import SSD
+from paceline.models.trunk import Form, make_trunk
 from paceline.models.weights import export_torchvision_state, load_weights
+from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+from paceline.models.weights_ssd import load_ssd_weights
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +50,21 @@ def fill(model: nn.Module, seed: int) -> None:
             tensor.copy_(torch.from_numpy(values))
 
 
-@pytest.mark.parametrize("depth", [18, 34, 50, 101])
-def test_torchvision_weights_give_torchvision_outputs_and_go_back(depth, tmp_path):
-    theirs = getattr(torchvision.models, f"resnet{depth}")(weights=None)
+NEXT = {"groups": 32, "group_width": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "parts"),
+    [
+        ("resnet18", 18, {}), ("resnet34", 34, {}), ("resnet50", 50, {}), ("resnet101", 101, {}),
+        ("resnext50_32x4d", 50, NEXT),
+    ],
+)  # fmt: skip
+def test_torchvision_weights_give_torchvision_outputs_and_go_back(name, depth, parts, tmp_path):
+    theirs = getattr(torchvision.models, name)(weights=None)
     fill(theirs, depth)
     torch.save(theirs.state_dict(), tmp_path / "weights.pth")
-    ours = ResNet(depth, 1000)
+    ours = ResNet(depth, 1000, **parts)
     report = load_weights(ours, tmp_path / "weights.pth")
     assert list(report.used) == list(theirs.state_dict())
     assert not (report.missing or report.unexpected or report.reinitialised or report.converted)
@@ -89,3 +111,79 @@ def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_pa
         torch.testing.assert_close(ours.eval().classify(padded), theirs.eval()(images), rtol=1e-5, atol=1e-5)
     exported = export_torchvision_state(ours)
     assert all(torch.equal(exported[name], value) for name, value in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "parts"),
+    [("resnext101_32x8d", 101, {"groups": 32, "group_width": 8}), ("wide_resnet50_2", 50, {"group_width": 128})],
+)
+def test_wider_networks_have_torchvisions_names_and_shapes(name, depth, parts):
+    with torch.device("meta"):
+        theirs = getattr(torchvision.models, name)(weights=None).state_dict()
+        ours = ResNet(depth, 1000, **parts).state_dict()
+    assert [(name, tensor.shape) for name, tensor in ours.items()] == [
+        (name, tensor.shape) for name, tensor in theirs.items()
+    ]
+
+
+def maps_of(theirs: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
+    """Outputs of torchvision's four stages."""
+    features, maps = theirs.maxpool(theirs.relu(theirs.bn1(theirs.conv1(images)))), []
+    for stage in (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4):
+        features = stage(features)
+        maps.append(features)
+    return maps
+
+
+def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_path):
+    theirs = torchvision.models.resnext50_32x4d(weights=None)
+    fill(theirs, 2)
+    torch.save(theirs.state_dict(), tmp_path / "next.pth")
+    images = torch.from_numpy(np.random.RandomState(0).standard_normal((1, 3, 64, 96)).astype(np.float32))
+    with torch.no_grad():
+        expected = maps_of(theirs.eval(), images)
+        for norm in ("batch", "frozen"):
+            masks = MaskRCNN(
+                MaskRCNNModel(**NEXT, norm=norm, channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)), 2
+            )
+            report = load_mask_rcnn_weights(masks, tmp_path / "next.pth")
+            assert set(report.unexpected) == {"backbone.body.fc.weight", "backbone.body.fc.bias"}
+            for map, other in zip(masks.backbone.body.eval()(images), expected):
+                torch.testing.assert_close(map, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
+        # SSD's third stage keeps the second's resolution: the reference takes the stride out of its first unit.
+        theirs.layer3[0].conv2.stride = theirs.layer3[0].downsample[0].stride = (1, 1)
+        trunk = make_trunk(SSDModel(depth=50, **NEXT), Form(stride=8))
+        boxes = SSD(trunk, 2, cells=(12, 6, 3), boxes_a_cell=(4, 6, 4), extras=8)
+        report = load_ssd_weights(boxes, tmp_path / "next.pth")
+        assert {name.split(".")[1] for name in report.unexpected} == {"layer4", "fc"}
+        maps = trunk.eval()(images)
+        assert trunk.strides == [4, 8, 8] and [map.shape[1] for map in maps] == trunk.channels == [256, 512, 1024]
+        assert all(torch.equal(*pair) for pair in zip(maps, maps_of(theirs, images)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"depth": 34, "groups": 32}, "--model.groups 32 --model.group-width 64: only bottlenecks are split"),
+        ({"depth": 18, "group_width": 128}, "only bottlenecks are split, and --model.depth 18"),
+        ({"width": 8, "group_width": 4}, "--model.group-width 4: with --model.width 8 a group of the first stage has less"),
+        ({"groups": 0}, "--model.groups 0: must be 1 or more"),
+        ({"trunk": "timm/resnet10t", "groups": 2}, "--model.trunk timm/resnet10t has no such choice"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "model", [ResNetModel(depth=50), SSDModel(depth=50), MaskRCNNModel()], ids=lambda model: type(model).__name__
+)
+def test_parts_that_cannot_be_are_refused_by_their_flag(model, changes, says):
+    with pytest.raises(RecipeError, match=says):
+        refuse_outside(*trunk_rules(replace(model, **changes)))
+
+
+def test_an_unknown_trunk_names_the_known_ones():
+    for trunk, says in (
+        ("resnt", "Did you mean resnet"),
+        ("x", "There are resnet, timm"),
+        ("resnet/50", "--model.depth"),
+    ):
+        with pytest.raises(RecipeError, match=says):
+            make_trunk(ResNetModel(trunk=trunk), Form())

@@ -1,0 +1,213 @@
+"""Any of timm's networks that gives feature maps, as a trunk: `--model.trunk timm/NAME`.
+
+The network is timm's own, with one thing changed: its BatchNorms become ours (models/batch_norm.py), so that `bn_span` holds, or
+frozen ones. First weights are timm's, drawn from the recipe's seed; nothing is ever downloaded. A file that was saved from timm's
+classifier or from its feature network fills the trunk by name (`--weights`).
+Source: timm's `create_model(name, features_only=True)`; pip install "paceline[timm]".
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.config.errors import RecipeError
+from paceline.config.trunk import TrunkModel
+from paceline.models.batch_norm import BatchNorm
+from paceline.models.initialise import draw_layers
+from paceline.models.norms import FrozenBatchNorm
+from paceline.models.trunk import Form, Init, Norm, Part, Trunk
+
+# Sides of the image that is tried: no powers of two, which a network of fixed windows would take alone.
+PROBE = (96, 160)
+
+
+class BatchNormAct(BatchNorm):
+    """timm's BatchNormAct2d, or torch's BatchNorm2d with nothing behind it, with our statistics."""
+
+    def __init__(self, channels: int, act: nn.Module, *, eps: float, momentum: float) -> None:
+        super().__init__(channels, eps=eps, momentum=momentum)
+        self.act = act
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        return self.act(super().forward(input))
+
+
+class FrozenBatchNormAct(FrozenBatchNorm):
+    """The same with fixed statistics."""
+
+    def __init__(self, channels: int, act: nn.Module, *, eps: float) -> None:
+        super().__init__(channels, eps)
+        self.act = act
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        return self.act(super().forward(input))
+
+
+class TimmTrunk(Trunk):
+    """timm's feature network `net`, with our BatchNorms."""
+
+    def __init__(self, name: str, *, stride: int, norm: Norm, momentum: float) -> None:
+        """
+        name      timm's, e.g. convnext_atto
+        stride    maps coarser than that are left out with the layers behind them; 0 = none
+        norm      frozen: BatchNorms have fixed statistics
+        momentum  of BatchNorms; their epsilons are timm's
+        Raises RecipeError for a network that cannot be a trunk.
+        """
+        super().__init__()
+        self.name, self.norm, self.momentum = name, norm, momentum
+        net = _created(name, 0, features_only=True)
+        strides = net.feature_info.reduction()
+        if strides != sorted(set(strides)):
+            raise RecipeError(
+                f"--model.trunk timm/{name}: its maps have strides {strides}; a trunk's become coarser with each."
+            )
+        count = sum(not stride or of_map <= stride for of_map in strides)
+        self.strides, self.channels = strides[:count], net.feature_info.channels()[:count]
+        self.places = net.feature_info.out_indices[:count]
+        # A pyramid stands on all maps, the other networks on the last one alone.
+        self.maps = slice(None) if stride == 32 else slice(-1, None)
+        self.net = self._ours(net if count in (0, len(strides)) else self._created(0))
+
+    def _created(self, seed: int) -> nn.Module:
+        return _created(self.name, seed, features_only=True, out_indices=self.places)
+
+    def _ours(self, net: nn.Module) -> nn.Module:
+        """timm's network with our BatchNorms and without layers that no map needs."""
+        self._cut(net)
+        changed = 0
+        for parent in list(net.modules()):
+            for child_name, child in list(parent.named_children()):
+                if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                    setattr(parent, child_name, self._our_norm(child))
+                    changed += 1
+        if self.norm == "frozen" and not changed:
+            raise RecipeError(
+                f"--model.norm frozen: timm/{self.name} has no BatchNorm whose statistics could be fixed. "
+                "Use --model.norm batch; its own norms stay as they are."
+            )
+        return net
+
+    def _cut(self, net: nn.Module) -> None:
+        """Take off the ends of sequences that reach no map: timm leaves them in some networks, and data parallel would wait for
+        their gradients."""
+        unused = self._unused(net)
+        for parent in [module for module in net.modules() if isinstance(module, nn.Sequential)]:
+            while len(parent) and (ids := {id(tensor) for tensor in parent[-1].parameters()}) and ids <= unused.keys():
+                del parent[-1]
+        if left := [name for name, tensor in net.named_parameters() if id(tensor) in unused]:
+            raise RecipeError(
+                f"--model.trunk timm/{self.name}: {len(left)} of its tensors ({left[0]}, ...) reach no map that this network uses. "
+                "Choose another one."
+            )
+
+    def _unused(self, net: nn.Module) -> dict[int, Tensor]:
+        parameters = list(net.parameters())
+        net.eval()
+        with torch.enable_grad():
+            try:
+                maps = net(torch.zeros(1, 3, *PROBE))[self.maps]
+            except (RuntimeError, AssertionError, ValueError) as problem:
+                raise RecipeError(
+                    f"--model.trunk timm/{self.name}: does not take images of any size: {problem}"
+                ) from None
+            forms = [(1, count, *(-(-side // by) for side in PROBE)) for count, by in zip(self.channels, self.strides)]
+            if [tuple(map.shape) for map in maps] != forms[self.maps]:
+                raise RecipeError(
+                    f"--model.trunk timm/{self.name}: its maps are not (B, C, H / stride, W / stride). Choose another one."
+                )
+            found = torch.autograd.grad([map.sum() for map in maps], parameters, allow_unused=True)
+        net.train()
+        return {id(tensor): tensor for tensor, gradient in zip(parameters, found) if gradient is None}
+
+    def _our_norm(self, theirs: nn.modules.batchnorm._BatchNorm) -> nn.Module:
+        from timm.layers.norm_act import BatchNormAct2d
+
+        with_act = type(theirs) is BatchNormAct2d and isinstance(theirs.drop, nn.Identity)
+        known = (with_act or type(theirs) is nn.BatchNorm2d) and theirs.affine and theirs.track_running_stats
+        if not known:
+            raise RecipeError(
+                f"--model.trunk timm/{self.name}: its {type(theirs).__name__} has no form whose statistics span --bn-span "
+                "images. Choose another network."
+            )
+        act: Any = theirs.act if with_act else nn.Identity()
+        channels, eps = theirs.num_features, theirs.eps
+        if self.norm == "batch":
+            ours = BatchNormAct(channels, act, eps=eps, momentum=self.momentum)
+        else:
+            ours = FrozenBatchNormAct(channels, act, eps=eps)
+        # Not strict: a frozen norm counts no batches.
+        ours.load_state_dict(theirs.state_dict(), strict=False)
+        return ours
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) float, normalised -> timm's maps, finest first."""
+        return list(self.net(images))
+
+    def frozen_modules(self, part: Part) -> list[nn.Module]:
+        """Nothing: what a stem is, each of timm's networks says in its own way."""
+        if part != "none":
+            raise RecipeError(f"--model.frozen: timm/{self.name} can only train as a whole. Use --model.frozen none.")
+        return []
+
+    @torch.no_grad()
+    def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
+        """timm's own first weights (init and zero_init_last_gamma are the ResNet's), from a seed that the generator gives."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        self.net.load_state_dict(self._ours(self._created(seed)).state_dict())
+        if "fc" in self._modules:
+            draw_layers(self.fc, init, generator)
+
+    def of_file(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """timm's names; a feature network has underscores in them where the classifier has dots."""
+        ours = {_bare(name): name for name in self.net.state_dict()}
+        if not any(_bare(name) in ours for name in saved):
+            return {}, ()
+        whole = {_bare(name) for name in _created(self.name, 0).state_dict()}
+        beyond = [name for name in saved if _bare(name) in whole and _bare(name) not in ours]
+        named = {f"net.{ours.get(_bare(name), name)}": tensor for name, tensor in saved.items()}
+        return named, tuple(f"net.{name}" for name in beyond)
+
+
+def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
+    """timm's network `name` for a recipe.
+
+    Raises RecipeError where timm is missing or has no such network, and for a form that it cannot have.
+    """
+    if form.norm == "group":
+        raise RecipeError(f"--model.norm group: timm/{name} keeps the norms that it has. Use --model.norm batch.")
+    # Wherever the rest is built: some of timm's networks compute numbers while they are built, which the meta device cannot.
+    with torch.device("cpu"):
+        return TimmTrunk(name, stride=form.stride, norm=form.norm, momentum=model.bn_momentum)
+
+
+def _created(name: str, seed: int, **wanted: Any) -> Any:
+    """timm's network, its weights drawn on the CPU from `seed`; the global random state stays as it was."""
+    try:
+        import timm
+    except ImportError:
+        raise RecipeError(f'--model.trunk timm/{name}: timm is not installed. pip install "paceline[timm]"') from None
+    # Of the registry alone: create_model would also load names like hf-hub:... from the network.
+    known = timm.list_models()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"Did you mean {', '.join(near)}?" if near else "`timm.list_models()` names them."
+        raise RecipeError(f"--model.trunk timm/{name}: timm {timm.__version__} has no such network. {hint}")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            return timm.create_model(name, pretrained=False, **wanted)
+        except (RuntimeError, AssertionError, TypeError) as problem:
+            raise RecipeError(f"--model.trunk timm/{name}: timm cannot build it as a trunk: {problem}") from None
+
+
+def _bare(name: str) -> str:
+    """The same for both spellings of a tensor's name."""
+    return name.removeprefix("model.").replace(".", "_")

@@ -1,0 +1,45 @@
+"""docs/extending/trunk.md: its code is written to files and carried out, as it stands there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+from tiny_runs import make_photos, without_report
+
+import paceline
+from paceline.config.detection import SSDModel
+from paceline.config.instances import MaskRCNNModel
+from paceline.config.trunk import TrunkModel
+from paceline.models.batch_norm import batch_norms
+from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.trunk import TRUNKS, Form, make_trunk
+
+PAGE = Path(paceline.__file__).parents[1] / "docs" / "extending" / "trunk.md"
+
+
+def test_the_page_s_trunk_trains_predicts_and_fits_under_every_network(tmp_path, monkeypatch):
+    file, training, checks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
+    (tmp_path / "my_trunk.py").write_text(file)
+    photos = make_photos(tmp_path / "photos")
+    (tmp_path / "photo.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setitem(TRUNKS, "plain", None)  # taken out again after the test
+    without_report(monkeypatch)
+    names = {"torch": torch}
+    exec(training, names)
+    assert names["ending"].step == 4 and len(names["answer"].names) == 3
+    exec(checks, names)
+    # The two detectors, from the same field.
+    trunk = make_trunk(SSDModel(trunk="plain", width=4), Form(stride=8))
+    assert trunk.strides == [4, 8] and len(list(batch_norms(trunk))) == 3
+    network = MaskRCNN(MaskRCNNModel(trunk="plain", width=4, channels=8, norm="batch", frozen="stem"), 3)
+    assert [level.shape[-1] for level in network.backbone(torch.zeros(1, 3, 64, 64))] == [16, 8, 4, 2, 1]
+    # A classifier's file fills the shorter trunk.
+    whole = make_trunk(TrunkModel(trunk="plain", width=4), Form())
+    tensors, beyond = trunk.of_file(whole.state_dict())
+    assert {name for name in tensors if not name.startswith(beyond)} <= set(trunk.state_dict())

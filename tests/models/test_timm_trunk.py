@@ -1,0 +1,232 @@
+"""timm's networks as trunks: timm's own outputs, our BatchNorms, weights by name from timm's files, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from paceline.boxes.anchors import boxes_a_cell
+from paceline.config.classification import PhotoInput, ResNetModel, check_classification
+from paceline.config.detection import SSDModel, grids
+from paceline.config.errors import CheckpointError, RecipeError
+from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.recipe import Recipe
+from paceline.config.system import System
+from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
+from paceline.models.classifier import Classifier
+from paceline.models.initialise import initialise
+from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, Trunk, make_trunk
+from paceline.models.weights import load_weights
+from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+from paceline.models.weights_ssd import load_ssd_weights
+from paceline.tasks.classification import build_classifier, classifier_memory
+
+timm = pytest.importorskip("timm")
+# LayerNorm alone; BatchNorm2d; both of timm's kinds of BatchNorm, squeeze and excitation; epsilon 1e-3, stages to be cut off.
+NAMES = ("convnext_atto", "resnet10t", "mobilenetv3_small_050", "efficientnet_lite0")
+WITH_NORMS = NAMES[1:]
+
+
+def trunk_of(name: str, form: Form | None = None, seed: int = 1) -> Trunk:
+    trunk = make_trunk(ResNetModel(trunk=f"timm/{name}"), form or Form())
+    trunk.draw("torchvision", torch.Generator().manual_seed(seed), zero_init_last_gamma=False)
+    return trunk
+
+
+def theirs_of(trunk: Trunk, name: str) -> torch.nn.Module:
+    """timm's own feature network with the trunk's weights; layers that the trunk has not keep timm's."""
+    theirs = timm.create_model(name, features_only=True, out_indices=trunk.places)
+    state = {name.removeprefix("net."): tensor for name, tensor in trunk.state_dict().items()}
+    assert not theirs.load_state_dict(state, strict=False).unexpected_keys
+    return theirs
+
+
+def images(count: int = 4, height: int = 64, width: int = 64) -> Tensor:
+    return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [
+        ("convnext_atto", 8), ("convnext_atto", 32), ("resnet10t", 32), ("mobilenetv3_small_050", 0),
+        ("mobilenetv3_small_050", 8), ("efficientnet_lite0", 8),
+    ],
+)  # fmt: skip
+def test_maps_statistics_and_gradients_are_timm_s(name, stride):
+    trunk = trunk_of(name, Form(stride=stride))
+    theirs, given = theirs_of(trunk, name), images(2, 64, 64)
+    assert trunk.strides[-1] == (8 if stride == 8 else 32)
+    mine, expected = trunk.train()(given), theirs.train()(given)
+    for map, other, channels, by in zip(mine, expected, trunk.channels, trunk.strides):
+        assert torch.equal(map, other) and map.shape == (2, channels, 64 // by, 64 // by)
+    mine[-1].square().sum().backward()
+    expected[-1].square().sum().backward()
+    wanted = dict(theirs.named_parameters())
+    for key, parameter in trunk.net.named_parameters():
+        # Every tensor has a gradient: data parallel waits for each.
+        assert torch.equal(parameter.grad, wanted[key].grad), key
+    buffers = dict(theirs.named_buffers())
+    for key, buffer in trunk.net.named_buffers():
+        if key.endswith(("running_mean", "running_var")):
+            torch.testing.assert_close(buffer, buffers[key], rtol=1e-6, atol=1e-7)
+    with torch.no_grad():
+        assert all(torch.equal(*pair) for pair in zip(trunk.eval()(given), theirs.eval()(given)))
+
+
+@pytest.mark.parametrize("name", WITH_NORMS)
+def test_each_group_of_images_has_its_own_statistics(name):
+    trunk, given = trunk_of(name, Form(stride=8)).train(), images()
+    norms = list(batch_norms(trunk))
+    assert norms and not [
+        module
+        for module in trunk.modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module not in norms
+    ]
+    alone = [trunk(part)[-1] for part in given.split(2)]
+    configure_batch_norm(trunk, groups=2, join_group=None, join=1, forwards=1)
+    torch.testing.assert_close(trunk(given)[-1], torch.cat(alone), rtol=1e-4, atol=1e-5)
+    before = norms[0].running_mean.clone()
+    commit_running_statistics(trunk)
+    assert not torch.equal(norms[0].running_mean, before)
+
+
+@pytest.mark.parametrize("name", WITH_NORMS)
+def test_frozen_norms_use_their_running_statistics_and_do_not_train(name):
+    trunk = trunk_of(name, Form(stride=32, norm="frozen"))
+    theirs, given = theirs_of(trunk, name), images(2)
+    for module in (trunk.net, theirs):
+        random = torch.Generator().manual_seed(1)
+        for key, buffer in module.named_buffers():
+            if key.endswith("running_mean"):
+                buffer.uniform_(-0.2, 0.2, generator=random)
+            elif key.endswith("running_var"):
+                buffer.uniform_(0.5, 1.0, generator=random)
+    given = given.double()
+    for map, other in zip(trunk.double().train()(given), theirs.double().eval()(given)):
+        torch.testing.assert_close(map, other, rtol=1e-9, atol=1e-9)
+        assert map.any()
+    assert not list(batch_norms(trunk))
+    assert len(list(trunk.parameters())) < len(list(theirs.parameters()))
+
+
+def test_first_weights_follow_from_the_seed_alone_and_move_no_global_state():
+    before = torch.random.get_rng_state()
+    first, again, other = trunk_of("resnet10t"), trunk_of("resnet10t"), trunk_of("resnet10t", seed=2)
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.rand(7)
+    later = trunk_of("resnet10t")
+    for key, tensor in first.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[key]) and torch.equal(tensor, later.state_dict()[key])
+    assert not torch.equal(first.net.conv1[0].weight, other.net.conv1[0].weight)
+
+
+def networks(name: str) -> dict:
+    """One of each workload on this trunk, with its loader of weights, its trunk, and its trunk's prefix."""
+    classes = build_classifier(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), PhotoInput()), 3).network
+    initialise(classes, "torchvision", torch.Generator().manual_seed(1))
+    cells = grids(96)
+    trunk = make_trunk(SSDModel(trunk=f"timm/{name}"), Form(stride=8))
+    boxes = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
+    initialise_ssd(boxes, torch.Generator().manual_seed(1))
+    settings = MaskRCNNModel(
+        trunk=f"timm/{name}", norm="batch", frozen="none", channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)
+    )
+    masks = MaskRCNN(settings, 3)
+    initialise_mask_rcnn(masks, torch.Generator().manual_seed(1))
+    return {
+        "classification": (classes, load_weights, classes, ""),
+        "ssd": (boxes, load_ssd_weights, boxes.trunk, "trunk."),
+        "maskrcnn": (masks, load_mask_rcnn_weights, masks.backbone.body, "backbone.body."),
+    }
+
+
+@pytest.mark.parametrize("name", ["convnext_atto", "mobilenetv3_small_050"])
+def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, tmp_path):
+    torch.manual_seed(3)
+    whole = timm.create_model(name)
+    features = timm.create_model(name, features_only=True)
+    features.load_state_dict({key: tensor for key, tensor in zip(features.state_dict(), whole.state_dict().values())})
+    save_file(whole.state_dict(), tmp_path / "whole.safetensors")
+    torch.save(features.state_dict(), tmp_path / "features.pth")
+    given = images(1, 96, 96)
+    with torch.no_grad():
+        expected = features.eval()(given)
+    for network, load, trunk, prefix in networks(name).values():
+        own = {f"network.{key}": tensor.clone() for key, tensor in network.state_dict().items()}
+        save_file(own, tmp_path / "own.safetensors")
+        for file in ("whole.safetensors", "features.pth"):
+            for parameter in trunk.parameters():
+                torch.nn.init.zeros_(parameter)
+            report = load(network, tmp_path / file)
+            with torch.no_grad():
+                maps = trunk.eval()(given)
+            assert all(torch.equal(map, expected[place]) for place, map in enumerate(maps))
+            assert all(not key.startswith(f"{prefix}net.") for key in (*report.missing, *report.reinitialised))
+            assert bool(report.unexpected) == (file[0] == "w" or len(maps) < len(expected))
+        report = load(network, tmp_path / "own.safetensors")
+        assert len(report.used) == len(own) and not report.unexpected
+        assert all(torch.equal(tensor, own[f"network.{key}"]) for key, tensor in network.state_dict().items())
+    with pytest.raises(CheckpointError, match="weights of another model"):
+        load_weights(trunk_of("resnet10t"), tmp_path / "whole.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "says"),
+    [
+        ("convnext_ato", Form(), r"--model.trunk timm/convnext_ato: timm .* has no such network. Did you mean convnext_atto"),
+        ("hf-hub:timm/resnet18.a1_in1k", Form(), "no such network"),  # create_model would fetch it
+        ("", Form(), "no such network"),
+        ("vit_tiny_patch16_224", Form(), r"strides \[16, 16, 16\]"),
+        ("hrnet_w18_small", Form(stride=8), "12 of its tensors .* reach no map"),
+        ("levit_128s", Form(), "does not take images of any size"),
+        ("convnext_atto", Form(norm="frozen"), "--model.norm frozen: .* has no BatchNorm"),
+        ("resnet10t", Form(norm="group"), "--model.norm group"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_trunk_is_refused_by_name(name, form, says):
+    with pytest.raises(RecipeError, match=says):
+        make_trunk(ResNetModel(trunk=f"timm/{name}"), form)
+
+
+def test_a_norm_whose_statistics_could_not_span_images_is_refused_by_name():
+    trunk = trunk_of("resnet10t")
+    for norm in (torch.nn.BatchNorm1d(4), torch.nn.BatchNorm2d(4, affine=False), torch.nn.SyncBatchNorm(4)):
+        with pytest.raises(RecipeError, match=f"{type(norm).__name__} has no form whose statistics span --bn-span"):
+            trunk._our_norm(norm)
+
+
+def test_what_a_network_cannot_do_with_a_trunk_is_refused_by_its_flag():
+    with pytest.raises(RecipeError, match=r"--model.frozen: .* Use --model.frozen none"):
+        MaskRCNN(MaskRCNNModel(trunk="timm/convnext_atto", norm="batch"), 3)
+    cells = grids(100)
+    trunk = make_trunk(SSDModel(trunk="timm/convnext_atto"), Form(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
+    with pytest.raises(RecipeError, match=r"--input.size 100: this trunk gives a map of 12 cells .* made for 13"):
+        model(torch.zeros(1, 3, 100, 100))
+    with pytest.raises(RecipeError, match=r"--model.stem small: --model.trunk timm/resnet10t has its own"):
+        check_classification(Recipe("classification", ResNetModel(trunk="timm/resnet10t", stem="small"), PhotoInput()))
+
+
+def test_without_timm_the_message_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(RecipeError, match=r'pip install "paceline\[timm\]"'):
+        make_trunk(ResNetModel(trunk="timm/resnet10t"), Form())
+
+
+def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
+    recipe = Recipe("classification", ResNetModel(trunk="timm/mobilenetv3_small_050"), PhotoInput(size=64))
+    model = build_classifier(recipe, 5)
+    assert isinstance(model, Classifier)
+    initialise(model.network, "torchvision", torch.Generator().manual_seed(1))
+    trunk, given = model.network.eval(), images(2)
+    expected = torch.nn.functional.linear(trunk(given)[-1].mean((2, 3)), trunk.fc.weight, trunk.fc.bias)
+    torch.testing.assert_close(trunk.classify(given), expected)
+    found = classifier_memory(recipe, System("cpu"), 5)
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters()) and found.per_image > 0
