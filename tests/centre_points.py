@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,19 +21,14 @@ from paceline.batch.batch import Batch
 from paceline.batch.detection import DetectionBatch
 from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.recipe import Recipe, refuse_outside
-from paceline.config.run import Controls
-from paceline.config.system import System
-from paceline.dist.world import World
+from paceline.config.trunk import Depth, TrunkModel
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.initialise import initialise as draw
+from paceline.models.initialise import draw_layers
+from paceline.models.layers import Conv2d
 from paceline.models.normalise import Normalise
-from paceline.models.pyramid import Body
-from paceline.models.resnet import Conv2d
-from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.models.trunk import Form, make_trunk
 from paceline.recipes.ssd import tiny
-from paceline.tasks import Say, data_root, prepared_once
-from paceline.tasks.memory import MemoryEstimate, estimate
-from paceline.tasks.ssd import TYPICAL_SLOTS, Detection
+from paceline.workloads.ssd import WORKLOAD
 
 # Standard deviation of a peak along an axis, of the object's side there (TTFNet's 0.54 / 6); its least, in cells; and the
 # probability of a peak before anything is learned (Lin et al. 2017, "Focal Loss for Dense Object Detection").
@@ -51,9 +45,10 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class CentreModel:
-    """A ten-layer ResNet whose stages are added up, coarse to fine, to one map that a single convolution reads."""
+class CentreModel(TrunkModel):
+    """A trunk whose maps of stride 8 to 32 are added up, coarse to fine, to one that a single convolution reads."""
 
+    depth: Depth = 10  # layers of the ResNet
     width: int = 32  # filters of the stem; the stages have 1, 2, 4 and 8 times as many
     channels: int = 64  # filters of the map that is read
     detect: Peaks = field(default_factory=Peaks)  # decoding
@@ -65,7 +60,7 @@ CentreRecipe = Recipe[CentreModel, BoxInput]
 def recipe() -> CentreRecipe:
     """ssd-tiny's data treatment, optimiser and schedule."""
     quality = replace(tiny().quality, targets=(("box_ap", 0.30),))
-    return replace(tiny(), task=f"{__file__}:task", model=CentreModel(), quality=quality)
+    return replace(tiny(), task=f"{__file__}:CENTRES", model=CentreModel(), quality=quality)
 
 
 def check(recipe: CentreRecipe) -> None:
@@ -87,7 +82,7 @@ class CentrePoints(nn.Module):
         super().__init__()
         self.settings, self.classes = recipe.model, classes
         self.normalise = Normalise(recipe.input.mean, recipe.input.std)
-        self.body = Body(10, recipe.model.width, norm="batch", frozen="none", eps=1e-5, momentum=0.1)
+        self.body = make_trunk(recipe.model, Form())
         count = recipe.model.channels
         self.laterals = nn.ModuleList(Conv2d(inputs, count, 1) for inputs in self.body.channels[1:])
         self.blocks = nn.ModuleList(
@@ -169,32 +164,20 @@ def focal_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(model: CentrePoints, recipe: CentreRecipe, generator: torch.Generator) -> None:
+def initialise(recipe: CentreRecipe, model: CentrePoints, generator: torch.Generator) -> None:
     """First weights: convolutions N(0, 2 / fan_out); the head says PRIOR and a box of exp(2) cells, 59 pixels, almost everywhere."""
-    draw(model, "torchvision", generator)
+    model.body.draw("torchvision", generator, zero_init_last_gamma=False)
+    for part in (model.laterals, model.blocks, model.head):
+        draw_layers(part, "torchvision", generator)
     model.head.weight.normal_(std=0.01, generator=generator)
     model.head.bias.copy_(torch.tensor([math.log(PRIOR / (1 - PRIOR))] * model.classes + [0.5, 0.5, 2.0, 2.0]))
 
 
-class CentreTask(Detection):
-    """SSD's task with this network in it."""
-
-    def build(self, device: torch.device) -> nn.Module:
-        model = CentrePoints(self.recipe, len(self.classes))
-        initialise(model, self.recipe, torch.Generator().manual_seed(self.recipe.seed))
-        return model.to(device)
-
-    def memory(self, system: System) -> MemoryEstimate:
-        def batch(images: Tensor) -> Batch:
-            boxes = torch.zeros(len(images), TYPICAL_SLOTS, 4, device=images.device)
-            return DetectionBatch(images, boxes[..., 0].long(), boxes[:, 0, 0].long(), boxes)
-
-        build, shape = partial(CentrePoints, self.recipe, len(self.classes)), (3, *[self.recipe.input.size] * 2)
-        return estimate(build, shape, self.recipe, system, batch)
-
-
-def task(recipe: CentreRecipe, controls: Controls, world: World, *, say: Say) -> CentreTask:
-    """What the recipe's `task` names."""
-    check(recipe)
-    manifest = prepared_once(world, partial(ensure_boxes_prepared, data_root(controls.data, "ssd", say), say=say))
-    return CentreTask(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+CENTRES = replace(
+    WORKLOAD,
+    about="centre points: objects by their boxes",
+    model=CentreModel(),
+    check=check,
+    build=CentrePoints,
+    initialise=initialise,
+)
