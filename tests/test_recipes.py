@@ -178,16 +178,19 @@ def test_every_field_has_its_comment_on_its_own_single_line(file):
 
 def own_comments(node: object, above: str = "") -> Iterator[tuple[str, str]]:
     """(flag, the comment on its field's own line) of a dataclass instance and all below it, read from the sources."""
-    kind = type(node)
-    file = Path(inspect.getfile(kind))
-    comments = comments_in(file)
-    lines = {name: first for owner, name, first, _ in fields_in(file) if owner == kind.__name__}
+    found = {}
+    for kind in reversed(
+        [kind for kind in type(node).__mro__ if dataclasses.is_dataclass(kind)]
+    ):  # a base's fields first
+        file = Path(inspect.getfile(kind))
+        comments = comments_in(file)
+        found |= {name: comments[first][0] for owner, name, first, _ in fields_in(file) if owner == kind.__name__}
     for entry in dataclasses.fields(node):  # type: ignore[arg-type]
         value = getattr(node, entry.name)
         if dataclasses.is_dataclass(value):
             yield from own_comments(value, f"{above}{entry.name}.")
         else:
-            yield f"--{above}{entry.name}".replace("_", "-"), comments[lines[entry.name]][0]
+            yield f"--{above}{entry.name}".replace("_", "-"), found[entry.name]
 
 
 def help_by_flag(text: str) -> dict[str, str]:
