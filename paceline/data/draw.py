@@ -39,7 +39,8 @@ class Draw(NamedTuple):
 DrawSample = Callable[[int, int, Header, str], Draw]
 # (encoded photo, its Draw, out (H, W, 3) uint8): writes every pixel of `out`. Called by several threads at once.
 Render = Callable[[bytes, Draw, np.ndarray], None]
-# (n encoded photos, their Draws, (H, W)) -> (n, 3, H, W) uint8 on the batch's device, as n calls of a Render would write.
+# (n encoded photos, their Draws, (H, W)) -> (n, 3, H, W) uint8 on the batch's device, as n calls of a Render would write;
+# n may be 0.
 RenderBatch = Callable[[Sequence[bytes], Sequence[Draw], tuple[int, int]], Tensor]
 
 

@@ -53,7 +53,7 @@ def check_fresh(manifest: Manifest) -> str | None:
 
 def refuse_stale_containers(manifest: Manifest, why: str) -> None:
     """Raises DataError, instead of a search for photos to prepare anew, where they lie in containers."""
-    if any(split.records != FILES for split in manifest.splits.values()):
+    if manifest.in_containers:
         raise DataError(
             f"{manifest.folder}: {why}. Its photos lie in containers, which prepare does not write: write them and their "
             "manifest.json again."

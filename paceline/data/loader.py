@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -308,12 +309,14 @@ class Loader:
 
     def _batches(self, slot: Slot) -> list[Batch]:
         indices, batches = torch.tensor(slot.indices, dtype=torch.int64), []
-        for number, (mine, shape) in enumerate(slot.forwards()):
+        edges = [0, *accumulate(slot.sizes)]
+        for number, shape in enumerate(slot.shapes):
+            mine = slice(edges[number], edges[number + 1])
             drawn: Any = slot.drawn[mine]
             if self._render_batch is None:
                 images = slot.images[number].permute(0, 3, 1, 2)
             else:
-                images = self._render_batch(slot.data[mine], drawn, shape)  # type: ignore[arg-type]
+                images = self._render_batch(slot.data[mine], drawn, shape)  # pyright: ignore[reportArgumentType]
             batches.append(self._make_batch(images, [draw.label for draw in drawn], indices[mine]))
         return batches
 

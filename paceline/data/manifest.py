@@ -124,6 +124,11 @@ class Manifest:
         return "train" if "train" in self.splits else "val"
 
     @property
+    def in_containers(self) -> bool:
+        """Whether photos are no files of their own: then prepare did not write this, and cannot write it again."""
+        return any(split.records != FILES for split in self.splits.values())
+
+    @property
     def root_path(self) -> Path:
         """The folder that holds train/ and val/."""
         return Path(os.path.normpath(self.folder / self.root))

@@ -81,11 +81,6 @@ class Slot:
         self.images = [self.memory[start:stop].view(shape) for start, stop, shape in zip(edges, edges[1:], shapes)]
         self.pixels = [pixels for images in self.images for pixels in images.numpy()]
 
-    def forwards(self) -> list[tuple[slice, Shape]]:
-        """Of each forward, which of the step's samples are its own, and the shape of its images."""
-        edges = [0, *accumulate(self.sizes)]
-        return [(slice(start, stop), shape) for start, stop, shape in zip(edges, edges[1:], self.shapes)]
-
 
 class Cursor:
     """Hands out the samples of one step after the other, in order, to the threads of one stage.

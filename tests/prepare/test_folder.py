@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from paceline.config.errors import DataError
 from paceline.data.index import Index
 from paceline.data.manifest import Manifest, cache_place, find_manifest
 from paceline.data.orientation import flags_of
+from paceline.prepare.class_names import names_changed
 from paceline.prepare.folder import ensure_prepared, prepare_folder
 from paceline.prepare.verify import CMYK, GREYSCALE, MISNAMED, NOT_JPEG, Facts
 
@@ -101,7 +103,12 @@ def test_the_validation_folder_may_have_three_names(photos, name):
 def test_readable_class_names_are_taken_up(photos, file, text):
     assert prepare_folder(photos).class_names is None
     (photos / file).write_text(text)
-    assert prepare_folder(photos).class_names == ("house cat", "hound")
+    named = prepare_folder(photos)
+    assert named.class_names == ("house cat", "hound")
+    (photos / file).unlink()
+    assert names_changed(named) is not None
+    splits = {name: replace(split, records="ranges") for name, split in named.splits.items()}
+    assert names_changed(replace(named, splits=splits)) is None  # a container brings no file of names
 
 
 def test_names_for_some_classes_only_are_not_used(photos):
