@@ -27,6 +27,7 @@ from paceline.models.initialise import draw_layers
 from paceline.models.layers import Conv2d
 from paceline.models.normalise import Normalise
 from paceline.models.trunk import Form, make_trunk
+from paceline.models.weights import load_own
 from paceline.recipes.ssd import tiny
 from paceline.workloads.ssd import WORKLOAD
 
@@ -180,4 +181,5 @@ CENTRES = replace(
     check=check,
     build=CentrePoints,
     initialise=initialise,
+    load_weights=load_own,
 )

@@ -71,7 +71,9 @@ class Workload:
     # The network: a `paceline.tasks.task.Model`
     build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device
     initialise: Callable[[Recipe, nn.Module, torch.Generator], None]  # draw the weights, on the CPU
-    load_weights: Callable[[nn.Module, Path, Sequence[int]], WeightReport]  # somebody's file; category ids of the data
+    load_weights: Callable[[nn.Module, Path, Sequence[int]], WeightReport] = field(
+        default=lazily("paceline.models.weights:load_own")  # somebody's file; category ids of the data. Else: its own
+    )
     classes: int = 80  # K where neither data nor recipe tell
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
     no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has

@@ -50,6 +50,9 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     said = command(capsys, "predict", run, class_photos / "val" / "ant", "--out", tmp_path / "found", *named)
     assert said.code == 0 and "images/s" in said.out
     assert "width=16 depth=2" in command(capsys, "show", run, *named).out
+    weights = ["--weights", run / "checkpoints" / "last", "--out", tmp_path / "again"]
+    said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--steps", 1)
+    assert said.code == 0 and "tensors used" in said.out
     assert "photos are shown by  paceline report RUN --workload" in _report(capsys, run)
     assert "Confidently wrong" in _report(capsys, run, *named)
 
