@@ -10,18 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from paceline.alike import data_facts, request_facts, run_facts
-from paceline.checkpoint.layout import INDEX
-from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
-from paceline.config.errors import CheckpointError, RecipeError
+from paceline.building import build_model, build_state, weights_file
 from paceline.config.length import plan_in_words
-from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, evaluation_batch, first_weights_share, make_plan, shorten
+from paceline.config.plan import evaluation_batch, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
@@ -33,26 +29,18 @@ from paceline.job import Job
 from paceline.log.console import Console
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Facts, Recorder
-from paceline.loss_groups import configure_loss_groups
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
-from paceline.models.batch_norm import configure_batch_norm
 from paceline.opening import open_task
-from paceline.optim.average import WeightAverage
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.make import make_optimiser
-from paceline.optim.parameter_groups import named_parameters
 from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
+from paceline.settling import check_metrics, plan_for, settle_system, tell_short_average
 from paceline.shortage import check_addresses, failures_in_words
-from paceline.state import Meters, State
-from paceline.tasks.memory import MemoryEstimate, images_that_fit
+from paceline.state import State
 from paceline.tasks.task import Place, Task
 
 # A run prints about this many train events, and one at least every LOG_AT_MOST steps.
 EVENTS_IN_A_RUN, LOG_AT_MOST = 200, 100
-# First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
-FIRST_LOSS_SCALE = 65536.0
 
 
 @dataclass(frozen=True)
@@ -197,20 +185,6 @@ def _job(
     )
 
 
-def plan_for(task: Task, recipe: Recipe, system: System, world: World, memory: MemoryEstimate) -> Plan:
-    """The plan of `recipe` on the task's data. Raises RecipeError for one that cannot be carried out as the recipe says."""
-    plan = make_plan(
-        recipe,
-        system,
-        world=world.world,
-        most=images_that_fit(memory, system),
-        train_images=task.train_images,
-        val_images=task.val_images,
-    )
-    task.workload.check_plan(recipe, plan)
-    return plan
-
-
 def settle_target(request: Request, task: Task, say) -> Recipe:
     """A target holds for the data it was set for; with other data the run goes to its end, and that is said."""
     recipe = request.recipe
@@ -222,93 +196,6 @@ def settle_target(request: Request, task: Task, say) -> Recipe:
         "(set one with --quality.targets)"
     )
     return replace(recipe, quality=replace(recipe.quality, targets=()))
-
-
-def settle_system(task: Task, system: System, exact: bool, say) -> System:
-    """The system as this task can use it: compilation is left out where it has no form of it, and that is said.
-
-    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form.
-    """
-    workload = task.workload
-    if exact and system.accelerator != "cpu" and workload.no_exact:
-        raise RecipeError(
-            f"--exact: {task.recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
-            "Leave --exact away, or train with --system cpu."
-        )
-    if not system.compile or not workload.no_compile:
-        return system
-    say(f"compile off: {task.recipe.task}: {workload.no_compile}")
-    return replace(system, compile=False)
-
-
-def weights_file(name: str) -> Path:
-    """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
-
-    A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
-    Raises CheckpointError for a damaged checkpoint, and for a run folder, which holds several.
-    """
-    path = Path(name).expanduser()
-    if (path / "run.json").is_file():
-        raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
-    if not (path / INDEX).is_file():
-        check_file(path)
-        return path
-    groups = load_checkpoint(path).tensors
-    return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
-
-
-def check_metrics(recipe: Recipe, task: Task) -> None:
-    """Refuse a target on a metric that no evaluation will give: it could never be met.
-
-    Raises RecipeError naming it.
-    """
-    for name, _ in recipe.quality.targets:
-        if name not in task.workload.metrics:
-            raise RecipeError(
-                f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.workload.metrics)}."
-            )
-
-
-def tell_short_average(run: Run, say) -> None:
-    """Say that the average of the weights is warmed up, in a run so short that the first weights would linger in it."""
-    share, recipe = first_weights_share(run.recipe, run.plan), run.recipe
-    if share > MOST_FIRST_WEIGHTS:
-        say(
-            f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
-            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) in step t"
-        )
-
-
-def build_model(task: Task, run: Run, world: World) -> nn.Module:
-    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says."""
-    system, plan = run.system, run.plan
-    model = task.build(world.device)
-    if system.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    configure_batch_norm(
-        model,
-        groups=plan.bn_groups,
-        join=plan.bn_join,
-        join_group=world.new_groups(plan.bn_join),
-        forwards=plan.forwards,
-    )
-    if plan.loss_group:
-        configure_loss_groups(model, plan)
-    return model
-
-
-def build_state(model: nn.Module, run: Run, world: World) -> State:
-    """Optimiser, average and the rest, fresh, for a model that has its first weights: the average is a copy of these."""
-    recipe, system = run.recipe, run.system
-    optim = recipe.optim
-    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
-    optimiser = make_optimiser(parameters, optim)
-    scaler = None
-    if system.precision == "fp16":
-        kind = "static" if system.loss_scale else "dynamic"
-        scaler = LossScaler(kind, system.loss_scale or FIRST_LOSS_SCALE, device=world.device)
-    average = WeightAverage(model) if recipe.ema else None
-    return State(model, optimiser, average, scaler, Meters(world.device))
 
 
 def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:

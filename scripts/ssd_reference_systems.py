@@ -20,6 +20,7 @@ import torch
 import torchvision
 
 from paceline.batch.detection import Objects, detection_batch
+from paceline.building import build_model, build_state
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.run import Controls, Run
@@ -30,7 +31,6 @@ from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
 from paceline.models.weights_ssd import to_reference
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
-from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task

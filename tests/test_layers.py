@@ -21,7 +21,7 @@ LAYERS = [
     {"workloads"},
     {"opening"},
     {"state", "provenance", "machine", "scoring", "loss_groups", "shortage", "going_on"},
-    {"trained", "run_folder", "alike"},
+    {"trained", "run_folder", "alike", "building", "settling"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting"},
     {"setup"},

@@ -35,9 +35,9 @@ def run(arguments: Sequence[str]) -> int:
     import torch
     from safetensors.torch import save_file
 
+    from paceline.building import weights_file
     from paceline.models.weights import read_weights
     from paceline.models.weights_ssd import from_reference, is_reference, to_reference
-    from paceline.setup import weights_file
 
     state = read_weights(weights_file(str(flags.file)))
     theirs = is_reference(state)

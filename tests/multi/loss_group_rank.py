@@ -14,13 +14,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from toy_loss_groups import IMAGES, Toy, toy_batch, toy_recipe
 
+from paceline.building import build_model, build_state
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Optim
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
-from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.task import Task
 

@@ -23,6 +23,7 @@ from training_rank import main as command_line
 
 from paceline.batch.batch import Batch
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.building import build_model, build_state
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -33,7 +34,6 @@ from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter
 from paceline.tasks.task import Place, Task

@@ -19,6 +19,7 @@ from torch import Tensor
 from training_rank import main as command_line
 
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.building import build_model, build_state
 from paceline.config.detection import BoxInput, SSDModel
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -27,7 +28,6 @@ from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
 from paceline.models.ssd import initialise_ssd
-from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task

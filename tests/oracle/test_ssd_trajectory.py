@@ -20,6 +20,7 @@ from torch import Tensor
 
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
 from paceline.boxes.anchors import default_boxes
+from paceline.building import build_model, build_state
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Optim, Recipe, Schedule
@@ -29,7 +30,6 @@ from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
-from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task

@@ -19,6 +19,7 @@ import torchvision
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
+from paceline.building import build_model, build_state
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Optim, Recipe, Schedule
@@ -29,7 +30,6 @@ from paceline.dist.world import open_world
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
 from paceline.models.weights import export_torchvision_state
-from paceline.setup import build_model, build_state
 from paceline.step import TrainStep
 from paceline.tasks.classification import build_classifier
 from paceline.tasks.task import Task

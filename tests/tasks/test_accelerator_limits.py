@@ -19,7 +19,7 @@ from paceline.config.system import System
 from paceline.data.manifest import Manifest
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.recipes import RECIPES
-from paceline.setup import settle_system
+from paceline.settling import settle_system
 from paceline.systems import h200x8
 from paceline.tasks import memory as memory_module
 from paceline.tasks.maskrcnn import InstanceSegmentation

@@ -1,0 +1,73 @@
+"""From a plan to a model and the state that trains it, on this rank's device; and which file first weights come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from paceline.checkpoint.layout import INDEX
+from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
+from paceline.config.errors import CheckpointError
+from paceline.config.run import Run
+from paceline.dist.world import World
+from paceline.loss_groups import configure_loss_groups
+from paceline.models.batch_norm import configure_batch_norm
+from paceline.optim.average import WeightAverage
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.make import make_optimiser
+from paceline.optim.parameter_groups import named_parameters
+from paceline.state import Meters, State
+from paceline.tasks.task import Task
+
+# First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
+FIRST_LOSS_SCALE = 65536.0
+
+
+def build_model(task: Task, run: Run, world: World) -> nn.Module:
+    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says."""
+    system, plan = run.system, run.plan
+    model = task.build(world.device)
+    if system.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    configure_batch_norm(
+        model,
+        groups=plan.bn_groups,
+        join=plan.bn_join,
+        join_group=world.new_groups(plan.bn_join),
+        forwards=plan.forwards,
+    )
+    if plan.loss_group:
+        configure_loss_groups(model, plan)
+    return model
+
+
+def build_state(model: nn.Module, run: Run, world: World) -> State:
+    """Optimiser, average and the rest, fresh, for a model that has its first weights: the average is a copy of these."""
+    recipe, system = run.recipe, run.system
+    optim = recipe.optim
+    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
+    optimiser = make_optimiser(parameters, optim)
+    scaler = None
+    if system.precision == "fp16":
+        kind = "static" if system.loss_scale else "dynamic"
+        scaler = LossScaler(kind, system.loss_scale or FIRST_LOSS_SCALE, device=world.device)
+    average = WeightAverage(model) if recipe.ema else None
+    return State(model, optimiser, average, scaler, Meters(world.device))
+
+
+def weights_file(name: str) -> Path:
+    """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
+
+    A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
+    Raises CheckpointError for a damaged checkpoint, and for a run folder, which holds several.
+    """
+    path = Path(name).expanduser()
+    if (path / "run.json").is_file():
+        raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
+    if not (path / INDEX).is_file():
+        check_file(path)
+        return path
+    groups = load_checkpoint(path).tensors
+    return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"

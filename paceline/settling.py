@@ -1,0 +1,67 @@
+"""What a task can do of what was asked: system, plan and metrics settled or refused once its data is open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
+from paceline.config.recipe import Recipe
+from paceline.config.run import Run
+from paceline.config.system import System
+from paceline.dist.world import World
+from paceline.tasks.memory import MemoryEstimate, images_that_fit
+from paceline.tasks.task import Task
+
+
+def plan_for(task: Task, recipe: Recipe, system: System, world: World, memory: MemoryEstimate) -> Plan:
+    """The plan of `recipe` on the task's data. Raises RecipeError for one that cannot be carried out as the recipe says."""
+    plan = make_plan(
+        recipe,
+        system,
+        world=world.world,
+        most=images_that_fit(memory, system),
+        train_images=task.train_images,
+        val_images=task.val_images,
+    )
+    task.workload.check_plan(recipe, plan)
+    return plan
+
+
+def settle_system(task: Task, system: System, exact: bool, say) -> System:
+    """The system as this task can use it: compilation is left out where it has no form of it, and that is said.
+
+    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form.
+    """
+    workload = task.workload
+    if exact and system.accelerator != "cpu" and workload.no_exact:
+        raise RecipeError(
+            f"--exact: {task.recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
+            "Leave --exact away, or train with --system cpu."
+        )
+    if not system.compile or not workload.no_compile:
+        return system
+    say(f"compile off: {task.recipe.task}: {workload.no_compile}")
+    return replace(system, compile=False)
+
+
+def check_metrics(recipe: Recipe, task: Task) -> None:
+    """Refuse a target on a metric that no evaluation will give: it could never be met.
+
+    Raises RecipeError naming it.
+    """
+    for name, _ in recipe.quality.targets:
+        if name not in task.workload.metrics:
+            raise RecipeError(
+                f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.workload.metrics)}."
+            )
+
+
+def tell_short_average(run: Run, say) -> None:
+    """Say that the average of the weights is warmed up, in a run so short that the first weights would linger in it."""
+    share, recipe = first_weights_share(run.recipe, run.plan), run.recipe
+    if share > MOST_FIRST_WEIGHTS:
+        say(
+            f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
+            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) in step t"
+        )
