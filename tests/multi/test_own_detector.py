@@ -1,0 +1,65 @@
+"""The detector of tests/centre_points.py, a workload from outside the package: every verb, and two ranks resumed to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from instance_sets import make_instances
+from small_run import FLAGS, events, said, tensor_files
+
+FILE = Path(__file__).parents[1] / "centre_points.py"
+NAMED = ("--workload", f"{FILE}:CENTRES")
+SMALL = (
+    "--model.width 4 --model.channels 8 --input.size 64 --global-batch 6 --bn-span 6 --optim.lr 0.005 --steps 8 "
+    "--eval-every 4 --log-every 1 --limit-val 6"
+)
+
+
+@pytest.fixture(scope="module")
+def photos(trainer) -> Path:
+    return make_instances(trainer.folder / "objects", train=14, val=6)
+
+
+def train(trainer, photos: Path, run: Path, more: str = "", ranks: int = 2) -> Path:
+    flags = FLAGS.replace("--eval-every 13 --limit-val 21", "")
+    words = ["train", f"{FILE}:recipe", "--data", str(photos), "--out", str(run), *flags.split(), *SMALL.split()]
+    ended = trainer.run([*words, *more.split()], ranks=ranks)
+    assert [rank.code for rank in ended] == [0] * ranks, said(ended)
+    return run
+
+
+def test_two_ranks_that_were_stopped_go_on_to_the_same_bits(trainer, photos):
+    whole = train(trainer, photos, trainer.folder / "centres")
+    parts = train(trainer, photos, trainer.folder / "centres-again", "--steps 3")
+    train(trainer, photos, parts)
+    assert tensor_files(parts) == tensor_files(whole)
+    losses = [[(one["step"], one["loss"]) for one in events(run) if one["event"] == "train"] for run in (whole, parts)]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+    assert [one["box_ap"] for one in events(parts) if one["event"] == "eval"][-1] == events(whole)[-2]["box_ap"]
+
+
+def test_every_verb_knows_it_where_its_file_is_named(trainer, photos, tmp_path):
+    run = train(trainer, photos, trainer.folder / "centres-verbs", "--steps 2", ranks=1)
+    found = tmp_path / "found"
+    commands = {
+        "eval": ["eval", run, "--json"], "show": ["show", run], "report": ["report", run],
+        "predict": ["predict", run, photos / "val2017", "--out", found],
+        "train": ["train", run / "run.json", "--out", tmp_path / "again"],
+    }  # fmt: skip
+    for verb, words in commands.items():
+        ((code, text),) = [(one.code, one.text) for one in trainer.run([*map(str, words), *NAMED])]
+        assert code == 0, text
+        if verb == "predict":  # the others refuse alike: tests/cli/test_cli_main.py
+            ((code, text),) = [(one.code, one.text) for one in trainer.run([*map(str, words)])]
+            assert code == 2 and f"--workload {FILE}:CENTRES" in text, text
+    answers = json.loads((found / "predictions.json").read_text())
+    assert len(answers["images"]) == 6 and (found / "coco_results.json").is_file()
+    assert "Worst" in (run / "report.html").read_text()
+    again = tmp_path / "again"
+    assert tensor_files(again) == tensor_files(run)
+    picture = tmp_path / "preview.png"
+    words = ["preview", f"{FILE}:recipe", "--data", photos, "--images", 4, "--out", picture]
+    ((code, text),) = [(one.code, one.text) for one in trainer.run([*map(str, words)])]
+    assert code == 0 and picture.is_file(), text
