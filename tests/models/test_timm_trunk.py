@@ -29,8 +29,8 @@ from paceline.models.weights_ssd import load_ssd_weights
 from paceline.tasks.classification import build_classifier, classifier_memory
 
 timm = pytest.importorskip("timm")
-# LayerNorm alone; BatchNorm2d; both of timm's kinds of BatchNorm, squeeze and excitation; epsilon 1e-3, stages to be cut off.
-NAMES = ("convnext_atto", "resnet10t", "mobilenetv3_small_050", "efficientnet_lite0")
+# LayerNorm alone; BatchNorm2d; both with an activation inside, stages to be cut off; epsilon 1e-3.
+NAMES = ("convnext_atto", "resnet10t", "mobilenetv3_small_050", "tf_efficientnet_lite0")
 WITH_NORMS = NAMES[1:]
 
 
@@ -56,7 +56,7 @@ def images(count: int = 4, height: int = 64, width: int = 64) -> Tensor:
     ("name", "stride"),
     [
         ("convnext_atto", 8), ("convnext_atto", 32), ("resnet10t", 32), ("mobilenetv3_small_050", 0),
-        ("mobilenetv3_small_050", 8), ("efficientnet_lite0", 8),
+        ("mobilenetv3_small_050", 8), ("tf_efficientnet_lite0", 8),
     ],
 )  # fmt: skip
 def test_maps_statistics_and_gradients_are_timm_s(name, stride):
