@@ -124,7 +124,9 @@ def _serve(launch: Launch) -> tuple[dist.TCPStore, int]:
     reason = None
     for port in _ports(launch):
         try:
-            listener = socket.create_server((THIS_HOST if _all_here(launch) else "", port), family=socket.AF_INET, backlog=4096)
+            listener = socket.create_server(
+                (THIS_HOST if _all_here(launch) else "", port), family=socket.AF_INET, backlog=4096
+            )
         except OSError as error:
             reason = error
             continue
@@ -167,9 +169,7 @@ def _connect(launch: Launch, timeout_seconds: float) -> tuple[Messages, int]:
     )
 
 
-def _try_port(
-    launch: Launch, port: int, met: dict[int, str | NotOurs], deadline: float
-) -> Messages | None:
+def _try_port(launch: Launch, port: int, met: dict[int, str | NotOurs], deadline: float) -> Messages | None:
     """A connection to our job's store at `port`, or None with the reason in `met`."""
     # A bare socket first: TCPStore's own attempts print a warning for each refusal.
     left = max(0.1, deadline - time.monotonic())

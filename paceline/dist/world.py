@@ -10,7 +10,6 @@ over a gloo group of their own, so they never wait behind, or break, what the ac
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

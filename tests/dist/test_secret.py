@@ -91,7 +91,15 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"-", b"x y", b"0 {", b'0 {"job": "job"}', b'0 {"job": "job", "number": 1, "path": ""}', b"0 " + b"[" * 99_999],
+    [
+        b"",
+        b"-",
+        b"x y",
+        b"0 {",
+        b'0 {"job": "job"}',
+        b'0 {"job": "job", "number": 1, "path": ""}',
+        b"0 " + b"[" * 99_999,
+    ],
 )
 def test_what_is_no_greeting_is_not_believed(raw) -> None:
     with pytest.raises(NotOurs):
