@@ -61,7 +61,7 @@ def tree(folder: Path) -> dict[str, int]:
         ["--quality.targets", "top7", 0.5], ["--quality.at", 0], ["--seed", -1], ["--epochs", "inf"], ["--ema", 1],
         ["--bn-span", 0], ["--bn-span", 3], ["--global-batch", 0], ["--limit-val", -1], ["--steps", -1], ["--keep", 0],
         ["--time-budget", "soon"], ["--profile", 5], ["--task", "segmentation"], ["--system.memory-gib", "nan"],
-        ["--system.loss-scale", 128], ["--system.images-per-forward", 3], ["--system.prefetch", 0],
+        ["--system.loss-scale", 128], ["--system.images-per-forward", 3], ["--system.prefetch", 0], ["--system.fetch-threads", -1],
         ["--bn-span", 1, "--global-batch", 1, "--optim.lr", 0.1],
     ],
     ids=lambda flags: " ".join(map(str, flags)),
