@@ -89,13 +89,13 @@ def file_digest(path: Path) -> str:
 
 
 def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
-    """Of every file of the package, and of the file of a task of one's own: a version number tells too little."""
+    """Of every file of the package, and of the file of a workload of one's own: a version number tells too little."""
     found = {
         f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_digest(path)
         for path in sorted(package.rglob("*.py"))
     }
     if is_in_file(recipe.task):
-        found["SHA-256 of the task's file"] = file_digest(Path(recipe.task.rpartition(":")[0]).expanduser())
+        found["SHA-256 of the workload's file"] = file_digest(Path(recipe.task.rpartition(":")[0]).expanduser())
     return found
 
 

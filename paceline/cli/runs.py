@@ -71,7 +71,7 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
     last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
     workload = WORKLOADS.get(str(facts["recipe"].get("task")))
     scores = [metrics_of(event) for event in events if event["event"] == "eval"]
-    # A task of one's own has a headline that its run does not name: the first metric then.
+    # A workload of one's own has a headline that its run does not name: the first metric then.
     headline = workload.headline if workload is not None else next(iter(scores[0]), "") if scores else ""
     values = [found[headline] for found in scores if headline in found]
     return {

@@ -93,7 +93,7 @@ class Recipe(Generic[ModelT, InputT]):
     power of the run's steps), the decay of step t = 0, 1, ... is min(ema, (1 + t) / (10 + t)) instead of ema, and the run says so.
     """
 
-    task: str  # classification, or a task of your own: ./file.py:name
+    task: str  # the workload: paceline list workloads, or one of your own: ./file.py:name
     model: ModelT  # the network and its loss; a typed dataclass of the task
     input: InputT  # how images become network input; a typed dataclass of the task
     target_data: str = "imagenet"  # data set the target was set for: with another one the run goes to its end

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline.config.lazily import lazily
+
 RESNET = "resnet"
+# What stands before the "/" of --model.trunk -> (what stands behind it, the recipe's fields, the form) -> a trunk.
+TRUNKS: dict[str, Callable[..., Any]] = {
+    RESNET: lazily("paceline.models.resnet:make_resnet"),
+    "timm": lazily("paceline.models.timm_trunk:make_timm_trunk"),
+}
 # Of ResNets; models/resnet.py has their stages.
 Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
 
@@ -25,8 +33,9 @@ class TrunkModel:
 
 def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
     """What must hold for the trunk of any network, for `refuse_outside`."""
-    plain = model.groups == 1 and model.group_width == 64
+    plain, families = model.groups == 1 and model.group_width == 64, ", ".join(TRUNKS)
     return (
+        ("--model.trunk", model.trunk, model.trunk.partition("/")[0] in TRUNKS, f"there is no such trunk; there are {families}"),
         ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
         ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
         ("--model.groups", model.groups, model.groups >= 1, "must be 1 or more"),

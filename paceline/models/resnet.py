@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from paceline.config.errors import RecipeError
+from paceline.config.trunk import TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import draw_layers
 from paceline.models.layers import Conv2d
-from paceline.models.trunk import Init, Part, Trunk
+from paceline.models.norms import change_norms, fold_frozen
+from paceline.models.trunk import Form, Init, Part, Trunk
 
 Norms = Callable[[int], BatchNorm]
 
@@ -195,3 +197,25 @@ class ResNet(Trunk):
         if "layer1.0.conv1.weight" not in saved:
             return {}, ()
         return dict(saved), ("fc.", *(f"layer{number}." for number in range(len(self.stages) + 1, 5)))
+
+
+def make_resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
+    """The ResNet that a recipe's fields describe; see `make_trunk`."""
+    if name:
+        raise RecipeError(f"--model.trunk resnet/{name}: which one is said by --model.depth and --model.width.")
+    trunk = ResNet(
+        model.depth,
+        width=model.width,
+        groups=model.groups,
+        group_width=model.group_width,
+        stem=form.stem,
+        stem_channels=form.stem_channels,
+        # MLPerf's SSD: three stages, of which the third keeps the second's resolution.
+        steps=(1, 2, 1) if form.stride == 8 else (1, 2, 2, 2),
+        bn_eps=model.bn_eps,
+        bn_momentum=model.bn_momentum,
+    )
+    if form.norm != "batch":
+        change_norms(trunk, form.norm, model.bn_eps)
+        fold_frozen(trunk)
+    return trunk

@@ -2,14 +2,13 @@
 
 Letters: B images   C_i channels and s_i stride of map i, finest first   H, W input pixels   K classes
 A classifier pools the last map, SSD takes the one of stride 8, Mask R-CNN those of stride 4 to 32.
-To add a trunk: a file with a subclass of Trunk, and a line in TRUNKS (docs/extending/trunk.md).
+To add a trunk: a file with a subclass of Trunk, and a line in config/trunk.py's TRUNKS (docs/extending/trunk.md).
 """
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.errors import RecipeError
-from paceline.config.trunk import TrunkModel
+from paceline.config.trunk import TRUNKS, TrunkModel
 from paceline.models.layers import Linear
 
 Part = Literal["none", "stem", "first_convolution", "first_stage"]
@@ -91,48 +89,7 @@ class Trunk(nn.Module, ABC):
 def make_trunk(model: TrunkModel, form: Form) -> Trunk:
     """The trunk that a recipe names, its weights not drawn yet.
 
-    Raises RecipeError for a name that there is none of, and for a form that this trunk cannot have.
+    Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
     """
     family, _, name = model.trunk.partition("/")
-    if family not in TRUNKS:
-        near = difflib.get_close_matches(family, TRUNKS, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(TRUNKS)}."
-        raise RecipeError(f"--model.trunk {model.trunk}: no such trunk. {hint}")
     return TRUNKS[family](name, model, form)
-
-
-def _resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
-    from paceline.models.norms import change_norms, fold_frozen
-    from paceline.models.resnet import ResNet
-
-    if name:
-        raise RecipeError(f"--model.trunk resnet/{name}: which one is said by --model.depth and --model.width.")
-    trunk = ResNet(
-        model.depth,
-        width=model.width,
-        groups=model.groups,
-        group_width=model.group_width,
-        stem=form.stem,
-        stem_channels=form.stem_channels,
-        # MLPerf's SSD: three stages, of which the third keeps the second's resolution.
-        steps=(1, 2, 1) if form.stride == 8 else (1, 2, 2, 2),
-        bn_eps=model.bn_eps,
-        bn_momentum=model.bn_momentum,
-    )
-    if form.norm != "batch":
-        change_norms(trunk, form.norm, model.bn_eps)
-        fold_frozen(trunk)
-    return trunk
-
-
-def _timm(name: str, model: TrunkModel, form: Form) -> Trunk:
-    from paceline.models.timm_trunk import make_timm_trunk
-
-    return make_timm_trunk(name, model, form)
-
-
-# What stands before the "/" of --model.trunk -> (what stands behind it, the recipe's fields, the form) -> a trunk.
-TRUNKS: dict[str, Callable[[str, TrunkModel, Form], Trunk]] = {
-    "resnet": _resnet,
-    "timm": _timm,
-}

@@ -6,12 +6,12 @@ Reading this file, or a workload made of `lazily` named functions, takes no torc
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.config.lazily import lazily
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.data.manifest import Kind
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from paceline.data.header import Header
     from paceline.models.weights import WeightReport
     from paceline.tasks.task import Task
-
-
-def lazily(where: str) -> Callable[..., Any]:
-    """The function after the colon of the module before it, as "paceline.tasks.ssd:build_detector"; imported when called."""
-    module, _, name = where.partition(":")
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*arguments, **named)
-
-    call.__qualname__ = where
-    return call
 
 
 def accept(*_: Any) -> None:

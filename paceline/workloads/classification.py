@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline.config.classification import PhotoInput, ResNetModel, check_classification
-from paceline.tasks.workload import Workload, lazily
+from paceline.config.lazily import lazily
+from paceline.tasks.workload import Workload
 
 WORKLOAD = Workload(
     about="ResNet: classes of photos",

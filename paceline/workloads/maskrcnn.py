@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from paceline.config.instances import InstanceInput, MaskRCNNModel, check_instances
+from paceline.config.lazily import lazily
 from paceline.config.recipe import Recipe
-from paceline.tasks.workload import Workload, lazily
+from paceline.tasks.workload import Workload
 from paceline.workloads.ssd import BOXES
 from paceline.workloads.ssd import METRICS as OF_BOXES
 

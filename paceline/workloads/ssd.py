@@ -6,7 +6,8 @@ WORKLOAD = dataclasses.replace(ssd.WORKLOAD, about=..., model=MyModel(), build=.
 from __future__ import annotations
 
 from paceline.config.detection import BoxInput, SSDModel, check_detection
-from paceline.tasks.workload import Workload, lazily
+from paceline.config.lazily import lazily
+from paceline.tasks.workload import Workload
 
 BOXES = (
     "annotations in COCO's, Pascal VOC's or YOLO's form beside its images (annotations/instances_train2017.json and "

@@ -12,10 +12,10 @@ from tiny_runs import make_photos, without_report
 import paceline
 from paceline.config.detection import SSDModel
 from paceline.config.instances import MaskRCNNModel
-from paceline.config.trunk import TrunkModel
+from paceline.config.trunk import TRUNKS, TrunkModel
 from paceline.models.batch_norm import batch_norms
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.trunk import TRUNKS, Form, make_trunk
+from paceline.models.trunk import Form, make_trunk
 
 PAGE = Path(paceline.__file__).parents[1] / "docs" / "extending" / "trunk.md"
 

@@ -26,7 +26,9 @@ from paceline.models.trunk import Form, Trunk, make_trunk
 from paceline.models.weights import load_weights
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 from paceline.models.weights_ssd import load_ssd_weights
-from paceline.tasks.classification import build_classifier, classifier_memory
+from paceline.tasks.classification import build_classifier
+from paceline.tasks.memory import memory_of
+from paceline.workloads import WORKLOADS
 
 timm = pytest.importorskip("timm")
 # LayerNorm alone; BatchNorm2d; both with an activation inside, stages to be cut off; epsilon 1e-3.
@@ -228,5 +230,5 @@ def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
     trunk, given = model.network.eval(), images(2)
     expected = torch.nn.functional.linear(trunk(given)[-1].mean((2, 3)), trunk.fc.weight, trunk.fc.bias)
     torch.testing.assert_close(trunk.classify(given), expected)
-    found = classifier_memory(recipe, System("cpu"), 5)
+    found = memory_of(WORKLOADS["classification"], recipe, System("cpu"), 5)
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters()) and found.per_image > 0

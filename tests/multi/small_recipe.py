@@ -133,7 +133,7 @@ def open_troubled(workload, recipe, manifest, **limits):
     def ordered() -> str:
         return order.read_text() if here and order.exists() else ""
 
-    def draw(epoch, index, header, name):
+    def draw(fit, epoch, index, header, name):
         nonlocal photos
         photos += 1
         if ordered() == "leave read" and photos > 30:
@@ -142,7 +142,7 @@ def open_troubled(workload, recipe, manifest, **limits):
             torch.empty(2**50)
         if ordered() == "addresses" and photos == 60:
             limit(0)
-        return draw_train(epoch, index, header, name)
+        return draw_train(fit, epoch, index, header, name)
 
     def score(packed):
         if order.exists() and order.read_text() == "leave score":
