@@ -6,15 +6,16 @@ import torch
 
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import grids
+from paceline.config.trunk import TrunkModel
 from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, make_trunk
 
 NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))
 
 for size, depth, width, extras, batch in NETWORKS:
     cells = grids(size)
-    model = SSD(
-        depth, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), width=width, extras=extras, extras_norm=True
-    )
+    trunk = make_trunk(TrunkModel(depth=depth, width=width), Form(stride=8))
+    model = SSD(trunk, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=extras, extras_norm=True)
     initialise_ssd(model, torch.Generator().manual_seed(0))
     model = model.to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)

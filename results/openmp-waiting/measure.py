@@ -18,7 +18,7 @@ labels = torch.randint(0, 10, (32,))
 
 
 def step() -> None:
-    F.cross_entropy(model(images), labels).backward()
+    F.cross_entropy(model.classify(images), labels).backward()
     model.zero_grad()
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from item import Item, run
 from torch import Tensor
 
-from paceline.bench.input_contenders import bare_decode, ours
+from paceline.bench.input_contenders import bare_decode, ours, records_of
 from paceline.bench.timing import STEPS, seconds_of
 
 # Input channels, output channels, kernel side, stride, side of the input: the convolutions of ResNet-50 at 224 pixels that take
@@ -150,10 +150,11 @@ def decode(item: Item) -> None:
 def loader(item: Item) -> None:
     """Photos into batches by our threads, and bare decoding on as many: images a second."""
     paths, size = photos_of(item), 32 if item.tiny else 224
+    records = records_of(paths)
     cores = len(os.sched_getaffinity(0))
     for threads in sorted({cores, max(1, cores // 2)}):
         for what, make in (
-            ("our loader", lambda threads=threads: ours(paths, size, threads, "simplejpeg")),
+            ("our loader", lambda threads=threads: ours(records, size, threads, "simplejpeg")),
             ("bare decoding", lambda threads=threads: bare_decode(paths, threads)),
         ):
 
