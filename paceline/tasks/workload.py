@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from paceline.data.draw import Draw
     from paceline.data.header import Header
     from paceline.models.weights import WeightReport
-    from paceline.tasks.task import Task
 
 
 def accept(*_: Any) -> None:
@@ -55,7 +54,7 @@ class Workload:
 
     # Data: how they are prepared and opened
     kind: Kind  # "class-folder" or "boxes"
-    open: Callable[..., Task]  # (workload, recipe, manifest, limit_train=N, limit_val=N), 0 = all; raises DataError
+    open: Callable[..., Any]  # (workload, recipe, manifest, limit_train=N, limit_val=N), 0 = all -> the Task; raises DataError
 
     # The network: a `paceline.tasks.task.Model`
     build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device
