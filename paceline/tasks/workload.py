@@ -54,7 +54,7 @@ class Workload:
 
     # Data: how they are prepared and opened
     kind: Kind  # "class-folder" or "boxes"
-    open: Callable[..., Any]  # (workload, recipe, manifest, limit_train=N, limit_val=N), 0 = all -> the Task; raises DataError
+    open: Callable[..., Any]  # (workload, recipe, manifest, limit_train=N, limit_val=N) -> the Task; 0 = all
 
     # The network: a `paceline.tasks.task.Model`
     build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device

@@ -22,7 +22,7 @@ for path in sorted((root / "paceline" / "bench").glob("*.py")):
 for name in ("paceline.setup", "paceline.train", "paceline.doctor", "paceline.cli.bench_step", "paceline.cli.train"):
     importlib.import_module(name)
 files = [*sorted((root / "tests" / "gpu").glob("*.py")), *sorted((root / "scripts" / "gpu").glob("*.py"))]
-sys.path.insert(0, str(root / "scripts" / "gpu"))
+sys.path[:0] = [str(root / "scripts" / "gpu"), str(root / "tests")]
 for path in files:
     spec = importlib.util.spec_from_file_location(f"tried_{{path.stem}}", path)
     module = importlib.util.module_from_spec(spec)
