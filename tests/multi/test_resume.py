@@ -137,6 +137,7 @@ def test_killed_between_the_checkpoint_that_met_the_target_and_the_end_event_it_
     assert_same_run(copy, run)
 
 
+@pytest.mark.nightly  # tests/multi/test_own_detector.py does so with its own network
 def test_two_ranks_that_were_stopped_early_and_given_more_steps_end_like_those_that_had_them_at_once(
     trainer, unbroken, tmp_path
 ):
