@@ -177,6 +177,7 @@ def initialise(recipe: CentreRecipe, model: CentrePoints, generator: torch.Gener
 CENTRES = replace(
     WORKLOAD,
     about="centre points: objects by their boxes",
+    benchmark="",
     model=CentreModel(),
     check=check,
     build=CentrePoints,

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from paceline.models.weights import WeightReport
 
 
+LOAD_OWN, MLLOG_FACTS = lazily("paceline.models.weights:load_own"), lazily("paceline.tasks.mlperf:mllog_facts")
+
+
 def accept(*_: Any) -> None:
     """Refuse nothing."""
 
@@ -59,9 +62,8 @@ class Workload:
     # The network: a `paceline.tasks.task.Model`
     build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device
     initialise: Callable[[Recipe, nn.Module, torch.Generator], None]  # draw the weights, on the CPU
-    load_weights: Callable[[nn.Module, Path, Sequence[int]], WeightReport] = field(
-        default=lazily("paceline.models.weights:load_own")  # somebody's file; category ids of the data. Else: its own
-    )
+    # Somebody's file into the network, by the category ids of the data; only its own checkpoints, unless it says more
+    load_weights: Callable[[nn.Module, Path, Sequence[int]], WeightReport] = LOAD_OWN
     classes: int = 80  # K where neither data nor recipe tell
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
     no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has
@@ -71,22 +73,18 @@ class Workload:
     made_up: Callable[[Recipe, int, tuple[int, int], int], Batch]  # n images of H x W with so many object slots
     batch: Callable[..., Batch]  # (images (n, 3, H, W), labels of n, indices (n,), least=0 slots) -> the batch
     eval_shape: Callable[[Recipe, int, int], tuple[int, int]]  # photo's height, width -> H, W of its evaluation input
-    draw_eval: Callable[
-        [Recipe, Header, str, tuple[int, int]], Draw
-    ]  # header, name, H x W of the input -> what is rendered
+    draw_eval: Callable[[Recipe, Header, str, tuple[int, int]], Draw]  # header, name, H x W -> what is rendered
 
     # Its numbers
     headline: str  # the metric that decides which checkpoint is best; larger is better
     metrics: Sequence[str]  # of an evaluation, which targets may use
-    log_facts: Callable[[Run], dict[str, Any]] = field(default=lazily("paceline.tasks.mlperf:mllog_facts"))
+    log_facts: Callable[[Run], dict[str, Any]] = MLLOG_FACTS
 
     # What people see
     finds_objects: bool  # else it names whole photos
     photos_at_once: int = 8  # of one forward in prediction
     answers: Callable[..., Sequence[Any]]  # (outputs, photos, trained) -> results, see paceline/predict/found.py
-    picture: Callable[
-        [np.ndarray, Any, Sequence[str]], tuple[Image.Image, str]
-    ]  # pixels, label, names -> and a caption
+    picture: Callable[[np.ndarray, Any, Sequence[str]], tuple[Image.Image, str]]  # pixels, label, names -> captioned
     section: Callable[..., Mapping[str, Any]]  # (predictions, data root, exif) -> what the report's template draws
     template: str  # its jinja file, in paceline/report/ or absolute
 
