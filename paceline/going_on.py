@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import length_in_steps
+from paceline.config.python_file import is_in_file, same_workload
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, read_run, seconds_in
 from paceline.log.events import metrics_of, read_events
@@ -45,13 +46,14 @@ def stand_of(
     run of another task, or fitted to another length; UserError where the folder cannot be read.
     """
     saved = read_run(path)
-    if saved["recipe"].get("task") != recipe.task:
-        raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path)}")
+    task = str(saved["recipe"].get("task"))
+    if not same_workload(task, recipe.task):
+        raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path, task)}")
     asked, had = fitted_to(controls), saved.get("fitted", {}).get("asked", "")
     if asked != had and (asked or not repeats):
         to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]
         raise CheckpointError(
-            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. {how_to_go_on(path)}"
+            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. {how_to_go_on(path, task)}"
         )
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
@@ -86,9 +88,10 @@ def is_another(path: Path, saved: Mapping[str, Any], name: str) -> str:
     return f"{path} is a {saved['recipe'].get('task')} run (recipe {saved['name']}), not {name}."
 
 
-def how_to_go_on(path: Path) -> str:
-    """The command that goes on with the run in `path` as it was asked for."""
-    return f"To go on with it:\n  paceline train {shlex.quote(f'{path}/run.json')} --out {shlex.quote(str(path))}"
+def how_to_go_on(path: Path, task: str) -> str:
+    """The command that goes on with the run in `path` as it was asked for; task: its recipe's."""
+    own = f" --workload {shlex.quote(task)}" if is_in_file(task) and task.isprintable() else ""
+    return f"To go on with it:\n  paceline train {shlex.quote(f'{path}/run.json')}{own} --out {shlex.quote(str(path))}"
 
 
 def _ways(

@@ -21,8 +21,9 @@ from paceline.checkpoint.snapshot import Snapshot, bytes_of
 from paceline.checkpoint.writer import CheckpointWriter, check_space
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import LENGTH, length_in_steps
+from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run, saved_system
+from paceline.config.run import Controls, Run, saved_system, with_defaults
 from paceline.config.system import MOST_THREADS, System
 from paceline.config.typed import check_kinds
 from paceline.dist.exchange import from_main
@@ -30,6 +31,7 @@ from paceline.dist.world import World
 from paceline.going_on import how_to_go_on, is_another, stand_of
 from paceline.state import State, check_snapshot
 from paceline.systems.detect import cpu_cores
+from paceline.workloads import workload_of
 
 RUNS = "runs"
 # Numbered folders in it are tried up to here.
@@ -115,7 +117,12 @@ class RunFolder:
         return snapshot, folder.name
 
     def _check_recipe(self, saved: Mapping[str, Any], now: Mapping[str, Any], run: Run, given: Collection[str]) -> None:
+        workload = workload_of(run.recipe.task)
+        template = Recipe(task="", model=workload.model, input=workload.input)
+        saved = with_defaults(saved, template)
         may_differ = [name for name in given if name.startswith("quality.")]
+        if same_workload(str(saved["task"]), run.recipe.task):
+            may_differ.append("task")
         if set(LENGTH) & set(given):
             before, after = (length_in_steps(recipe, asdict(run.plan)) for recipe in (saved, now))
             if after < before:
@@ -131,7 +138,7 @@ class RunFolder:
             summary=""
             if (self.saved or {}).get("name") == run.name
             else is_another(self.path, self.saved or {}, run.name),
-            go_on=how_to_go_on(self.path),
+            go_on=how_to_go_on(self.path, str(saved["task"])),
         )
 
     def check_space(self, state: State, keep: int) -> None:

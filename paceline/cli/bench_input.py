@@ -47,7 +47,13 @@ def run_input(arguments: Sequence[str]) -> int:
         return 0
     if flags.data is None:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
+    if flags.latency < 0:
+        raise RecipeError(f"--latency {flags.latency:g}: milliseconds, 0 (off) or more.")
     if flags.latency > 0:
+        if flags.task != Flags.task or flags.decoders:
+            raise RecipeError(
+                "--latency: measures classification's input with its default decoder. Leave --task and --decoders away."
+            )
         from paceline.bench.input_fetch import run_fetch_bench
 
         size = flags.size or 224

@@ -177,6 +177,10 @@ def _weights(flags: Flags) -> Subject:
             f"{flags.run}: this is a file. Weights do not say what network they are of; name a recipe that does:\n"
             f"  paceline eval {shlex.quote(str(flags.run))} --recipe ssd --data DIR"
         )
+    if flags.workload:
+        raise UserError(
+            f"--workload {flags.workload}: {flags.run} is a file of weights; its --recipe names the workload."
+        )
     recipe = choose_recipe(flags.recipe)
     return Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), "", 0, ["weights"])
 
@@ -184,11 +188,12 @@ def _weights(flags: Flags) -> Subject:
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
     """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
     changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
-    if changes and not workload_of(recipe.task).finds_objects:
-        raise RecipeError(
-            f"--{next(iter(changes))[13:].replace('_', '-')}: {recipe.task} finds no objects to suppress."
-        )
-    return override(recipe, changes)
+    for name, value in changes.items():
+        try:
+            recipe = override(recipe, {name: value})
+        except RecipeError:
+            raise RecipeError(f"--{name[13:].replace('_', '-')}: {recipe.task} has no such threshold.") from None
+    return recipe
 
 
 def _refuse_early(recipe: Recipe, data: str) -> None:

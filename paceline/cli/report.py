@@ -12,6 +12,7 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.voice import complain, say
 from paceline.config.errors import UserError
+from paceline.config.python_file import is_in_file
 from paceline.config.run import read_run
 
 
@@ -28,16 +29,18 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="report", description="Write a run's report.html again.")
     if not flags.runs:
         raise UserError("name a run folder: paceline report runs/resnet50-tiny-001")
-    for folder in flags.runs:
-        read_run(folder, changed=complain)  # names what is wrong before anything is written
+    if flags.workload and not is_in_file(flags.workload):
+        raise UserError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
+    # What is wrong is named before anything is written.
+    own = [is_in_file(str(read_run(folder, changed=complain)["recipe"].get("task"))) for folder in flags.runs]
     from paceline.report.page import write_report
     from paceline.workloads import workload_of
 
     workload = workload_of(flags.workload) if flags.workload else None
 
-    for folder in flags.runs:
+    for folder, is_own in zip(flags.runs, own):
         try:
-            say(write_report(folder, workload))
+            say(write_report(folder, workload if is_own else None))
         except OSError as problem:
             raise UserError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
     return 0

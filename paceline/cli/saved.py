@@ -39,7 +39,7 @@ def saved_request(
 
 def naming(verb: str, path: Path) -> Callable[[str], str]:
     """The command that names a run's own workload, as `saved_recipe` asks for it."""
-    return lambda name: f"paceline {verb} {shlex.quote(str(path))} --workload {name}"
+    return lambda name: f"paceline {verb} {shlex.quote(str(path))} --workload {shlex.quote(name)}"
 
 
 def saved_count(facts: Mapping[str, Any], name: str) -> int:
@@ -57,7 +57,7 @@ def _take(words: Sequence[str], flag: str) -> tuple[str, list[str]]:
         word = words.pop(0)
         if word == flag:
             if not words:
-                raise RecipeError(f"{flag}: name one, e.g. {flag} ./file.py:function")
+                raise RecipeError(f"{flag}: name one, e.g. {flag} ./file.py:name")
             value = words.pop(0)
         elif word.startswith(f"{flag}="):
             value = word.partition("=")[2]

@@ -24,7 +24,7 @@ GIB = 2**30
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes) or
 ./file.py:function, RUN a run's folder or run.json (./NAME where it is called like a recipe). Every flag of the recipe may follow,
-as for train: paceline show RECIPE --help lists them."""
+as for train: paceline show RECIPE --help lists them. --workload ./file.py:name names the file of a RUN whose workload is your own."""
 
 
 @dataclass(frozen=True)

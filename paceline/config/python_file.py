@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from paceline.config.errors import RecipeError
@@ -13,6 +15,10 @@ from paceline.config.plain_file import read_plain
 
 # More than any source file has.
 MOST_BYTES = 2**22
+# What begins the names of modules that are made here.
+SITE = "paceline_site_"
+# By its resolved path: when a file was written, its size, and what became of it.
+_made: dict[Path, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def is_in_file(name: str) -> bool:
@@ -20,12 +26,11 @@ def is_in_file(name: str) -> bool:
     return ".py:" in name
 
 
-def same_file(name: str, other: str) -> bool:
-    """Whether two such names are of one Python file, however its path is spelt."""
-    try:
-        return is_in_file(name) and is_in_file(other) and _file(name).resolve() == _file(other).resolve()
-    except (OSError, RuntimeError, ValueError):  # a loop of links, an unknown ~user, a NUL: no file at all
-        return False
+def same_workload(name: str, other: str) -> bool:
+    """Whether two tasks are one: files may move, and a command line names them as it likes, but what is in them keeps its name."""
+    if is_in_file(name) and is_in_file(other):
+        return name.rpartition(":")[2] == other.rpartition(":")[2]
+    return name == other
 
 
 def functions_in(file: Path) -> list[str]:
@@ -51,24 +56,51 @@ def from_file(where: str, noun: str) -> Any:
 
     noun  what it should be, for the message
     The file is run, as `python file.py` would run it: `where` must be the user's own words, never a file's content
-    (cli/saved.py sees to names that a run.json brings).
+    (`paceline.workloads.saved_recipe` sees to names that a run.json brings).
     Raises RecipeError when either is missing or the file does not import.
     """
     path, _, attribute = where.rpartition(":")
     file = _file(where)
     if not file.is_file():
         raise RecipeError(f"{where}: there is no file {path}.")
-    spec = importlib.util.spec_from_file_location(f"paceline_site_{file.stem}", file)
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses in the file look their module up
     try:
-        spec.loader.exec_module(module)
+        module = _imported(file.resolve())
     except (Exception, SystemExit) as problem:
         raise RecipeError(f"{where}: {path} does not import ({type(problem).__name__}: {problem}).") from problem
     if not hasattr(module, attribute):
         raise RecipeError(f"{where}: {path} has no {noun} {attribute!r}.")
     return getattr(module, attribute)
+
+
+def _imported(file: Path) -> ModuleType:
+    """The module of a file as it is now: that of an `import`, or the one that was made of it before, so that its classes are
+    the same wherever it is asked for; run anew where it was edited.
+    """
+    stat = file.stat()
+    version = (stat.st_mtime_ns, stat.st_size)
+    if file in _made and _made[file][0] == version:
+        return _made[file][1]
+    module = None if file in _made else next(_imports_of(file), None)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(f"{SITE}{file.stem}", file)
+        assert spec is not None and spec.loader is not None  # a .py file always has a loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses in the file look their module up
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[spec.name]
+            raise
+    _made[file] = version, module
+    return module
+
+
+def _imports_of(file: Path) -> Iterator[ModuleType]:
+    """Modules that somebody's own `import`, or `python file.py`, made of the file."""
+    for name, module in list(sys.modules.items()):
+        source = Path(getattr(module, "__file__", None) or "")
+        if not name.startswith(SITE) and source.name == file.name and source.resolve() == file:
+            yield module
 
 
 def _file(name: str) -> Path:

@@ -169,6 +169,21 @@ def fill(template: Node, facts: Mapping[str, Any], where: str) -> Node:
     return replace(template, **changes)  # type: ignore[type-var]
 
 
+def with_defaults(facts: Mapping[str, Any], template: Any) -> dict[str, Any]:
+    """Parsed JSON of a frozen dataclass, with `template`'s values for the fields that came after it was written."""
+    known = {name: value for name, value in asdict(template).items()}
+    return _joined(known, facts)
+
+
+def _joined(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _joined(known[name], value)
+        for name, value in facts.items()
+        if isinstance(value, Mapping) and isinstance(known.get(name), Mapping)
+    }
+    return {**known, **facts, **inner}
+
+
 def _filled(template: Any, value: Any, where: str) -> Any:
     return fill(template, checked(dict, value, where), where)
 

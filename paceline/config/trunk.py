@@ -41,13 +41,8 @@ def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
         ("--model.groups", model.groups, model.groups >= 1, "must be 1 or more"),
         ("--model.group-width", model.group_width, model.width * model.group_width >= 64,
          f"with --model.width {model.width} a group of the first stage has less than one filter"),
-        ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or model.trunk == RESNET,
+        ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or not model.trunk.startswith("timm/"),
          f"--model.trunk {model.trunk} has no such choice; leave them at 1 and 64"),
         ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or model.depth >= 50,
          f"only bottlenecks are split, and --model.depth {model.depth} has basic blocks; choose depth 50 or more"),
     )  # fmt: skip
-
-
-def remember_as(model: TrunkModel, classes_and_size: tuple[int, int, int]) -> str:
-    """Under which words the counts of a network's memory are kept; "": a trunk that is not ours may change between two runs."""
-    return f"{classes_and_size} classes, height, width" if model.trunk == RESNET else ""

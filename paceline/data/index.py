@@ -92,8 +92,8 @@ class Index:
         return self.records.name(i)
 
     def relative_name(self, i: int) -> bytes:
-        """Name of the file that holds record i as the index stores it: relative to the root, or absolute."""
-        return self.records.places.file_name(self.records.places.files[i])
+        """Name of record i for lists: its file relative to the root, or absolute; in a container, as `name` has it."""
+        return self.records.relative_name(i)
 
     def read(self, i: int) -> bytes:
         """The bytes of record i. Raises DataError naming it where they cannot be had as the index says."""
@@ -273,6 +273,8 @@ def delete_old_indexes(folder: Path, keep: Collection[str]) -> None:
 
 
 def _remedy(manifest: Manifest) -> str:
+    if manifest.in_containers:
+        return f"Write its containers and the manifest.json in {manifest.folder} again."
     return f"Prepare the data again:  {prepare_again(manifest)}"
 
 

@@ -65,6 +65,10 @@ class Records(ABC):
     def name(self, i: int) -> str:
         """What messages call record i: its file, and where in it."""
 
+    def relative_name(self, i: int) -> bytes:
+        """What lists of photos call record i: where it is a file, that file relative to the data set's root, or absolute."""
+        return os.fsencode(self.name(i))
+
     @abstractmethod
     def read(self, i: int) -> bytes:
         """The bytes of record i, `places.lengths[i]` of them.
@@ -97,6 +101,10 @@ class FileRecords(Records):
     def name(self, i: int) -> str:
         """The file's path."""
         return self.path(i)
+
+    def relative_name(self, i: int) -> bytes:
+        """As the index stores it."""
+        return self.places.file_name(self.places.files[i])
 
     def read(self, i: int) -> bytes:
         """By one positioned read of as many bytes as the index says."""

@@ -22,7 +22,7 @@ class MaskRCNN(nn.Module):
         rpn, roi, mask = settings.rpn, settings.roi, settings.mask
         channels = settings.channels
         self.backbone = Backbone(
-            make_trunk(settings, Form(stride=32, norm=settings.norm)),
+            make_trunk(settings, Form(stride=32, finest=2**settings.first_level, norm=settings.norm)),
             channels,
             first_level=settings.first_level,
             frozen=settings.frozen,

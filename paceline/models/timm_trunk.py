@@ -9,7 +9,9 @@ Source: timm's `create_model(name, features_only=True)`; pip install "paceline[t
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -53,10 +55,11 @@ class FrozenBatchNormAct(FrozenBatchNorm):
 class TimmTrunk(Trunk):
     """timm's feature network `net`, with our BatchNorms."""
 
-    def __init__(self, name: str, *, stride: int, norm: Norm, momentum: float) -> None:
+    def __init__(self, name: str, *, stride: int, finest: int, norm: Norm, momentum: float) -> None:
         """
         name      timm's, e.g. convnext_atto
         stride    maps coarser than that are left out with the layers behind them; 0 = none
+        finest    of a pyramid, the least stride that it stands on
         norm      frozen: BatchNorms have fixed statistics
         momentum  of BatchNorms; their epsilons are timm's
         Raises RecipeError for a network that cannot be a trunk.
@@ -72,8 +75,8 @@ class TimmTrunk(Trunk):
         count = sum(not stride or of_map <= stride for of_map in strides)
         self.strides, self.channels = strides[:count], net.feature_info.channels()[:count]
         self.places = net.feature_info.out_indices[:count]
-        # A pyramid stands on all maps, the other networks on the last one alone.
-        self.maps = slice(None) if stride == 32 else slice(-1, None)
+        # A pyramid stands on several maps, the other networks on the last one alone.
+        self.maps = slice(sum(of_map < finest for of_map in strides), None) if finest else slice(-1, None)
         self.net = self._ours(net if count in (0, len(strides)) else self._created(0))
 
     def _created(self, seed: int) -> nn.Module:
@@ -123,6 +126,14 @@ class TimmTrunk(Trunk):
                 raise RecipeError(
                     f"--model.trunk timm/{self.name}: its maps are not (B, C, H / stride, W / stride). Choose another one."
                 )
+            trained, pictures = deepcopy(net).train(), torch.linspace(-1, 1, 6 * math.prod(PROBE)).view(2, 3, *PROBE)
+            with torch.random.fork_rng(devices=[]):
+                same = all(map(torch.equal, trained(pictures), trained(pictures)))
+            if not same:
+                raise RecipeError(
+                    f"--model.trunk timm/{self.name}: it draws random numbers in training, which no seed of the recipe decides. "
+                    "Choose another one."
+                )
             found = torch.autograd.grad([map.sum() for map in maps], parameters, allow_unused=True)
         net.train()
         return {id(tensor): tensor for tensor, gradient in zip(parameters, found) if gradient is None}
@@ -166,14 +177,17 @@ class TimmTrunk(Trunk):
             draw_layers(self.fc, init, generator)
 
     def of_file(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-        """timm's names; a feature network has underscores in them where the classifier has dots."""
+        """timm's names, or ours; a feature network has underscores in them where the classifier has dots."""
         ours = {_bare(name): name for name in self.net.state_dict()}
         if not any(_bare(name) in ours for name in saved):
             return {}, ()
         whole = {_bare(name) for name in _created(self.name, 0).state_dict()}
         beyond = [name for name in saved if _bare(name) in whole and _bare(name) not in ours]
-        named = {f"net.{ours.get(_bare(name), name)}": tensor for name, tensor in saved.items()}
-        return named, tuple(f"net.{name}" for name in beyond)
+        head = {}
+        if any(name.startswith("net.") for name in saved):  # a classifier of ours, with a head beside timm's network
+            head = {name: tensor for name, tensor in saved.items() if name in ("fc.weight", "fc.bias")}
+        trunk = {f"net.{ours.get(_bare(name), name)}": tensor for name, tensor in saved.items() if name not in head}
+        return {**trunk, **head}, (*(f"net.{name.removeprefix('net.')}" for name in beyond), *head)
 
 
 def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
@@ -185,13 +199,14 @@ def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
         raise RecipeError(f"--model.norm group: timm/{name} keeps the norms that it has. Use --model.norm batch.")
     # Wherever the rest is built: some of timm's networks compute numbers while they are built, which the meta device cannot.
     with torch.device("cpu"):
-        return TimmTrunk(name, stride=form.stride, norm=form.norm, momentum=model.bn_momentum)
+        return TimmTrunk(name, stride=form.stride, finest=form.finest, norm=form.norm, momentum=model.bn_momentum)
 
 
 def _created(name: str, seed: int, **wanted: Any) -> Any:
     """timm's network, its weights drawn on the CPU from `seed`; the global random state stays as it was."""
     try:
         import timm
+        from timm.layers.drop import DropPath
     except ImportError:
         raise RecipeError(f'--model.trunk timm/{name}: timm is not installed. pip install "paceline[timm]"') from None
     # Of the registry alone: create_model would also load names like hf-hub:... from the network.
@@ -203,11 +218,18 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
-            return timm.create_model(name, pretrained=False, **wanted)
+            net = timm.create_model(name, pretrained=False, **wanted)
         except (RuntimeError, AssertionError, TypeError) as problem:
             raise RecipeError(f"--model.trunk timm/{name}: timm cannot build it as a trunk: {problem}") from None
+    # What is drawn in a step would follow from the process, not from the recipe's seed, and a resumed run would differ.
+    for module in net.modules():
+        if isinstance(module, DropPath):
+            module.drop_prob = 0.0
+        elif isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    return net
 
 
 def _bare(name: str) -> str:
     """The same for both spellings of a tensor's name."""
-    return name.removeprefix("model.").replace(".", "_")
+    return name.removeprefix("model.").removeprefix("net.").replace(".", "_")

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.trunk import TRUNKS, TrunkModel
+from paceline.config.recipe import refuse_outside
+from paceline.config.trunk import TRUNKS, TrunkModel, trunk_rules
 from paceline.models.layers import Linear
 
 Part = Literal["none", "stem", "first_convolution", "first_stage"]
@@ -29,6 +30,7 @@ class Form:
     """What a network asks of its trunk, beside the recipe's fields."""
 
     stride: Literal[0, 8, 32] = 0  # of the coarsest map; 0 = the trunk's own coarsest
+    finest: int = 0  # of a pyramid, the stride of the finest map that it stands on; 0 = only the last map is used
     norm: Norm = "batch"  # frozen: BatchNorms with fixed statistics; group: GroupNorms in their places
     stem: Literal["imagenet", "small"] = "imagenet"
     stem_channels: Literal[3, 4] = 3
@@ -91,5 +93,6 @@ def make_trunk(model: TrunkModel, form: Form) -> Trunk:
 
     Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
     """
+    refuse_outside(*trunk_rules(model))
     family, _, name = model.trunk.partition("/")
     return TRUNKS[family](name, model, form)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from paceline.config.errors import DataError, UserError
 from paceline.data.class_folder import list_folder
-from paceline.data.freshness import check_fresh
+from paceline.data.freshness import check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places
 from paceline.prepare.box_folder import prepare_one_split
 from paceline.prepare.box_sources import BoxSource, read_one_split, read_single_json
@@ -64,8 +64,10 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     source = Path(os.path.realpath(root))
     for path in manifest_places(root):
         manifest = Manifest.load(path)
-        if manifest.kind == kind and wanted.split in ("", "val") and _is_fresh(manifest):
-            return path.parent
+        if manifest.kind == kind and wanted.split in ("", "val"):
+            if _is_fresh(manifest):
+                return path.parent
+            refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")
         if manifest.kind == kind and wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
             raise UserError(
                 f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "

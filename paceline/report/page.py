@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
@@ -60,12 +60,18 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     notes: list[str] = []
     facts = read_run(run, changed=notes.append)
     events = read_events(run / "events.jsonl", notes.append)
+    workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
     try:
-        page = _render(run, workload or WORKLOADS.get(facts["recipe"].get("task", "")), facts, events, notes)
+        page = _render(run, workload, facts, events, notes)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
             "no report is made of it."
+        ) from None
+    except TemplateError as error:
+        named = workload.template if workload is not None else ""
+        raise UserError(
+            f"{run}: the report's template {named} cannot be filled in ({type(error).__name__}: {error})."
         ) from None
     path = run / "report.html"
     part = run / ".report.html.part"
@@ -109,12 +115,12 @@ def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _environment(workload: Workload | None) -> Environment:
-    folders = [Path(__file__).parent]
+    ours, own = FileSystemLoader(Path(__file__).parent), {}
     if workload is not None and Path(workload.template).is_absolute():
-        folders.append(Path(workload.template).parent)
+        own[workload.template] = Path(workload.template).read_text(encoding="utf-8")
     # Everything is escaped: class names and paths come from other people's folders.
     return Environment(
-        loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=ChoiceLoader([DictLoader(own), ours]), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=StrictUndefined,
     )  # fmt: skip
 

@@ -56,10 +56,10 @@ def predictions_section(
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
         return {
-            **{"template": Path(workload.template).name, "step": step, "size_heads": heads, "sizes": sizes},
+            **{"template": workload.template, "step": step, "size_heads": heads, "sizes": sizes},
             **workload.section(predictions, data, exif),
         }
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever damaged JSON, or a section of somebody's own, makes Python raise
         notes.append(
             f"predictions/{files[-1].name} cannot be read ({type(error).__name__}: {error}): no photos are shown."
         )

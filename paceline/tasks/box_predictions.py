@@ -12,10 +12,6 @@ import numpy as np
 
 from paceline.metrics.coco import CURVE_IOU, RECALL_POINTS, BoxScores, Detections, GroundTruth
 
-METRICS = (
-    "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",
-    "box_ar1", "box_ar10", "box_ar100", "box_ar_small", "box_ar_medium", "box_ar_large",
-)  # fmt: skip
 # Detections of an image that are written down: as many as the benchmark looks at.
 MOST_WRITTEN = 100
 

@@ -21,13 +21,11 @@ from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
 from paceline.data.boxes import BoxSplit
 from paceline.data.object_masks import has_masks, truth_masks
-from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset
+from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes
 from paceline.metrics.coco_masks import score_masks
 from paceline.metrics.coco_pack import Share, join_masks, pack, unpack
 from paceline.tasks import box_predictions
 from paceline.tasks.box_predictions import most_written, to_detections
-
-METRICS = (*box_predictions.METRICS, *(name.replace("box", "mask", 1) for name in box_predictions.METRICS))
 
 
 class InstanceTruth(NamedTuple):
@@ -91,16 +89,15 @@ class InstanceScore:
         return pack(Share(scored, detections, RunLengths.join(self.masks)))
 
 
-def instance_truth(split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
+def instance_truth(boxes: GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
     """The ground truth of some photos of a split, its masks as strings; about 30 microseconds an object.
 
+    boxes    of these photos
     numbers  (n,) of the photos, each once
     Raises DataError where the split has not a single mask.
     """
     require_masks(split)
-    boxes = subset(GroundTruth(**split.truth_arrays(), num_classes=len(split.names)), numbers)
-    masks, known = truth_masks(split, numbers)
-    return InstanceTruth(boxes, masks, known)
+    return InstanceTruth(boxes, *truth_masks(split, numbers))
 
 
 def require_masks(split: BoxSplit) -> None:

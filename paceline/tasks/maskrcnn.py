@@ -23,7 +23,6 @@ from paceline.data.draw import Draw
 from paceline.data.header import Header
 from paceline.data.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
 from paceline.data.manifest import Manifest
-from paceline.data.object_masks import truth_masks
 from paceline.data.randomness import SampleRandom
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
@@ -32,8 +31,8 @@ from paceline.models.weights import WeightReport
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 from paceline.tasks.instance_predictions import (
     InstanceScore,
-    InstanceTruth,
     describe_instances,
+    instance_truth,
     require_masks,
     score_instances,
 )
@@ -56,8 +55,7 @@ class InstanceSegmentation(ObjectTask):
         # Crowd regions have one mask for many objects: no published system trains on them.
         super().__init__(workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=False)
         require_masks(self.train)
-        require_masks(self.val)
-        self.masks = InstanceTruth(self.truth, *truth_masks(self.val, self.val_numbers))
+        self.masks = instance_truth(self.truth, self.val, self.val_numbers)
         unseen = masks_score_one(self.masks, self.classes)
         self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}
         self.shapes = Buckets(

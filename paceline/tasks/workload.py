@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from paceline.config.errors import RecipeError
 from paceline.config.lazily import lazily
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from paceline.models.weights import WeightReport
 
 
+REPORT = Path(__file__).parents[1] / "report"  # where templates lie
 LOAD_OWN, MLLOG_FACTS = lazily("paceline.models.weights:load_own"), lazily("paceline.tasks.mlperf:mllog_facts")
 
 
@@ -85,8 +87,23 @@ class Workload:
     photos_at_once: int = 8  # of one forward in prediction
     answers: Callable[..., Sequence[Any]]  # (outputs, photos, trained) -> results, see paceline/predict/found.py
     picture: Callable[[np.ndarray, Any, Sequence[str]], tuple[Image.Image, str]]  # pixels, label, names -> captioned
-    section: Callable[..., Mapping[str, Any]]  # (predictions, data root, exif) -> what the report's template draws
+    section: Callable[
+        ..., Mapping[str, Any]
+    ]  # (predictions, data root, exif) -> what the template draws, as `pictures`
     template: str  # its jinja file, in paceline/report/ or absolute
 
     # `paceline bench KIND --task NAME`: kind -> what measures it
     bench: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises RecipeError for a value that no run could use."""
+        if self.headline not in self.metrics:
+            raise RecipeError(
+                f"workload: its headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
+            )
+        if self.kind not in get_args(Kind):
+            raise RecipeError(f"workload: kind {self.kind!r}: its data are {' or '.join(get_args(Kind))}.")
+        if not (REPORT / self.template).is_file():  # an absolute path stands for itself
+            raise RecipeError(
+                f"workload: template {self.template}: there is no such file. Name it with its whole path."
+            )

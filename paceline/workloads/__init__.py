@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,14 +42,16 @@ def saved_recipe(facts: Mapping[str, Any], path: Path, *, named: str, again: Cal
 
     path   the run folder or run.json, for the message
     named  the workload that this command line names in place of the one in run.json
-    again  the name of a file's workload, quoted -> the command that trusts it, for a message
+    again  the name of a file's workload -> the command that trusts it, for a message
     Raises RecipeError for a task that is not ours or not named, for keys of another version, for values that cannot be meant.
     """
+    if named and not (isinstance(named, str) and is_in_file(named)):
+        raise RecipeError(f"--workload {named!r:.80}: name the file and the workload in it: ./file.py:name")
     name = named or facts["recipe"].get("task")
     if not isinstance(name, str) or (name not in WORKLOADS and not is_in_file(name)):
         raise RecipeError(f"{run_file(path)}: its task {name!r} is not one of ours ({', '.join(WORKLOADS)}).")
     if is_in_file(name) and not named:
-        shown = shlex.quote(name) if name.isprintable() else "FILE.py:NAME"
+        shown = name if name.isprintable() else "FILE.py:NAME"
         raise RecipeError(
             f"{run_file(path)}: its task is {name!r}: Python code that a run names is not run unasked. Where you trust it:\n"
             f"  {again(shown)}"

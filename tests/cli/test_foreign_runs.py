@@ -11,6 +11,7 @@ import pytest
 from tiny_runs import TINY, command, forge, refused, without_report
 
 import paceline
+from paceline.config import python_file
 from paceline.config.errors import UserError
 
 CANARY = """
@@ -96,6 +97,7 @@ def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_
         said = command(capsys, *offered[1:], *(["--out", tmp_path / "again"] if words[0] == "train" else []))
         assert said.code == 0 and (run / "RAN").exists(), said
         (run / "RAN").unlink()
+        python_file._made.clear()  # a command has a process of its own
 
 
 def test_a_name_that_would_move_the_terminals_cursor_is_not_printed(run, capsys):
@@ -116,6 +118,7 @@ def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
         said = command(capsys, "eval", run, "--workload", f"{other}:workload")
         assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
         (tmp_path / "RAN").unlink()
+        python_file._made.clear()
     refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "not a paceline.tasks.workload.Workload")
 
 

@@ -11,9 +11,12 @@ import pytest
 import torch
 from tiny_runs import TINY, command, forge, of_its_own, refused, without_report
 
+from paceline import setup
 from paceline.cli.main import main
 
 STEPS = 4
+# Fields of a recipe's model that came after the first runs.
+NEW = ("trunk", "groups", "group_width")
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +163,22 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
     name = "model.safetensors"
     one, other = (folder / "checkpoints" / f"step-{STEPS:06d}" / name for folder in (run, two_threads))
     assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class_photos, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY]
+    whole = setup.fingerprint
+
+    def of_an_older_version(run):
+        facts = whole(run)
+        model = {name: value for name, value in facts["recipe"]["model"].items() if name not in NEW}
+        return {**facts, "recipe": {**facts["recipe"], "model": model}}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "fingerprint", of_an_older_version)
+        assert command(capsys, *words, "--steps", 2).code == 0
+    forge(tmp_path / "run", {f"recipe.model.{name}": None for name in NEW})
+    said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
+    assert said.code == 0 and "resumed from step-000002" in said.out, said
+    refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed: 1 in the checkpoint, 5 now", lines=5)

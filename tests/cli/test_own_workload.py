@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -82,3 +83,87 @@ def test_what_a_workload_names_is_there(name):
         module, _, function = where.partition(":")
         assert callable(getattr(importlib.import_module(module), function)), where
     assert (ROOT / "paceline" / "report" / WORKLOADS[name].template).is_file()
+
+
+OWN_KIND = '''
+"""The page's network with a score, a section and a template of its own kind."""
+from dataclasses import replace
+from pathlib import Path
+
+from my_net import MINE, MyModel, recipe
+
+
+def check(recipe):
+    assert isinstance(recipe.model, MyModel), type(recipe.model)
+
+
+def section(predictions, data, exif):
+    return {"answer": len(predictions["images"])}
+
+
+KIND = replace(MINE, check=check, section=section, template=str(Path(__file__).with_name("kind.html.jinja")))
+
+
+def kind():
+    return replace(recipe(), task=f"{__file__}:KIND")
+'''
+
+
+@pytest.fixture
+def own_kind(page, tmp_path, monkeypatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_net", raising=False)
+    (tmp_path / "my_net.py").write_text(page.read_text())
+    (tmp_path / "kind.html.jinja").write_text("<p>my own section: {{ pictures.answer }} photos</p>")
+    (tmp_path / "kind.py").write_text(OWN_KIND)
+    return tmp_path / "kind.py"
+
+
+def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_are_its_recipe_s(
+    own_kind, class_photos, capsys
+):
+    run = own_kind.parent / "run"
+    said = command(
+        capsys,
+        "train",
+        f"{own_kind}:kind",
+        "--data",
+        class_photos,
+        "--out",
+        run,
+        *SMALL,
+        "--model.depth",
+        2,
+        "--steps",
+        1,
+    )
+    assert said.code == 0, said
+    assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
+    assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()
+    (own_kind.parent / "kind.html.jinja").write_text("{{ pictures.nothing }}")
+    refused(command(capsys, "report", run, "--workload", f"{own_kind}:KIND"), "kind.html.jinja", "cannot be filled in")
+    own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
+    (own_kind.parent / "kind.html.jinja").write_text("unused")
+    assert "ZeroDivisionError" in _report(capsys, run, "--workload", f"{own_kind}:KIND")
+    own_kind.write_text(OWN_KIND.replace("check=check,", 'check=check, headline="nothing",'))
+    refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "headline 'nothing' is none of its metrics")
+
+
+def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
+    page, class_photos, tmp_path, capsys, monkeypatch
+):
+    without_report(monkeypatch)
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    (here / "my_net.py").write_text(page.read_text())
+    monkeypatch.chdir(here)
+    words = ["--data", class_photos, "--out", tmp_path / "run", *SMALL, "--model.depth", 2]
+    assert command(capsys, "train", "./my_net.py:recipe", *words, "--steps", 2).code == 0
+    (here / "my_net.py").rename(there / "moved.py")
+    monkeypatch.chdir(there)
+    go_on = ["train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3]
+    said = command(capsys, *go_on, "--workload", "./moved.py:MINE")
+    assert said.code == 0 and "resumed from step-000002" in said.out, said
+    refused(command(capsys, *go_on, "--workload", "./moved.py"), "--workload './moved.py'", "./file.py:name")
+    refused(command(capsys, *go_on, "--workload"), "--workload: name one")

@@ -19,7 +19,7 @@ from paceline.boxes.run_lengths import RunLengths, areas, bitmap
 from paceline.config.errors import DataError
 from paceline.data.boxes import BoxSplit, open_boxes
 from paceline.metrics import coco_masks
-from paceline.metrics.coco import Detections
+from paceline.metrics.coco import Detections, GroundTruth, subset
 from paceline.prepare.box_folder import prepare_boxes
 from paceline.tasks import self_check
 from paceline.tasks.instance_predictions import (
@@ -182,9 +182,14 @@ SQUARE = [[2, 2, 10, 2, 10, 10, 2, 10]]
 THIN = [[2.1, 2.1, 2.2, 2.1, 2.2, 2.2]]
 
 
+def truth_in(split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
+    every = GroundTruth(**split.truth_arrays(), num_classes=len(split.names))
+    return instance_truth(subset(every, numbers), split, numbers)
+
+
 def test_the_truth_of_a_split_is_rasterised_once(tmp_path: Path) -> None:
     split = prepared(tmp_path / "set", [SQUARE, None, THIN, {"counts": [10, 20, 1170], "size": [30, 40]}])
-    made = instance_truth(split, np.array([1, 0]))
+    made = truth_in(split, np.array([1, 0]))
     assert made.boxes.image_ids.tolist() == [2, 1] and made.known.tolist() == [True, False, True, True]
     assert areas(made.masks).tolist() == [64, 64, 0, 20]  # the second is its box
     assert made.for_masks.crowd.tolist() == [0, 1, 0, 0] and made.boxes.crowd.tolist() == [0, 0, 0, 0]
@@ -196,7 +201,7 @@ def test_a_set_without_a_single_mask_is_refused_with_both_ways_out(tmp_path: Pat
     with pytest.raises(
         DataError, match=r"boxes but no masks(.|\n)*paceline train ssd-custom --data .*set(.|\n)*segmentation"
     ):
-        instance_truth(split, np.arange(2))
+        truth_in(split, np.arange(2))
 
 
 @pytest.mark.parametrize("name", ["coco_mini", "facades10"])
@@ -205,7 +210,7 @@ def test_real_masks_score_one(shared_data: Path, name: str) -> None:
     from paceline.prepare.box_folder import ensure_boxes_prepared
 
     split = open_boxes(Manifest.load(ensure_boxes_prepared(shared_data / name, say=lambda line: None)), "val")
-    assert masks_score_one(instance_truth(split, np.arange(len(split))), split.names) == 0
+    assert masks_score_one(truth_in(split, np.arange(len(split))), split.names) == 0
 
 
 def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: pytest.MonkeyPatch) -> None:
