@@ -112,7 +112,7 @@ class TimmTrunk(Trunk):
             )
 
     def _unused(self, net: nn.Module) -> dict[int, Tensor]:
-        parameters = list(net.parameters())
+        parameters, trained = list(net.parameters()), deepcopy(net).train()
         net.eval()
         with torch.enable_grad():
             try:
@@ -126,7 +126,7 @@ class TimmTrunk(Trunk):
                 raise RecipeError(
                     f"--model.trunk timm/{self.name}: its maps are not (B, C, H / stride, W / stride). Choose another one."
                 )
-            trained, pictures = deepcopy(net).train(), torch.linspace(-1, 1, 6 * math.prod(PROBE)).view(2, 3, *PROBE)
+            pictures = torch.linspace(-1, 1, 6 * math.prod(PROBE)).view(2, 3, *PROBE)
             with torch.random.fork_rng(devices=[]):
                 same = all(map(torch.equal, trained(pictures), trained(pictures)))
             if not same:
@@ -186,7 +186,11 @@ class TimmTrunk(Trunk):
         head = {}
         if any(name.startswith("net.") for name in saved):  # a classifier of ours, with a head beside timm's network
             head = {name: tensor for name, tensor in saved.items() if name in ("fc.weight", "fc.bias")}
-        trunk = {f"net.{ours.get(_bare(name), name)}": tensor for name, tensor in saved.items() if name not in head}
+        trunk = {
+            f"net.{ours.get(_bare(name), name.removeprefix('net.'))}": tensor
+            for name, tensor in saved.items()
+            if name not in head
+        }
         return {**trunk, **head}, (*(f"net.{name.removeprefix('net.')}" for name in beyond), *head)
 
 

@@ -180,7 +180,9 @@ def copy_named(
         *(_problem("unknown to this model", strange) if strange else ()),
         *(f"{name} is {tuple(saved[name].shape)}, this model's is {tuple(own[name].shape)}" for name in wrong[:3]),
     ]
-    if problems or 2 * len(used) < len(own):
+    # Of a file for a trunk alone, what stands on it is no sign of another model.
+    wanted = [name for name in own if name not in fresh and not name.startswith(allow_missing)]
+    if problems or not used or 2 * len(used) < len(wanted):
         raise CheckpointError(
             f"{path}: weights of another model: {len(used)} of this model's {len(own)} tensors fit; "
             + "; ".join(problems)

@@ -232,3 +232,21 @@ def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
     torch.testing.assert_close(trunk.classify(given), expected)
     found = memory_of(WORKLOADS["classification"], recipe, System("cpu"), 5)
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters()) and found.per_image > 0
+
+
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "convnext_atto"])
+def test_a_classifier_of_ours_fills_the_trunk_of_each_detector(name, tmp_path):
+    (classifier, *_), *detectors = networks(name).values()
+    own = {f"network.{key}": tensor + 1 for key, tensor in classifier.state_dict().items()}
+    save_file(own, tmp_path / "own.safetensors")
+    for network, load, trunk, prefix in detectors:
+        report = load(network, tmp_path / "own.safetensors")
+        assert all(not key.startswith(f"{prefix}net.") for key in (*report.missing, *report.reinitialised))
+        for key, tensor in trunk.state_dict().items():
+            assert torch.equal(tensor, own[f"network.{key}"]) or key.endswith("num_batches_tracked"), key
+
+
+def test_what_a_network_draws_in_a_step_is_switched_off_or_refused():
+    trunk = trunk_of("tiny_vit_5m_224").train()
+    given = images(1)
+    assert all(map(torch.equal, trunk(given), trunk(given)))
