@@ -68,8 +68,12 @@ def slurm(tmp_path_factory) -> Iterator[Path]:
         subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
 
 
-def stops_and_goes_on(trainer: Trainer, run: Path, unbroken: Path, launcher: list[str], how: str, **more) -> str:
-    """Train, ask the launcher to stop, go on to the end with the same command; -> who the ranks say started them."""
+def stops_and_goes_on(
+    trainer: Trainer, run: Path, unbroken: Path, launcher: list[str], how: str, *, under_it: bool, **more
+) -> str:
+    """Train, ask the launcher to stop, go on to the end with the same command, under it or by hand; -> who the ranks say
+    started them first.
+    """
     command = trainer.train(run, FLAGS)
     process = trainer.launching(launcher, command, **more)
     try:
@@ -80,27 +84,33 @@ def stops_and_goes_on(trainer: Trainer, run: Path, unbroken: Path, launcher: lis
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert last_event(run)["event"] == "end" and last_event(run)["status"] == "interrupted", text
-    done = trainer.launched(launcher, command, **more)
-    assert done.returncode == 0, done.stdout
+    first = json.loads((run / "run.json").read_text())["launcher"]
+    if under_it:
+        done = trainer.launched(launcher, command, **more)
+        assert done.returncode == 0, done.stdout
+        assert json.loads((run / "run.json").read_text())["launcher"] == first
+    else:
+        trainer.finished(run, FLAGS, ranks=2)
     assert tensor_files(run) == tensor_files(unbroken)
     assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
     assert len(kinds(run)) > len(events(run))  # there was a resume
-    return json.loads((run / "run.json").read_text())["launcher"]
+    return first
 
 
 def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path):
-    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, torchrun(2), "SIGTERM") == "torchrun"
+    run = tmp_path / "run"
+    assert stops_and_goes_on(trainer, run, unbroken, torchrun(2), "SIGTERM", under_it=True) == "torchrun"
 
 
-def test_two_ranks_under_mpirun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path, need_program):
+def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, unbroken, tmp_path, need_program):
     need_program("mpirun", "openmpi-bin")
-    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1") == "openmpi"
+    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1", under_it=False) == "openmpi"
 
 
-def test_two_ranks_under_srun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path, slurm):
+def test_two_ranks_under_srun_train_evaluate_save_and_are_resumed(trainer, unbroken, tmp_path, slurm):
     srun = ["srun", "-n", "2", "--overcommit", torchrun(1)[0]]
     more = {"SLURM_CONF": str(slurm)}
-    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, srun, "SIGUSR1", **more) == "slurm"
+    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, srun, "SIGUSR1", under_it=False, **more) == "slurm"
 
 
 def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, unbroken, monkeypatch):

@@ -121,6 +121,7 @@ def test_killed_while_the_score_that_meets_the_target_is_pending_it_ends_alike(t
     assert_same_run(run, met)
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
 def test_a_signal_while_a_score_is_pending_takes_it_then_saves(trainer, unbroken, ranks):
     run = trainer.folder / f"beside-asked-{ranks}"
     job, orders = started_and_held(trainer, run, FLAGS, step=10, ranks=ranks)
@@ -136,6 +137,7 @@ def test_a_signal_while_a_score_is_pending_takes_it_then_saves(trainer, unbroken
     assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
 def test_what_goes_wrong_in_a_score_ends_the_run_and_the_same_command_repeats_it(trainer, unbroken, ranks):
     run = trainer.folder / f"beside-failed-{ranks}"
     orders = order(run, "fail")
