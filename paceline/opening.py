@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.config.errors import UserError
+from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
 from paceline.data.manifest import Kind, Manifest
@@ -29,8 +29,7 @@ def check_request(recipe: Recipe, data: str) -> None:
     data  as Controls.data
     Raises RecipeError for an unknown task or a recipe that cannot be, UserError for a data folder that is not there.
     """
-    workload = workload_of(recipe.task)
-    workload.check(recipe)
+    workload = _checked(recipe)
     if data:
         data_folder(data, workload)
 
@@ -50,13 +49,25 @@ def open_task(
     manifest  of data to score on, which is prepared already; None: the training data that `controls` names
     Raises RecipeError for an unknown task or a recipe that cannot be, DataError for data that cannot be used.
     """
-    workload = workload_of(recipe.task)
-    workload.check(recipe)
+    workload = _checked(recipe)
     if manifest is None:
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, say)
         manifest = prepared_once(world, lambda: _prepared(workload.kind, root, say))
     prepared()
     return workload.open(workload, recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+def _checked(recipe: Recipe) -> Workload:
+    """The recipe's workload. Raises RecipeError for a recipe that cannot be, or was written for another workload."""
+    workload = workload_of(recipe.task)
+    for part, given, wanted in (("model", recipe.model, workload.model), ("input", recipe.input, workload.input)):
+        if not isinstance(given, type(wanted)):
+            raise RecipeError(
+                f"--task {recipe.task}: its {part} is a {type(wanted).__name__}, this recipe's a {type(given).__name__}. "
+                "Choose a recipe of that workload: paceline list recipes"
+            )
+    workload.check(recipe)
+    return workload
 
 
 def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import statistics
 import sys
 import time
@@ -194,7 +195,7 @@ def summary(
         "ratio_of_images_per_cpu_second": ratios,
         "machine": {"cpu": _cpu_model(), "cores": cores, "system": platform.platform()},
         "versions": {"python": platform.python_version(), **versions()},
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["paceline", *sys.argv[1:]]),
     }
 
 

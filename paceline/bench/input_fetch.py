@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -69,7 +70,7 @@ def run_fetch_bench(
         },
         "machine": platform.platform(),
         "versions": versions(),
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["paceline", *sys.argv[1:]]),
     }
     for name, ratio in report["times_without_fetch_threads"].items():
         console.print(f"{name}: {statistics.median(rates[name]):.0f} images/s, {ratio:.2f} times")

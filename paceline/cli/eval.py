@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -188,12 +188,11 @@ def _weights(flags: Flags) -> Subject:
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
     """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
     changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
-    for name, value in changes.items():
-        try:
-            recipe = override(recipe, {name: value})
-        except RecipeError:
-            raise RecipeError(f"--{name[13:].replace('_', '-')}: {recipe.task} has no such threshold.") from None
-    return recipe
+    known = asdict(recipe.model).get("detect", {})
+    for name in (name.removeprefix("model.detect.") for name in changes):
+        if name not in known:
+            raise RecipeError(f"--{name.replace('_', '-')}: {recipe.task} has no such threshold.")
+    return override(recipe, changes)
 
 
 def _refuse_early(recipe: Recipe, data: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +84,9 @@ def _imported(file: Path) -> ModuleType:
         return _made[file][1]
     module = None if file in _made else next(_imports_of(file), None)
     if module is None:
-        spec = importlib.util.spec_from_file_location(f"{SITE}{file.stem}", file)
+        # Two files of one name in two folders are two modules.
+        name = f"{SITE}{file.stem}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
+        spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None  # a .py file always has a loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses in the file look their module up

@@ -13,7 +13,7 @@ from PIL import Image
 
 from paceline.bench import input as bench
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of, torchvision_loader
-from paceline.bench.input_fetch import run_fetch_bench
+from paceline.bench.input_fetch import FETCH_THREADS, run_fetch_bench
 from paceline.bench.input_simulation import memory, simulate
 from paceline.config.errors import DataError
 
@@ -91,12 +91,14 @@ def test_the_simulation_reports_a_share_of_the_ideal_rate():
     assert 0 < report["fraction"] <= 1.02
 
 
-def test_fetch_threads_hide_what_a_late_store_takes(photos, tmp_path):
+def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, tmp_path):
     out = tmp_path / "fetch.json"
     report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, out=out, rounds=1)
     assert json.loads(out.read_text()) == report
     times = report["times_without_fetch_threads"]
-    assert times["late, 0 fetch threads"] == 1 and times["late, 32 fetch threads"] > 1.5
+    assert list(times) == ["no latency", *(f"late, {threads} fetch threads" for threads in FETCH_THREADS)]
+    assert times["late, 0 fetch threads"] == 1 and min(times.values()) > 0
+    assert report["command"].startswith("paceline ")
 
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):

@@ -167,3 +167,23 @@ def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
     assert said.code == 0 and "resumed from step-000002" in said.out, said
     refused(command(capsys, *go_on, "--workload", "./moved.py"), "--workload './moved.py'", "./file.py:name")
     refused(command(capsys, *go_on, "--workload"), "--workload: name one")
+
+
+def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, capsys):
+    """The recipe from one my_net.py, the workload from another, whose settings have a field more."""
+    other = tmp_path / "my_net.py"
+    other.write_text(page.read_text().replace("    depth: int = 3", "    height: Literal[7] = 7\n    depth: int = 3"))
+    late = "from __future__ import annotations\nfrom typing import Literal\nfrom dataclasses import"
+    other.write_text(other.read_text().replace("from dataclasses import", late, 1))
+    said = command(capsys, "show", f"{other}:recipe", "--data", class_photos, *SMALL)
+    assert said.code == 0 and "height=7" in said.out
+    assert "height" not in command(capsys, "show", f"{page}:recipe", "--data", class_photos, *SMALL).out
+    said = command(capsys, "show", f"{other}:recipe", "--data", class_photos, *SMALL, "--model.height", 8)
+    assert said.code == 2  # its type hints are looked up in its own module
+    said = command(capsys, "show", f"{page}:recipe", "--data", class_photos, *SMALL, "--task", f"{other}:MINE")
+    refused(said, "its model is a MyModel")
+
+
+def test_a_recipe_of_another_workload_is_refused_before_anything_is_opened(capsys):
+    for verb in ("train", "show", "preview"):
+        refused(command(capsys, verb, "ssd-tiny", "--task", "classification"), "model is a ResNetModel", "a SSDModel")

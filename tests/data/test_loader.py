@@ -101,6 +101,22 @@ def test_fetching_ahead_gives_the_same_batches(threads, fetch_threads, prefetch)
     assert _equal(_collect(threads=1, schedule=_shaped), _collect(**fetching, schedule=_shaped))
 
 
+def test_as_many_reads_are_under_way_at_once_as_there_are_fetch_threads():
+    """Four reads that wait for each other: one decoding thread that read by itself, or three fetch threads, never get past it."""
+    meeting = threading.Barrier(4, timeout=10)
+
+    class Waiting(InMemory):
+        def read(self, i):
+            meeting.wait()
+            return super().read(i)
+
+    records = Waiting([tiny_photo()])
+    assert _equal(_collect(threads=1, fetch_threads=4, records=records), _collect(threads=1))
+    meeting = threading.Barrier(4, timeout=0.2)
+    with pytest.raises(threading.BrokenBarrierError):
+        _collect(threads=1, fetch_threads=3, records=records)
+
+
 def test_empty_steps_between_full_ones_pass_the_fetch_threads():
     """A step without samples is ready as it is opened, and its slot may hold a later step before a decoder looks for it."""
 
