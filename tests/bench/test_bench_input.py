@@ -91,14 +91,15 @@ def test_the_simulation_reports_a_share_of_the_ideal_rate():
     assert 0 < report["fraction"] <= 1.02
 
 
-def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, tmp_path):
+def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, tmp_path, monkeypatch):
     out = tmp_path / "fetch.json"
+    monkeypatch.setattr(sys, "argv", ["/a/place/paceline", "bench", "input", "--latency", "10"])
     report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, out=out, rounds=1)
     assert json.loads(out.read_text()) == report
     times = report["times_without_fetch_threads"]
     assert list(times) == ["no latency", *(f"late, {threads} fetch threads" for threads in FETCH_THREADS)]
     assert times["late, 0 fetch threads"] == 1 and min(times.values()) > 0
-    assert report["command"].startswith("paceline ")
+    assert report["command"] == "paceline bench input --latency 10"
 
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):
