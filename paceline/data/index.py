@@ -7,6 +7,9 @@ Letters: N records of one split, F files that hold them (record i is file i wher
     name_bytes   (total,) uint8  all F file names (relative to the root, or absolute), without separators
     name_starts  (F+1,) int64    file f is name_bytes[name_starts[f]:name_starts[f+1]]
     file_sizes   (F,) int64      bytes; only where records are no files of their own, whose sizes are their lengths
+Of containers also, where there is something to say:
+    record_bytes (total,) uint8  all N record names in them, record_starts (N+1,) int64 as for files
+    stored_lengths (N,) int64    bytes of the record as it lies in the file; -1: as it is read
 What a record is, and so what its offset means, stands in the manifest; data/records.py reads it.
 Any further array of the split is listed in the manifest too and comes back in `Index.extra` (flags, the bits of
 prepare/verify.py, digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a
@@ -48,6 +51,8 @@ RECORD_ARRAYS = {
 NAME_ARRAYS = {"name_bytes": np.uint8, "name_starts": np.int64}
 PLACE_ARRAYS = ("files", "offsets", "lengths", *NAME_ARRAYS)
 SIZE_ARRAY = "file_sizes"
+# Of containers, where there is something to say.
+OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
 INDEX_FOLDER = "index"
 
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
@@ -153,7 +158,7 @@ def index_over(
     arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = ""
 ) -> Index:
     """The index that these arrays are. Raises DataError where the records' kind is not known, or they cannot be opened."""
-    known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY}
+    known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY, *OPTIONAL_PLACES}
     return Index(
         split=split,
         records=open_records(kind, _places(arrays, root, kind, remedy)),
@@ -166,7 +171,8 @@ def index_over(
 
 def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str) -> Places:
     sizes = arrays["lengths" if kind == FILES else SIZE_ARRAY]
-    return Places(root=root, file_sizes=sizes, remedy=remedy, **{name: arrays[name] for name in PLACE_ARRAYS})
+    named = {name: arrays[name] for name in (*PLACE_ARRAYS, *OPTIONAL_PLACES) if name in arrays}
+    return Places(root=root, file_sizes=sizes, remedy=remedy, **named)
 
 
 def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:

@@ -2,8 +2,11 @@
 
 A manifest says of each split what its records are (`Split.records`), a word of RECORDS below:
     files   each record is a file of its own
-    ranges  each record is a range of bytes of a plain file that holds many (tar without compression, RecordIO, TFRecord)
-A container of another kind is a class like these and a line in RECORDS (docs/extending/container.md).
+    ranges  each record is a range of bytes of a file that holds many (tar, a zip's stored members, RecordIO, TFRecord)
+    deflate   ranges, some of them compressed as a zip's members are
+    recordio  ranges, some of them cut in parts as MXNet's RecordIO does where a photo holds its magic word
+A container of another kind is a class like these and a line in RECORDS (docs/extending/container.md). Files of ranges may
+lie in any store that reads by range (data/stores.py).
 
 Letters: N records of one split, F files that hold them.
 """
@@ -11,6 +14,7 @@ Letters: N records of one split, F files that hold them.
 from __future__ import annotations
 
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +24,7 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized
-from paceline.data.open_files import OpenFiles
+from paceline.data.stores import LocalFiles, Range, Store, pread, scheme_of, store_of
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,26 @@ class Places:
     name_starts: np.ndarray  # (F+1,) int64
     file_sizes: np.ndarray  # (F,) int64 bytes
     remedy: str  # what an error tells the user to do
+    # Where records have names of their own, (total,) uint8 without separators and (N+1,) int64 as for files.
+    record_bytes: np.ndarray | None = None
+    record_starts: np.ndarray | None = None
+    # (N,) int64 bytes of the record as it lies in the file; -1, or None for all: it lies there as it is read.
+    stored_lengths: np.ndarray | None = None
 
     def file_name(self, file: int) -> bytes:
         """Name of a file as the index stores it: relative to the root, or absolute."""
         return self.name_bytes[self.name_starts[file] : self.name_starts[file + 1]].tobytes()
 
     def file_path(self, file: int) -> bytes:
-        """Path of a file."""
-        return os.path.join(os.fsencode(self.root), self.file_name(file))
+        """Path of a file, or its URL."""
+        name = self.file_name(file)
+        return name if scheme_of(name) else os.path.join(os.fsencode(self.root), name)
+
+    def record_name(self, i: int) -> bytes | None:
+        """What record i is called in its container, or None where such names are not known."""
+        if self.record_bytes is None or self.record_starts is None:
+            return None
+        return self.record_bytes[self.record_starts[i] : self.record_starts[i + 1]].tobytes()
 
 
 class Records(ABC):
@@ -66,8 +82,9 @@ class Records(ABC):
         """What messages call record i: its file, and where in it."""
 
     def relative_name(self, i: int) -> bytes:
-        """What lists of photos call record i: where it is a file, that file relative to the data set's root, or absolute."""
-        return os.fsencode(self.name(i))
+        """What lists of photos call record i: where it is a file, that file relative to the data set's root, or absolute;
+        in a container its name there, where it has one."""
+        return self.places.record_name(i) or os.fsencode(self.name(i))
 
     @abstractmethod
     def read(self, i: int) -> bytes:
@@ -81,11 +98,13 @@ class Records(ABC):
         return [self.read(i) for i in numbers]
 
     def checked(self, i: int, data: bytes, found: int) -> bytes:
-        """`data`, read for record i. Raises DataError where `found`, bytes that there are, is not what the index says."""
+        """`data`, read for record i. Raises DataError where `found`, bytes that there are (-1: too few), is not what the
+        index says."""
         length = int(self.places.lengths[i])
         if found != length:
+            number = "cut off" if found < 0 else f"{found:,} bytes"
             raise DataError(
-                f"{self.name(i)}: {found:,} bytes where the index says {length:,}: changed since it was prepared. "
+                f"{self.name(i)}: {number} where the index says {length:,}: changed since it was prepared. "
                 f"{self.places.remedy}"
             )
         return data
@@ -113,7 +132,7 @@ class FileRecords(Records):
             descriptor, size = open_plain_sized(self.places.file_path(self.places.files[i]))
             try:
                 # A file that grew is noticed by its size, and not read in part.
-                data = _pread(descriptor, length, 0) if size == length else b""
+                data = pread(descriptor, length, 0) if size == length else b""
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -122,28 +141,83 @@ class FileRecords(Records):
 
 
 class RangeRecords(Records):
-    """Each record is a range of bytes of a file, of which a bounded number are kept open."""
+    """Each record is a range of bytes of a file in a store."""
 
     def __init__(self, places: Places) -> None:
         super().__init__(places)
-        self._open = OpenFiles()
+        self._store: Store = store_of(places.file_path(0)) if len(places.file_sizes) else LocalFiles()
+        self.at_once = self._store.at_once
 
     def name(self, i: int) -> str:
-        """The file's path, and the first byte."""
-        return f"{self.path(i)} (bytes {self.places.offsets[i]:,} on)"
+        """The file's path or URL, and the record's name in it or its first byte."""
+        name = self.places.record_name(i)
+        where = f"bytes {self.places.offsets[i]:,} on" if name is None else os.fsdecode(name)
+        return f"{self.path(i)} ({where})"
 
     def read(self, i: int) -> bytes:
         """By one positioned read."""
         try:
-            with self._open.descriptor(self.places.file_path(self.places.files[i])) as descriptor:
-                data = _pread(descriptor, int(self.places.lengths[i]), int(self.places.offsets[i]))
+            data = self._store.read(self._range(i))
         except OSError as error:
             raise self.unreadable(i, error) from None
+        return self._whole(i, data)
+
+    def read_many(self, numbers: Sequence[int]) -> list[bytes]:
+        """By one question to the store; where that fails, one record after the other, so that the right one is named."""
+        try:
+            found = self._store.read_many([self._range(i) for i in numbers])
+        except OSError:
+            return [self.read(i) for i in numbers]
+        return [self._whole(i, data) for i, data in zip(numbers, found)]
+
+    def unpack(self, i: int, data: bytes) -> bytes:
+        """The record, from the bytes that lie in the file for it. Raises ValueError where they are none."""
+        raise ValueError("its index speaks of packed bytes, its kind of none")
+
+    def _stored(self, i: int) -> int:
+        return -1 if self.places.stored_lengths is None else int(self.places.stored_lengths[i])
+
+    def _range(self, i: int) -> Range:
+        stored, length = self._stored(i), int(self.places.lengths[i])
+        name = self.places.file_path(self.places.files[i])
+        return Range(name, int(self.places.offsets[i]), length if stored < 0 else stored)
+
+    def _whole(self, i: int, data: bytes) -> bytes:
+        if (stored := self._stored(i)) >= 0:
+            if len(data) != stored:
+                return self.checked(i, data, -1)
+            try:
+                data = self.unpack(i, data)
+            except (ValueError, zlib.error) as error:
+                raise DataError(f"{self.name(i)}: damaged ({error}). {self.places.remedy}") from None
         return self.checked(i, data, len(data))
 
 
+class DeflatedRecords(RangeRecords):
+    """Ranges of bytes, some of them compressed by deflate without a header, as in zip files."""
+
+    def unpack(self, i: int, data: bytes) -> bytes:
+        """No more than the index's length of it is ever unpacked."""
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, int(self.places.lengths[i]) + 1)
+
+
+class SplitRecords(RangeRecords):
+    """Ranges of bytes, some of them records of MXNet's RecordIO in several parts, from the first part's header on."""
+
+    def unpack(self, i: int, data: bytes) -> bytes:
+        """The parts' payloads, joined by the magic word, without the image header."""
+        from paceline.containers.recordio import read_payload
+
+        return read_payload(lambda offset, length: data[offset : offset + length], 0)
+
+
 # What a manifest calls the records of a split -> what reads them.
-RECORDS: dict[str, Callable[[Places], Records]] = {"files": FileRecords, "ranges": RangeRecords}
+RECORDS: dict[str, Callable[[Places], Records]] = {
+    "files": FileRecords,
+    "ranges": RangeRecords,
+    "deflate": DeflatedRecords,
+    "recordio": SplitRecords,
+}
 
 
 def open_records(kind: str, places: Places) -> Records:
@@ -154,14 +228,3 @@ def open_records(kind: str, places: Places) -> Records:
             "A kind of your own has to be entered in paceline.data.records.RECORDS first (docs/extending/container.md)."
         )
     return RECORDS[kind](places)
-
-
-def _pread(descriptor: int, length: int, offset: int) -> bytes:
-    """Up to `length` bytes from `offset`: fewer only at the file's end (one system call reads at most 2 GiB)."""
-    data = os.pread(descriptor, length, offset)
-    while len(data) < length:
-        more = os.pread(descriptor, length - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data
