@@ -16,6 +16,7 @@ from paceline.config.errors import DataError
 from paceline.data.freshness import is_inside
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.coco_json import find_coco, find_coco_split, read_coco
+from paceline.prepare.inspection import PhotoFiles, Photos
 from paceline.prepare.listing import some
 from paceline.prepare.voc import is_voc, read_voc
 from paceline.prepare.yolo import is_yolo, read_yolo, yolo_splits
@@ -39,6 +40,7 @@ class BoxSource:
     splits: Splits  # "train", and "val" where there is one
     notes: list[str]
     files: dict[str, tuple[str, ...]]
+    photos: Callable[[Path, list[bytes]], Photos] = PhotoFiles  # (root, names as lists have them) -> the photos
 
 
 def detect_layout(root: Path) -> Layout | None:

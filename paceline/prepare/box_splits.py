@@ -18,7 +18,7 @@ from paceline.config.errors import DataError
 from paceline.data.boxes import BOX_ARRAYS
 from paceline.data.class_folder import is_image_name
 from paceline.data.freshness import annotation_digest, annotation_files, annotation_stamp, is_inside
-from paceline.data.index import describe, whole_files
+from paceline.data.index import describe
 from paceline.data.manifest import BoxCounts, Split, Unreadable
 from paceline.data.orientation import ROTATED
 from paceline.prepare import journal, verify
@@ -27,7 +27,7 @@ from paceline.prepare.box_arrays import box_arrays
 from paceline.prepare.box_sources import BoxSource
 from paceline.prepare.class_splits import NAMED_IN_ERROR, why_unreadable
 from paceline.prepare.exif_reading import Reading, check_sizes, frame_sizes
-from paceline.prepare.inspection import Inspection, inspect_files
+from paceline.prepare.inspection import Inspection, Photos, inspect_photos
 from paceline.prepare.val_split import select
 
 NOT_THERE = "not there"
@@ -35,15 +35,15 @@ NOT_THERE = "not there"
 
 @dataclass(frozen=True)
 class Files:
-    """Every image file of all splits, each once. row: its name (as the index stores it) -> number."""
+    """Every image of all splits, each once. row: its name (as lists have it) -> number."""
 
-    names: list[bytes]
+    photos: Photos
     row: dict[bytes, int]
     missing: set[int]
     found: Inspection
 
     def rows(self, root: Path, annotations: Annotations) -> np.ndarray:
-        """(N,) the file of each image."""
+        """(N,) the photo of each image."""
         return np.array([self.row[name] for name in _stored_names(root, annotations)], np.int64)
 
 
@@ -65,19 +65,17 @@ def inspect_images(
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Files:
-    """Decode every file once. Raises DataError where one is missing or broken and that was not allowed."""
+    """Decode every photo once. Raises DataError where one is missing or broken and that was not allowed."""
     row: dict[bytes, int] = {}
     for split in source.splits.values():
         for name in _stored_names(source.root, split):
             row.setdefault(name, len(row))
-    names = list(row)
-    root = os.fsencode(source.root)
-    missing = {i for i, name in enumerate(names) if not os.path.exists(os.path.join(root, name))}
-    if missing and (on_missing == "refuse" or len(missing) == len(names)):
-        raise DataError(_why_missing(source, names, missing, command))
-    found = inspect_files(
-        source.root,
-        names,
+    photos = source.photos(source.root, list(row))
+    missing = {i for i in range(len(row)) if not photos.is_there(i)}
+    if missing and (on_missing == "refuse" or len(missing) == len(row)):
+        raise DataError(_why_missing(photos, missing, command))
+    found = inspect_photos(
+        photos,
         journal=place / journal.FILE_NAME,
         known=known,
         workers=workers,
@@ -85,12 +83,13 @@ def inspect_images(
     )
     broken = {i: reason for i, reason in found.reasons.items() if i not in missing}
     if broken and on_unreadable == "refuse":
-        raise DataError(why_unreadable(source.root, names, broken, place, command))
-    return Files(names, row, missing, found)
+        raise DataError(why_unreadable(photos, broken, place, command))
+    return Files(photos, row, missing, found)
 
 
-def _why_missing(source: BoxSource, names: list[bytes], missing: set[int], command: str) -> str:
-    first = [os.path.join(source.root, os.fsdecode(names[i])) for i in sorted(missing)[:NAMED_IN_ERROR]]
+def _why_missing(photos: Photos, missing: set[int], command: str) -> str:
+    names = photos.names
+    first = [photos.called(i) for i in sorted(missing)[:NAMED_IN_ERROR]]
     others = f"\nMissing too, {len(missing) - 1:,} of {len(names):,}: {', '.join(first[1:])}" if first[1:] else ""
     if len(missing) == len(names):
         return (
@@ -120,7 +119,7 @@ def leave_out(root: Path, annotations: Annotations, files: Files) -> tuple[Annot
         raise DataError(f"{annotations.source}: none of its {len(rows):,} images can be used.")
     left = tuple(
         Unreadable(
-            os.fsdecode(files.names[i]),
+            os.fsdecode(files.photos.names[i]),
             int(files.found.sizes[i]),
             NOT_THERE if i in files.missing else files.found.reasons[i],
         )
@@ -149,16 +148,9 @@ def describe_split(
             f"{annotations.source}: its {len(rows):,} images of {key} have no usable object "
             f"({numbers['objects']:,} in all). Check the annotations."
         )
-    names = [files.names[i] for i in rows.tolist()]
+    names = [files.photos.names[i] for i in rows.tolist()]
     flags = found.flags[rows]
-    arrays = whole_files(
-        names,
-        lengths=found.sizes[rows],
-        labels=np.zeros(len(rows), np.int32),
-        heights=found.heights[rows],
-        widths=found.widths[rows],
-        extra={"flags": flags, "digests": found.digests[rows], "mtimes": found.mtimes[rows], **boxes},
-    )
+    arrays = files.photos.arrays(rows, np.zeros(len(rows), np.int32), found, boxes)
     digest = hashlib.sha256()
     for name, size, bytes_digest in zip(names, found.sizes[rows].tolist(), found.digests[rows].tolist()):
         digest.update(b"%b\0%d\0%016x\n" % (name, size, bytes_digest))
@@ -187,6 +179,7 @@ def describe_split(
         ignored=0,
         directory_mtimes=(),
         arrays=describe(arrays),
+        records=files.photos.kind,
         boxes=BoxCounts(
             **numbers,
             left_out_objects=left.objects,

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.data.index import describe, whole_files
+from paceline.data.index import describe
 from paceline.data.manifest import Split, Unreadable
 from paceline.data.orientation import ROTATED
 from paceline.prepare import verify
-from paceline.prepare.inspection import Inspection
+from paceline.prepare.inspection import Inspection, Photos
 from paceline.prepare.listing import SplitListing, some
 from paceline.prepare.val_groups import ValSplit, stratified, units_of
 
@@ -70,25 +70,18 @@ def set_apart(
 
 
 def describe_class_split(
-    root: Path,
     split: SplitListing,
-    names: list[bytes],
+    photos: Photos,
     found: Inspection,
     good: np.ndarray,
     labels: np.ndarray,
     bad: list[int],
 ) -> tuple[Split, dict[str, np.ndarray]]:
-    """One split's numbers and arrays, from rows `good` of `names` and `found`, with their classes; `bad` were left out."""
+    """One split's numbers and arrays, from rows `good` of `photos` and `found`, with their classes; `bad` were left out."""
+    names = photos.names
     per_class = np.bincount(labels, minlength=len(split.classes)).tolist()
     flags = found.flags[good]
-    arrays = whole_files(
-        [names[i] for i in good],
-        lengths=found.sizes[good],
-        labels=labels,
-        heights=found.heights[good],
-        widths=found.widths[good],
-        extra={"flags": flags, "digests": found.digests[good], "mtimes": found.mtimes[good]},
-    )
+    arrays = photos.arrays(good, labels, found, {})
     digest = hashlib.sha256()
     for i, size, bytes_digest in zip(good, found.sizes[good].tolist(), found.digests[good].tolist()):
         digest.update(b"%b\0%d\0%016x\n" % (names[i], size, bytes_digest))
@@ -97,7 +90,7 @@ def describe_class_split(
         return int(np.count_nonzero(flags & bit))
 
     numbers = Split(
-        folder=os.path.relpath(split.folder, root),
+        folder=os.path.relpath(split.folder, photos.root),
         images=len(good),
         bytes=int(found.sizes[good].sum()),
         per_class=tuple(per_class),
@@ -111,16 +104,17 @@ def describe_class_split(
         ignored=split.ignored,
         directory_mtimes=tuple(split.mtimes),
         arrays=describe(arrays),
+        records=photos.kind,
     )
     return numbers, arrays
 
 
-def why_unreadable(root: Path, names: list[bytes], reasons: dict[int, str], place: Path, command: str) -> str:
-    """The message for files that cannot be decoded; a long list of them goes to a file in `place`.
+def why_unreadable(photos: Photos, reasons: dict[int, str], place: Path, command: str) -> str:
+    """The message for photos that cannot be decoded; a long list of them goes to a file in `place`.
 
     command  the one that could leave them out; empty where none can
     """
-    lines = [f"{os.path.join(root, os.fsdecode(names[i]))}: {reasons[i]}" for i in sorted(reasons)]
+    lines = [f"{photos.called(i)}: {reasons[i]}" for i in sorted(reasons)]
     others = lines[1:NAMED_IN_ERROR]
     text = lines[0]
     if others:

@@ -40,7 +40,7 @@ from paceline.prepare.class_splits import (
     why_unreadable,
 )
 from paceline.prepare.imagenet import check_flat_val, check_imagenet, official_wnids
-from paceline.prepare.inspection import inspect_files
+from paceline.prepare.inspection import PhotoFiles, inspect_photos
 from paceline.prepare.listing import (
     TRAIN_FOLDER,
     Listing,
@@ -210,10 +210,10 @@ def _prepare(
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
     names = [name for split in listing.splits.values() for name in relative_names(listing.root, split)]
+    photos = PhotoFiles(listing.root, names)
     previous = previous_manifest(place, listing.root)
-    found = inspect_files(
-        listing.root,
-        names,
+    found = inspect_photos(
+        photos,
         journal=place / journal.FILE_NAME,
         known=known_facts(previous) if previous is not None else (),
         workers=workers,
@@ -222,20 +222,20 @@ def _prepare(
     if found.reasons and on_unreadable == "refuse":
         scored = listing.splits.keys() == {"val"}  # only scored on: no command leaves photos out
         command = "" if scored else prepare_command(listing.root, expect, _request(val))
-        raise DataError(why_unreadable(listing.root, names, found.reasons, place, command))
+        raise DataError(why_unreadable(photos, found.reasons, place, command))
     splits, arrays, notes, first = {}, {}, [], 0
     for key, split in listing.splits.items():
         records = range(first, first + split.images)
         rows, labels = readable(split, found, records)
         parts = {key: np.ones(len(rows), bool)}
         if val.val_fraction:
-            photos = [names[i] for i in rows]
-            in_val, notes = set_apart(photos, labels, found.digests[rows], val, listing.root, split)
+            named = [names[i] for i in rows]
+            in_val, notes = set_apart(named, labels, found.digests[rows], val, listing.root, split)
             parts = {"train": ~in_val, "val": in_val}
         for part, chosen in parts.items():
             left_out = [i for i in records if i in found.reasons] if part == key else []
             splits[part], arrays[part] = describe_class_split(
-                listing.root, split, names, found, rows[chosen], labels[chosen], left_out
+                split, photos, found, rows[chosen], labels[chosen], left_out
             )
             if part != key:  # entries that are no photos are counted once
                 splits[part] = replace(splits[part], ignored=0)

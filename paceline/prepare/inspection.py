@@ -1,30 +1,33 @@
-"""Verify a list of files in parallel threads (reading, hashing and decoding let go of Python's lock).
+"""Verify photos in parallel threads (reading, hashing and decoding let go of Python's lock).
 
-Letter: N files.
+Letter: N photos.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from paceline.data.index import whole_files
+from paceline.data.manifest import FILES
 from paceline.data.orientation import orientations
 from paceline.prepare.journal import Journal, read_journal
 from paceline.prepare.verify import Facts, NotAnImage, verify
 
-# Files a thread takes at a time, and the most that a kill can lose of its work.
+# Photos a thread takes at a time, and the most that a kill can lose of its work.
 BATCH = 32
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of N files. One whose number is in `reasons` cannot be used; its row is zero but for `sizes`.
+    """What is known of N photos. One whose number is in `reasons` cannot be used; its row is zero but for `sizes`.
 
     sizes    (N,) int64 bytes, -1 where unknown      mtimes   (N,) int64 nanoseconds
     heights  (N,) int32 pixels as stored             widths   (N,) int32
@@ -44,26 +47,92 @@ class Inspection:
         self.sizes[i], self.mtimes[i], self.heights[i], self.widths[i], self.flags[i], self.digests[i] = facts
 
 
+class Photos(ABC):
+    """N photos to be looked at, wherever their bytes lie. `names` is what lists and the journal call them, each once."""
+
+    kind = FILES  # a word of data/records.py's RECORDS
+
+    def __init__(self, root: Path, names: Sequence[bytes]) -> None:
+        self.root = root
+        self.names = names
+
+    @abstractmethod
+    def called(self, i: int) -> str:
+        """What messages call photo i."""
+
+    @abstractmethod
+    def stamp(self, i: int) -> tuple[int, int]:
+        """Bytes, and time in nanoseconds; equal means unchanged. Raises OSError where the photo is gone."""
+
+    @abstractmethod
+    def facts(self, i: int) -> Facts:
+        """Read and decode photo i. Raises NotAnImage with the reason."""
+
+    def arrays(
+        self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The index's arrays of photos `rows`: their classes, what was `found`, and `extra`."""
+        return whole_files(
+            [self.names[i] for i in rows.tolist()],
+            lengths=found.sizes[rows],
+            labels=labels,
+            heights=found.heights[rows],
+            widths=found.widths[rows],
+            extra={"flags": found.flags[rows], "digests": found.digests[rows], "mtimes": found.mtimes[rows], **extra},
+        )
+
+    def is_there(self, i: int) -> bool:
+        """Whether photo i can be found, whatever it is."""
+        return self.size(i) >= 0
+
+    def size(self, i: int) -> int:
+        """Bytes, -1 where even that is unknown."""
+        try:
+            return self.stamp(i)[0]
+        except OSError:
+            return -1
+
+
+class PhotoFiles(Photos):
+    """Photos that are files, named relative to the root or absolute."""
+
+    def called(self, i: int) -> str:
+        """The file's path."""
+        return os.path.join(self.root, os.fsdecode(self.names[i]))
+
+    def stamp(self, i: int) -> tuple[int, int]:
+        """Size and modification time."""
+        status = os.stat(self._path(i))
+        return status.st_size, status.st_mtime_ns
+
+    def facts(self, i: int) -> Facts:
+        """Of the file."""
+        return verify(self._path(i))
+
+    def _path(self, i: int) -> bytes:
+        return os.path.join(os.fsencode(self.root), self.names[i])
+
+
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def inspect_files(
-    root: Path,
-    names: Sequence[bytes],
+def inspect_photos(
+    photos: Photos,
     *,
     journal: Path,
     known: Iterable[tuple[bytes, Facts]],
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Inspection:
-    """Verify every file `root`/name, except those that `known` or the journal tell of with the same size and time.
+    """Verify every photo, except those that `known` or the journal tell of with the same size and time.
 
     workers    threads; None: one for each usable core
-    progress   called in this thread with (files done, files in all), first of all with (0, N)
+    progress   called in this thread with (photos done, photos in all), first of all with (0, N)
     Adds to the journal as it goes. Raises OSError where the journal cannot be written.
     """
+    names = photos.names
     number = len(names)
     found = _empty(number)
     is_known = _recall(found, names, [known, read_journal(journal)])
@@ -73,13 +142,12 @@ def inspect_files(
         new = []
         last = min(first + BATCH, number)
         for i in range(first, last):
-            path = os.path.join(os.fsencode(root), names[i])
-            if is_known[i] and _unchanged(path, found.sizes[i], found.mtimes[i]):
+            if is_known[i] and _unchanged(photos, i, found):
                 continue
             try:
-                facts = verify(path)
+                facts = photos.facts(i)
             except NotAnImage as error:
-                found.put(i, Facts(_size(path), 0, 0, 0, 0, 0))
+                found.put(i, Facts(photos.size(i), 0, 0, 0, 0, 0))
                 found.reasons[i] = str(error)
             else:
                 found.put(i, facts)
@@ -134,16 +202,8 @@ def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterabl
     return is_known & (orientations(found.flags) > 0)
 
 
-def _unchanged(path: bytes, size: int, mtime: int) -> bool:
+def _unchanged(photos: Photos, i: int, found: Inspection) -> bool:
     try:
-        status = os.stat(path)
+        return photos.stamp(i) == (found.sizes[i], found.mtimes[i])
     except OSError:
         return False
-    return status.st_size == size and status.st_mtime_ns == mtime
-
-
-def _size(path: bytes) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1

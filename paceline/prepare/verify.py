@@ -69,12 +69,18 @@ def verify(path: bytes) -> Facts:
         raise NotAnImage("a link to a file that is gone" if os.path.islink(path) else "gone") from None
     except OSError as error:
         raise NotAnImage(f"cannot be read ({error.strerror})") from None
+    return verify_bytes(data, path, mtime)
+
+
+def verify_bytes(data: bytes, name: bytes, mtime: int) -> Facts:
+    """The same of bytes that were read already, whose name tells of what format they should be."""
     if not data:
         raise NotAnImage("empty file (0 bytes)")
     if endless := endless_jpeg(data):
         raise NotAnImage(endless)
     content, height, width, flags = decode(data)
-    if SUFFIX_FORMATS.get(os.path.splitext(path)[1].lower()) != content:
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in SUFFIX_FORMATS and SUFFIX_FORMATS[suffix] != content:
         flags |= MISNAMED
     digest = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
     return Facts(len(data), mtime, height, width, flags, digest)
