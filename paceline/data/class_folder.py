@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
-
-# What torchvision's ImageFolder takes for an image, so both find the same files in the same order.
-IMAGE_SUFFIXES = frozenset({b".jpg", b".jpeg", b".png", b".ppm", b".bmp", b".pgm", b".tif", b".tiff", b".webp"})
+from paceline.config.image_name import is_image_name
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,6 @@ class FolderNames:
     images: list[bytes]
     folders: list[bytes]
     ignored: int
-
-
-def is_image_name(name: bytes) -> bool:
-    """True for a visible name with an image suffix, in either case."""
-    return not name.startswith(b".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def one_line_name(folder: Path | str, name: bytes) -> bytes:

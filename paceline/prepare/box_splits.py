@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.image_name import is_image_name
 from paceline.data.boxes import BOX_ARRAYS
-from paceline.data.class_folder import is_image_name
 from paceline.data.freshness import annotation_digest, annotation_files, annotation_stamp, is_inside
 from paceline.data.index import describe
 from paceline.data.manifest import BoxCounts, Split, Unreadable

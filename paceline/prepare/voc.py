@@ -26,9 +26,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline.config.errors import DataError
+from paceline.config.image_name import is_image_name
 from paceline.config.plain_file import read_plain, read_plain_text
 from paceline.config.printable import short
-from paceline.data.class_folder import is_image_name, list_folder, one_line_name
+from paceline.data.class_folder import list_folder, one_line_name
 from paceline.data.header import MAX_PIXELS
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.class_names import tidy_class_name

@@ -21,9 +21,10 @@ import yaml
 from yaml.composer import ComposerError
 
 from paceline.config.errors import DataError
+from paceline.config.image_name import is_image_name
 from paceline.config.plain_file import open_plain, read_plain_text
 from paceline.config.printable import short
-from paceline.data.class_folder import is_image_name, one_line_name
+from paceline.data.class_folder import one_line_name
 from paceline.data.header import MOST_BYTES, read_header
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.class_names import first_twice, tidy_class_name

@@ -1,0 +1,61 @@
+"""What every reader of a container shares: bytes by position, what cannot be a photo's size, and where a file was cut off.
+
+A container comes as an open binary file that can seek (a local file, or a buffered object of a store), its size in bytes and
+its name for messages. OSError of the file itself goes through to the caller, who knows where the file lies.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from paceline.config.errors import DataError
+
+# Nothing in a container is read into memory that says it is larger than this: no photo is.
+MOST_BYTES = 1 << 30
+
+_COMPRESSED = (
+    (b"\x1f\x8b", "gzip", "gunzip -k"),
+    (b"\xfd7zXZ\x00", "xz", "unxz -k"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+    (b"BZh", "bzip2", "bunzip2 -k"),
+    (b"\x04\x22\x4d\x18", "lz4", "unlz4 -k"),
+)
+_ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+
+
+class Truncated(DataError):
+    """A container that ends before its last record does. All records that are whole were given out before it was raised.
+
+    records  how many those are
+    offset   bytes that there are: where the file is cut off
+    """
+
+    def __init__(self, name: str, records: int, offset: int, inside: str) -> None:
+        super().__init__(
+            f"{name}: cut off at byte {offset:,}, {inside}, after {records:,} whole records. "
+            "Copy or download it again, or go on with what is whole:  --on-truncated skip"
+        )
+        self.records, self.offset = records, offset
+
+
+def read_at(file: BinaryIO, offset: int, length: int) -> bytes:
+    """Up to `length` bytes from `offset` on: fewer only at the file's end. Raises OSError."""
+    file.seek(offset)
+    data = file.read(length)
+    while len(data) < length and (more := file.read(length - len(data))):
+        data += more
+    return data
+
+
+def refuse_compressed(start: bytes, name: str) -> None:
+    """Raises DataError where `start`, the first bytes of a file, are those of a file that was compressed as a whole."""
+    for magic, kind, program in _COMPRESSED:
+        if start.startswith(magic):
+            raise DataError(
+                f"{name}: compressed as a whole ({kind}), so no photo in it can be read by its position. "
+                f"Unpack it once:  {program} {name}"
+            )
+    if start.startswith(_ZLIB):
+        raise DataError(
+            f"{name}: compressed as a whole (zlib), so no photo in it can be read by its position. Write it without compression."
+        )
