@@ -28,6 +28,7 @@ class Truncated(DataError):
 
     records  how many those are
     offset   bytes that there are: where the file is cut off
+    inside   what lies there, in words
     """
 
     def __init__(self, name: str, records: int, offset: int, inside: str) -> None:
@@ -35,7 +36,7 @@ class Truncated(DataError):
             f"{name}: cut off at byte {offset:,}, {inside}, after {records:,} whole records. "
             "Copy or download it again, or go on with what is whole:  --on-truncated skip"
         )
-        self.records, self.offset = records, offset
+        self.records, self.offset, self.inside = records, offset, inside
 
 
 def read_at(file: BinaryIO, offset: int, length: int) -> bytes:

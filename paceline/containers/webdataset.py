@@ -15,6 +15,7 @@ from paceline.config.errors import DataError
 from paceline.config.image_name import IMAGE_SUFFIXES
 from paceline.config.printable import short
 from paceline.containers.member import Member, shown
+from paceline.containers.reading import Truncated
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # Where a label is looked for, in this order; and, in JSON, under which of these names.
@@ -49,8 +50,8 @@ class Sample(NamedTuple):
                     break
                 return name.decode(), self.fields[name]
         raise DataError(
-            f"{archive}: sample {shown(self.key)} has no label (.cls, .json or .txt of {MOST_LABEL_BYTES:,} bytes at most); its fields "
-            f"are {', '.join(map(shown, self.fields))}."
+            f"{archive}: sample {shown(self.key)} has no label (.cls, .json or .txt of {MOST_LABEL_BYTES:,} bytes at most); "
+            f"its fields are {', '.join(map(shown, self.fields))}."
         )
 
 
@@ -58,29 +59,41 @@ def samples(members: Iterable[Member], archive: str) -> Iterator[Sample]:
     """The samples of a tar whose files are `members`, in its order.
 
     Raises DataError where a sample has a field twice, or its files do not stand together: WebDataset's own readers would make
-    several samples of it. What `members` raises goes through, after the sample that was whole before.
+    several samples of it. Truncated goes through after the last whole sample, and counts samples: the last one is whole where it has
+    the fields of the first.
     """
     seen: set[bytes] = set()
+    usual: set[bytes] = set()  # the first sample's fields
     key, fields = b"", {}
-    for member in members:
-        folder, slash, base = member.name.rpartition(b"/")
-        stem, _, field = base.partition(b".")
-        if not stem or not field or (stem.startswith(b"__") and base.endswith(b"__")):
-            continue
-        name = folder + slash + stem
-        if name != key:
-            if fields:
-                yield Sample(key, fields)
-            if name in seen:
-                raise DataError(
-                    f"{archive}: the files of sample {shown(name)} do not stand together. Pack it again with sorted names:  tar --sort=name"
-                )
-            seen.add(name)
-            key, fields = name, {}
-        field = field.lower()
-        if field in fields:
-            raise DataError(f"{archive}: sample {shown(key)} has two files .{shown(field)}.")
-        fields[field] = member
+    try:
+        for member in members:
+            folder, slash, base = member.name.rpartition(b"/")
+            stem, _, field = base.partition(b".")
+            if not stem or not field or (stem.startswith(b"__") and base.endswith(b"__")):
+                continue
+            name = folder + slash + stem
+            if name != key:
+                if fields:
+                    usual = usual or set(fields)
+                    yield Sample(key, fields)
+                if name in seen:
+                    raise DataError(
+                        f"{archive}: the files of sample {shown(name)} do not stand together. Pack it again with sorted names:  "
+                        "tar --sort=name"
+                    )
+                seen.add(name)
+                key, fields = name, {}
+            field = field.lower()
+            if field in fields:
+                raise DataError(f"{archive}: sample {shown(key)} has two files .{shown(field)}.")
+            fields[field] = member
+    except Truncated as cut:
+        # The last sample may have lost a file.
+        if fields and usual <= set(fields):
+            yield Sample(key, fields)
+        else:
+            seen.discard(key)
+        raise Truncated(archive, len(seen), cut.offset, cut.inside) from None
     if fields:
         yield Sample(key, fields)
 
