@@ -29,6 +29,7 @@ VERBS = {
     "show": "print recipe, system, plan and memory estimate; needs no accelerator",
     "preview": "draw a mosaic of augmented training images",
     "prepare": "verify a data set and write its manifest and index",
+    "data": "what a prepared data set holds: paceline data info DIR",
     "list": "workloads, recipes, systems or decoders, in a line each",
     "runs": "the runs in a folder: recipe, status, step, best result, time",
     "bench": "measure against a peer in the same run: paceline bench input",

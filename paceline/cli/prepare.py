@@ -1,20 +1,18 @@
-"""`paceline prepare imagenet|folder|coco|voc|yolo|shapes ...`: verify every file once, write manifest and index."""
+"""`paceline prepare KIND ...`: verify every photo once, write manifest and index."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from paceline.cli.flags import parse
+from paceline.cli.prepare_containers import LAYOUTS, ContainerFlags, Progress, coco_zips, imagenet_tars, prepare
+from paceline.cli.prepare_told import tell
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
-
-if TYPE_CHECKING:
-    from paceline.data.manifest import Manifest, Split
 
 KINDS = """usage: paceline prepare KIND ...
 
@@ -23,6 +21,10 @@ KINDS = """usage: paceline prepare KIND ...
   coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017, or --images and --annotations
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
+  tar, zip       photos in archives as they were downloaded: --train FILE... --val FILE... --out DIR; bytes stay there
+  webdataset     tars of KEY.jpg with KEY.cls          (these five take paths, patterns, and URLs: s3://, gs://, https://)
+  recordio       MXNet's .rec files
+  tfrecord       TensorFlow's, with the features of the original ImageNet and COCO scripts
   shapes         the built-in data set, rendered into the cache
 
 Each answers --help."""
@@ -30,8 +32,6 @@ Each answers --help."""
 
 OnUnreadable = Literal["refuse", "skip"]
 OnMismatch = Literal["refuse", "warn"]
-# One line each in the report; a list of ten says enough of what kind they are.
-NAMED_IN_REPORT = 10
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,17 @@ class FolderFlags:
     val_fraction: float = 0.0  # share of each class that is set apart for validation, where there is no val/
     val_seed: int = 0  # another seed sets other photos apart
     val_group: str = ""  # regular expression: photos whose paths match with the same captured text stay together
+
+
+@dataclass(frozen=True)
+class ImagenetFlags(FolderFlags):
+    """What to verify: class folders, or the official archives as they were downloaded."""
+
+    train_tar: str = ""  # ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked
+    val_tar: str = ""  # ILSVRC2012_img_val.tar
+    devkit: str = (
+        ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of the validation photos; empty = beside --val-tar
+    )
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,9 @@ class BoxFlags:
 
 @dataclass(frozen=True)
 class CocoFlags(BoxFlags):
-    """What to read, and what to do about flaws. Name the folder, or the four files and folders."""
+    """What to read, and what to do about flaws. Name the folder, or the four files and folders, or the zips as downloaded."""
 
+    zips: str = ""  # folder of train2017.zip, val2017.zip and annotations_trainval2017.zip; nothing is unpacked
     images: str = ""  # folder of the training images, where the data set has a layout of its own
     annotations: str = ""  # COCO JSON of the training images
     val_images: str = ""  # folder of the validation images; empty = the training images'
@@ -91,13 +103,22 @@ def run(arguments: Sequence[str]) -> int:
         return _folder(kind, rest)
     if kind in ("coco", "voc", "yolo"):
         return _boxes(kind, rest)
-    raise UserError(f"prepare {kind!r}: there is no such kind. Known: folder, imagenet, coco, voc, yolo, shapes.")
+    if kind in LAYOUTS:
+        return tell(prepare(kind, rest, _progress))
+    known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
+    raise UserError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
 
 
 def _folder(kind: str, arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--data", *arguments]
-    flags = parse(arguments, FolderFlags(), prog=f"prepare {kind}", description="Verify class folders and index them.")
+    default = ImagenetFlags() if kind == "imagenet" else FolderFlags()
+    flags = parse(arguments, default, prog=f"prepare {kind}", description="Verify class folders and index them.")
+    if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
+        if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
+            raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
+        found = ContainerFlags((flags.train_tar,), (flags.val_tar,), devkit=flags.devkit, **_flaws(flags))
+        return tell(imagenet_tars(found, _progress))
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     from paceline.prepare.folder import prepare_folder
@@ -113,18 +134,12 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             val=ValSplit(flags.val_fraction, flags.val_seed, flags.val_group),
             progress=progress,
         )
-    for name, split in manifest.splits.items():
-        say(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}")
-        _print_left_out(split)
-    for note in manifest.notes:
-        say(f"note: {note}")
-    if rotated := sum(split.rotated for split in manifest.splits.values()):
-        say(
-            f"note: {rotated:,} photos carry an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
-        )
-    say(f"manifest: {manifest.folder / 'manifest.json'}")
-    _check(manifest)
-    return 0
+    return tell(manifest)
+
+
+def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
+    """Where the index goes, who works, and what to do about flaws."""
+    return {name: getattr(flags, name) for name in ("out", "workers", "on_unreadable")}
 
 
 def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:
@@ -135,6 +150,11 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         arguments, default, prog=f"prepare {kind}", description="Verify images with boxes or masks and index them."
     )
     coco = flags if isinstance(flags, CocoFlags) else CocoFlags()
+    if coco.zips:
+        if flags.data or flags.val_fraction or coco.images:
+            raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
+        found = ContainerFlags(on_missing=coco.on_missing, on_class_mismatch=coco.on_class_mismatch, **_flaws(coco))
+        return tell(coco_zips(coco.zips, found, _progress))
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
         raise UserError("name either the data set's folder or --images and --annotations, not both.")
@@ -161,87 +181,22 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
             workers=flags.workers or None,
             progress=progress,
         )
-    print_boxes(manifest)
-    _check(manifest)
-    return 0
-
-
-def _check(manifest: Manifest) -> None:
-    """Write the check page, and say what it warns of."""
-    from paceline.prepare.check_write import write_check_page
-
-    path, page = write_check_page(manifest)
-    for notice in page.notices:
-        if not notice.noted:
-            say(f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}")
-    say(f"check:    {path} ({page.verdict[1].lower()})")
-
-
-def print_boxes(manifest: Manifest) -> None:
-    """What was found in a data set of boxes, nothing left out."""
-    for name, split in manifest.splits.items():
-        counts = split.boxes
-        if counts is None:
-            continue
-        say(
-            f"{name}: {split.images:,} images{_odd_photos(split)}, {counts.objects:,} objects of "
-            f"{sum(map(bool, split.per_class)):,} classes"
-        )
-        odd = {
-            "crowd regions": counts.crowd,
-            "images without objects": counts.empty_images,
-            "boxes without area, which are not trained on": counts.degenerate,
-            "boxes outside their image, which are not trained on": counts.outside,
-            "boxes partly outside their image, cut for training": counts.partly_outside,
-            "objects that repeat another one (same image, class and box)": counts.duplicates,
-            "objects on images that are left out": counts.left_out_objects,
-            "mask polygons of less than three points, left out": counts.left_out_polygons,
-            "mask polygons with coordinates that are no finite numbers, left out": counts.polygons_not_finite,
-            "image files that the annotations do not name": counts.unlisted_images,
-        }
-        for what, count in odd.items():
-            if count:
-                say(f"  {what}: {count:,}")
-        _print_left_out(split)
-    for note in manifest.notes:
-        say(f"note: {note}")
-    say(f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}")
-    say(f"manifest: {manifest.folder / 'manifest.json'}")
-    if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
-        say(f"train with:  --data {shlex.quote(str(manifest.folder))}")
-
-
-def _odd_photos(split: Split) -> str:
-    odd = {
-        "unusable and left out": len(split.unreadable),
-        "EXIF-rotated": split.rotated,
-        "greyscale": split.greyscale,
-        "CMYK": split.cmyk,
-        "not JPEG": split.not_jpeg,
-        "misnamed": split.misnamed,
-        "ignored": split.ignored,
-    }
-    counts = ", ".join(f"{count:,} {what}" for what, count in odd.items() if count)
-    return f" ({counts})" if counts else ""
-
-
-def _print_left_out(split: Split) -> None:
-    for broken in split.unreadable[:NAMED_IN_REPORT]:
-        say(f"  left out: {broken.path}: {broken.reason}")
-    if len(split.unreadable) > NAMED_IN_REPORT:
-        say(f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest")
+    return tell(manifest)
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar while files are verified; it is gone afterwards."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+def _progress() -> Iterator[Progress]:
+    """A bar while containers are listed and photos verified; it is gone afterwards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-    with Progress(
-        "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
-    ) as bar:
-        job = bar.add_task("verifying", total=None)
-        yield lambda done, total: bar.update(job, completed=done, total=total)
+    with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+        job = bar.add_task("", total=None)
+
+        def update(done: int, total: int, what: str = "verifying") -> None:
+            bar.update(job, completed=done, total=total, description=what)
+
+        yield update
 
 
 def _shapes(arguments: Sequence[str]) -> int:

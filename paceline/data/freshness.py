@@ -2,6 +2,7 @@
 
 Names are compared always, sizes of every file or of a sample. A file that was overwritten by another of the same size
 is not noticed here (its bytes' digest is in the index); reading it works, and decoding it may not.
+Of containers, every file's size and the bytes of some records are compared.
 Files of annotations are compared by name, size and time, and by their bytes where only the times differ (a copy).
 """
 
@@ -22,6 +23,7 @@ from paceline.config.plain_file import open_plain
 from paceline.data.class_folder import list_folder
 from paceline.data.index import index_damage, open_split, places_of
 from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
+from paceline.data.stores import store_of
 
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -30,6 +32,8 @@ _ESCAPED = re.compile(r"\[([*?[])\]")
 CHECK_EVERY_FILE_UP_TO = 50_000
 # Beyond, so many evenly spaced files, and each class folder that was touched since.
 SAMPLED_FILES = 1_000
+# Of containers, whose files are few and large: so many evenly spaced records are read.
+SAMPLED_RECORDS = 16
 
 
 def check_fresh(manifest: Manifest) -> str | None:
@@ -53,9 +57,11 @@ def check_fresh(manifest: Manifest) -> str | None:
 
 def refuse_stale_containers(manifest: Manifest, why: str) -> None:
     """Raises DataError, instead of a search for photos to prepare anew, where they lie in containers."""
+    if manifest.again is not None:
+        raise DataError(f"{manifest.folder}: {why}. Prepare it again:\n  {manifest.again}")
     if manifest.in_containers:
         raise DataError(
-            f"{manifest.folder}: {why}. Its photos lie in containers, which prepare does not write: write them and their "
+            f"{manifest.folder}: {why}. Its photos lie in containers that prepare did not index: write them and their "
             "manifest.json again."
         )
 
@@ -94,7 +100,9 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
 
 
 def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None:
-    """The sizes of the files that hold a split's records, however many each holds, and of those that were left out."""
+    """The sizes of a split's photos, and of those that were left out."""
+    if manifest.splits[name].records != FILES:
+        return _check_containers(manifest, name)
     places = places_of(manifest, name)
     files = len(places.file_sizes)
     for file in np.linspace(0, files - 1, num=files if everything else min(files, SAMPLED_FILES), dtype=np.int64):
@@ -102,6 +110,27 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
         if (size := _size(path)) != places.file_sizes[file]:
             return f"{path}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
     return _check_skipped(manifest.root_path, manifest.splits[name])
+
+
+def _check_containers(manifest: Manifest, name: str) -> str | None:
+    """The size of each file that holds a split's records, and the bytes of some records, evenly spaced."""
+    index = open_split(manifest, name)
+    places = index.records.places
+    for file in range(len(places.file_sizes)):
+        path = places.file_path(file)
+        try:
+            size = store_of(path).status(path).size
+        except OSError as error:
+            return f"{os.fsdecode(path)}: cannot be read ({error.strerror or error})"
+        if size != places.file_sizes[file]:
+            return f"{os.fsdecode(path)}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
+    digests = index.extra.get("digests")
+    if digests is None or not len(index):
+        return None
+    for i in np.unique(np.linspace(0, len(index) - 1, num=SAMPLED_RECORDS, dtype=np.int64)).tolist():
+        if int.from_bytes(hashlib.sha256(index.read(i)).digest()[:8], "big") != int(digests[i]):
+            return f"{index.name(i)}: other bytes than when it was prepared"
+    return None
 
 
 def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:

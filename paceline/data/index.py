@@ -279,7 +279,7 @@ def delete_old_indexes(folder: Path, keep: Collection[str]) -> None:
 
 
 def _remedy(manifest: Manifest) -> str:
-    if manifest.in_containers:
+    if manifest.in_containers and manifest.again is None:
         return f"Write its containers and the manifest.json in {manifest.folder} again."
     return f"Prepare the data again:  {prepare_again(manifest)}"
 

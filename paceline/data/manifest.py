@@ -125,8 +125,15 @@ class Manifest:
 
     @property
     def in_containers(self) -> bool:
-        """Whether photos are no files of their own: then prepare did not write this, and cannot write it again."""
+        """Whether photos are no files of their own."""
         return any(split.records != FILES for split in self.splits.values())
+
+    @property
+    def again(self) -> str | None:
+        """The command that prepares the same containers again; None where something else than prepare wrote this."""
+        if self.in_containers and "train" in (self.request or {}):
+            return container_command(self.request or {}, self.folder)
+        return None
 
     @property
     def root_path(self) -> Path:
@@ -258,15 +265,28 @@ def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None)
     return " ".join([*words, *(["--out", shlex.quote(str(out))] if out is not None else [])])
 
 
+def container_command(request: Mapping[str, Any], out: Path) -> str:
+    """The command that prepares containers as `request` asks (prepare/containers.py ContainerRequest), to be pasted."""
+    words = ["paceline prepare", request["layout"], *_flags({k: v for k, v in request.items() if k != "layout"})]
+    return " ".join([*words, "--out", shlex.quote(str(out))])
+
+
 def _flags(request: Mapping[str, Any]) -> list[str]:
     """The flags that differ from their defaults."""
-    named = [(name, value) for name, value in request.items() if value not in ("", 0, "refuse")]
-    return [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in named]
+    named = [(name, value) for name, value in request.items() if value not in ("", 0, -1, "refuse", "any", (), [])]
+    return [f"--{name.replace('_', '-')} {_words(value)}" for name, value in named]
+
+
+def _words(value: Any) -> str:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return " ".join(shlex.quote(str(one)) for one in values)
 
 
 def prepare_again(manifest: Manifest) -> str:
     """The command that made `manifest`, to be pasted."""
     root = manifest.root_path
+    if manifest.again is not None:
+        return manifest.again
     out = None if manifest.folder in (root, cache_place(root)) else manifest.folder
     if manifest.kind == "class-folder":
         return prepare_command(root, manifest.expect, manifest.request, out if manifest.request else None)

@@ -27,6 +27,14 @@ from paceline.config.plain_file import open_plain_sized
 from paceline.data.stores import LocalFiles, Range, Store, pread, scheme_of, store_of
 
 
+class Damaged(DataError):
+    """A record's bytes can be read, and are not what the index says. `reason`: why, without the record's name."""
+
+    def __init__(self, name: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{name}: {reason}. {remedy}")
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the records of one split lie, as the index says (data/index.py). What offsets count is the container's matter."""
@@ -103,10 +111,8 @@ class Records(ABC):
         length = int(self.places.lengths[i])
         if found != length:
             number = "cut off" if found < 0 else f"{found:,} bytes"
-            raise DataError(
-                f"{self.name(i)}: {number} where the index says {length:,}: changed since it was prepared. "
-                f"{self.places.remedy}"
-            )
+            reason = f"{number} where the index says {length:,}: changed since it was prepared"
+            raise Damaged(self.name(i), reason, self.places.remedy)
         return data
 
     def unreadable(self, i: int, error: OSError) -> DataError:
@@ -189,7 +195,7 @@ class RangeRecords(Records):
             try:
                 data = self.unpack(i, data)
             except (ValueError, zlib.error) as error:
-                raise DataError(f"{self.name(i)}: damaged ({error}). {self.places.remedy}") from None
+                raise Damaged(self.name(i), f"damaged ({error})", self.places.remedy) from None
         return self.checked(i, data, len(data))
 
 
@@ -208,7 +214,7 @@ class SplitRecords(RangeRecords):
         """The parts' payloads, joined by the magic word, without the image header."""
         from paceline.containers.recordio import read_payload
 
-        return read_payload(lambda offset, length: data[offset : offset + length], 0)
+        return read_payload(lambda _, __: data, 0, len(data), self.name(i))
 
 
 # What a manifest calls the records of a split -> what reads them.

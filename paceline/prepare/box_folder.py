@@ -37,7 +37,7 @@ from paceline.prepare.box_splits import (
 from paceline.prepare.class_names import first_twice
 from paceline.prepare.class_splits import UNREADABLE_LIST
 from paceline.prepare.exif_reading import notes_on_rotation, reading_of
-from paceline.prepare.folder import choose_place, known_facts, previous_manifest
+from paceline.prepare.folder import choose_place, known_facts, previous_manifest, refuse_half
 from paceline.prepare.listing import some
 from paceline.prepare.val_groups import ValSplit
 from paceline.prepare.val_split import split_off
@@ -92,7 +92,7 @@ def prepare_one_split(source: BoxSource, place: Path) -> Manifest:
     request = BoxRequest(layout=source.layout)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return _write(source, request, place, dict(source.splits["val"].names), [], "", None, None)
+        return write_boxes(source, request, place, _stored_request(request), "", None, None)
     except OSError as error:
         raise DataError(
             f"{place}: the index cannot be written here ({error.strerror or error}). "
@@ -130,8 +130,7 @@ def ensure_boxes_prepared(
         if manifest.kind != "boxes":
             why = "its manifest is one of class folders, not of boxes"
             continue
-        if "train" not in manifest.splits:
-            raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
+        refuse_half(manifest)
         stale = check_fresh(manifest)
         if stale is None:
             return path.parent
@@ -193,10 +192,9 @@ def _prepare_source(
     request = replace(request, layout=source.layout)
     command = box_command(source.root, asdict(request))
     _check_splits(source, request, command)
-    names, notes = _class_names(source, request, command)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return _write(source, request, place, names, notes, command, workers, progress)
+        return write_boxes(source, request, place, _stored_request(request), command, workers, progress)
     except OSError as error:
         raise DataError(
             f"{place}: the index cannot be written here ({error.strerror or error}). "
@@ -236,7 +234,8 @@ def _class_names(source: BoxSource, request: BoxRequest, command: str) -> tuple[
 
     Raises DataError where the splits call one id differently, or val has objects of a class that train does not know.
     """
-    train = source.splits["train"]
+    train = source.splits.get("train", source.splits.get("val"))
+    assert train is not None
     val = source.splits.get("val", train)
     for category in sorted(set(train.names) & set(val.names)):
         if train.names[category] != val.names[category]:
@@ -268,16 +267,22 @@ def _class_names(source: BoxSource, request: BoxRequest, command: str) -> tuple[
     return names, notes
 
 
-def _write(
+def write_boxes(
     source: BoxSource,
     request: BoxRequest,
     place: Path,
-    names: dict[int, str],
-    notes: list[str],
+    stored: dict[str, Any],
     command: str,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
+    """Verify the photos of a source, write manifest and index to `place`.
+
+    stored   what the manifest says was asked for
+    command  the one that was given, for messages; empty where none could leave photos out
+    Raises DataError for every flaw of annotations or photos, OSError where `place` cannot be written to.
+    """
+    names, notes = _class_names(source, request, command)
     previous = previous_manifest(place, source.root)
     files = inspect_images(
         source,
@@ -322,7 +327,7 @@ def _write(
         made_by=f"Pillow {PIL.__version__}",
         folder=place,
         category_ids=tuple(category_ids.tolist()),
-        request=_stored_request(request),
+        request=stored,
         notes=tuple(notes),
     )
     manifest.save()

@@ -157,7 +157,7 @@ def describe_split(
     for name in BOX_ARRAYS:
         digest.update(f"{name} {arrays[name].shape}\n".encode())
         digest.update(np.ascontiguousarray(arrays[name]).data)
-    patterns = source.files.get(key) or source.files["train"]
+    patterns = source.files[key] if key in source.files else source.files["train"]
     label_files = annotation_files(source.root, patterns)
     plain = boxes["classes"][boxes["crowd"] == 0]
 
@@ -213,7 +213,7 @@ def count_unlisted(source: BoxSource) -> dict[str, int]:
 
 def in_both(root: Path, splits: dict[str, Annotations], files: Files) -> list[str]:
     """A note where val holds pictures of train."""
-    if "train" not in splits:
+    if not {"train", "val"} <= splits.keys():
         return []
     digests = {key: files.found.digests[files.rows(root, annotations)] for key, annotations in splits.items()}
     shared = np.flatnonzero(np.isin(digests["val"], digests["train"]))

@@ -17,6 +17,8 @@ import json
 import os
 import re
 import sys
+import zipfile
+import zlib
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.plain_file import read_plain
+from paceline.config.plain_file import open_plain, read_plain
 from paceline.config.printable import short
 from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.prepare.annotations import Annotations
@@ -92,12 +94,14 @@ def _images_beside(root: Path, file: Path) -> Path:
     return next((folder for folder in tried if folder.is_dir()), root)
 
 
-def read_coco(path: Path, images_folder: Path) -> tuple[Annotations, list[str]]:
+def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Annotations, list[str]]:
     """-> one JSON's annotations in its own order, and notes on what it left out, for people.
 
+    path   the JSON, or a zip that holds it as instances_SPLIT*.json
+    split  "train" or "val", which of a zip's JSONs is meant
     Raises DataError, naming the file and the entry, where it is no COCO JSON or contradicts itself.
     """
-    record = _load(path)
+    record = _load(path, split)
     images, objects, categories = (_list(path, record, key) for key in ("images", "annotations", "categories"))
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")
@@ -171,9 +175,9 @@ def _images_of(root: Path, file: Path) -> Path:
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, split: str) -> dict[str, Any]:
     try:
-        data = read_plain(path, MOST_BYTES)
+        data = _zipped(path, split) if path.suffix == ".zip" else read_plain(path, MOST_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
     except OSError as error:
@@ -195,6 +199,26 @@ def _load(path: Path) -> dict[str, Any]:
             "annotations and categories. (A list may be detections; those are no annotations.)"
         )
     return record
+
+
+def _zipped(path: Path, split: str) -> bytes:
+    """The only JSON in a zip that fits the split. Raises OSError, DataError."""
+    with os.fdopen(open_plain(path), "rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            names = [name for name in archive.namelist() if name.endswith(".json")]
+            fitting = [name for name in names if re.fullmatch(rf"instances_{split}\d*\.json", os.path.basename(name))]
+            if len(fitting or names) != 1:
+                raise DataError(
+                    f"{path}: it holds {some(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
+                )
+            with archive.open((fitting or names)[0]) as member:
+                data = member.read(MOST_BYTES + 1)
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+            raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
+    if len(data) > MOST_BYTES:
+        raise DataError(f"{path}: its JSON has more than {MOST_BYTES:,} bytes.")
+    return data
 
 
 def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:

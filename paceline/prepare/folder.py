@@ -27,6 +27,7 @@ from paceline.data.manifest import (
     cache_place,
     is_ours,
     manifest_places,
+    prepare_again,
     prepare_command,
 )
 from paceline.prepare import journal, verify
@@ -107,7 +108,7 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
             why = "its manifest is one of boxes, not of class folders"
             source = manifest.root_path
             continue
-        _refuse_without_train(manifest)
+        refuse_half(manifest)
         stale = check_fresh(manifest) or names_changed(manifest)
         if stale is None:
             return path.parent
@@ -126,9 +127,15 @@ def ensure_prepared(root: Path, *, small: int = 20_000, say: Callable[[str], Non
     return prepare_folder(source, out=place, val=val).folder
 
 
-def _refuse_without_train(manifest: Manifest) -> None:
+def refuse_half(manifest: Manifest) -> None:
+    """Raises DataError where a split is missing that training needs."""
     if "train" not in manifest.splits:
         raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
+    if "val" not in manifest.splits:
+        raise DataError(
+            f"{manifest.folder}: no validation photos, so nothing to measure on. Prepare it again with --val FILE..., or with a "
+            f"fifth of the photos set apart:\n  {prepare_again(manifest)} --val-fraction 0.2"
+        )
 
 
 def prepare_listing(listing: Listing, place: Path) -> Manifest:
@@ -279,8 +286,8 @@ def previous_manifest(place: Path, root: Path) -> Manifest | None:
 
 def known_facts(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
     """What a finished prepare knew of every file."""
-    if manifest.in_containers:
-        return  # photos without files to compare with
+    if "mtimes" not in next(iter(manifest.splits.values())).arrays:
+        return  # containers that something else than prepare wrote
     for split in manifest.splits:
         index = open_split(manifest, split)
         columns = (

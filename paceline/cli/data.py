@@ -1,0 +1,94 @@
+"""`paceline data info DIR [--json]`: what a prepared data set holds, split by split; imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+from paceline.data.freshness import check_fresh
+from paceline.data.index import open_split
+from paceline.data.manifest import Manifest, find_manifest
+
+USAGE = """usage: paceline data info DIR [--json]
+
+  info DIR   of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256"""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Which data set."""
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()  # folder of a manifest.json, or the data set's own
+    json: bool = False  # print one JSON object instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print what the manifest and index say; they are compared with the files first."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    if arguments[0] != "info":
+        raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info.")
+    flags = parse(arguments[1:], Flags(), prog="data info", description="What a prepared data set holds.")
+    if flags.folder == Path():
+        raise UserError("name a prepared data set: paceline data info DIR")
+    place = find_manifest(flags.folder.expanduser())
+    if place is None:
+        raise UserError(
+            f"{flags.folder}: no manifest of paceline for it. Prepare it first: paceline prepare --help lists the kinds."
+        )
+    manifest = Manifest.load(place)
+    if (stale := check_fresh(manifest)) is not None:
+        raise UserError(f"{flags.folder}: out of date: {stale}. Prepare it again.")
+    facts = describe(manifest)
+    if flags.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    for name, split in facts["splits"].items():
+        say(f"{name}: {split['records']:,} records of {split['classes']:,} classes, {split['bytes']:,} bytes")
+        say(f"  lie as {split['kind']} in {split['files']:,} files, {split['first_file']} first")
+        say(f"  labels_sha256 {split['labels_sha256']}")
+    say(f"content {facts['content_hash']}")
+    say(f"manifest: {place}")
+    return 0
+
+
+def describe(manifest: Manifest) -> dict[str, Any]:
+    """What `--json` prints. Raises DataError where the index is damaged."""
+    splits = {}
+    for name, split in manifest.splits.items():
+        index = open_split(manifest, name)
+        places = index.records.places
+        splits[name] = {
+            "records": len(index),
+            "classes": len(manifest.classes),
+            "bytes": int(index.lengths.sum()),
+            "labels_sha256": labels_sha256(index.labels if split.boxes is None else index.extra["classes"] - 1),
+            "kind": split.records,
+            "files": len(places.file_sizes),
+            "first_file": index.records.path(0) if len(index) else "",
+        }
+        if split.boxes is not None:
+            splits[name]["objects"] = split.boxes.objects
+    return {
+        "kind": manifest.kind,
+        "splits": splits,
+        "class_names": list(manifest.class_names or manifest.classes),
+        "content_hash": manifest.content_hash,
+        "manifest": str(manifest.folder),
+    }
+
+
+def labels_sha256(classes: np.ndarray) -> str:
+    """SHA-256 over classes 0..K-1 as little-endian int32 in record order; of boxes, over their objects'."""
+    return hashlib.sha256(np.ascontiguousarray(classes, "<i4").tobytes()).hexdigest()

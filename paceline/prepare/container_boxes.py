@@ -1,0 +1,88 @@
+"""Photos with boxes in containers: annotations beside them (COCO's zips) or in them (RecordIO's labels, TFRecord's features)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.config.errors import DataError
+from paceline.data.manifest import Manifest
+from paceline.prepare.annotations import Annotations
+from paceline.prepare.box_folder import BoxRequest, write_boxes
+from paceline.prepare.box_sources import BoxSource
+from paceline.prepare.coco_json import read_coco
+from paceline.prepare.container_classes import names_by_number
+from paceline.prepare.contents import ContainedPhotos, Contents, joined
+
+if TYPE_CHECKING:
+    from paceline.prepare.containers import ContainerRequest
+
+
+def prepare_contained_boxes(
+    splits: dict[str, Contents],
+    request: ContainerRequest,
+    place: Path,
+    notes: list[str],
+    command: str,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> Manifest:
+    """Verify the photos, write manifest and index to `place`. Raises DataError for every flaw of annotations or photos."""
+    annotated: dict[str, Annotations] = {}
+    files: dict[str, tuple[str, ...]] = {}
+    for split, part in splits.items():
+        given = request.annotations if split == "train" else request.val_annotations
+        if given:
+            path = Path(os.path.realpath(os.path.expanduser(given)))
+            found, said = read_coco(path, place, split=split)
+            annotated[split] = replace(found, images_folder=place / _folder_of(found, part, path))
+            files[split] = (str(path),)
+            notes += said
+        elif part.annotations is not None:
+            annotated[split] = _named(replace(part.annotations, images_folder=place), request)
+            files[split] = ()
+        else:
+            flag = "--annotations" if split == "train" else "--val-annotations"
+            raise DataError(
+                f"{os.fsdecode(part.files[0])}: no boxes for these photos. Name their COCO JSON with {flag}."
+            )
+    held = joined(list(splits.values()))
+    source = BoxSource("coco", place, annotated, notes, files, lambda root, names: ContainedPhotos(root, names, held))
+    boxes = BoxRequest(
+        layout="coco",
+        val_fraction=request.val_fraction,
+        val_seed=request.val_seed,
+        val_group=request.val_group,
+        on_missing=request.on_missing,
+        on_unreadable=request.on_unreadable,
+        on_class_mismatch=request.on_class_mismatch,
+    )
+    return write_boxes(source, boxes, place, asdict(request), command, workers, progress)
+
+
+def _named(annotations: Annotations, request: ContainerRequest) -> Annotations:
+    """With the names of --classes, which has all classes of the data set, those without objects here too."""
+    names = names_by_number(request)
+    if lacking := sorted(set(annotations.names) - set(names)) if names else []:
+        raise DataError(f"--classes {request.classes}: lacks number {lacking[0]}, which objects belong to.")
+    return replace(annotations, names=names or annotations.names)
+
+
+def _folder_of(annotations: Annotations, part: Contents, path: Path) -> str:
+    """The folder, in the archive, that the annotations' names begin in."""
+    known = set(part.names)
+    first = os.fsencode(os.path.normpath(annotations.file_names[0]))
+    if first in known:
+        return ""
+    folders = {name[: -len(first) - 1] for name in known if name.endswith(b"/" + first)}
+    if not folders:
+        folders = {os.path.dirname(name) for name in known}
+    if len(folders) != 1:
+        raise DataError(
+            f"{os.fsdecode(part.files[0])}: {path} names {annotations.file_names[0]}, and the archive's photos lie in "
+            f"{len(folders)} folders. Name photos as the archive has them."
+        )
+    return os.fsdecode(folders.pop())
