@@ -100,6 +100,10 @@ class Index:
         """Name of record i for lists: its file relative to the root, or absolute; in a container, as `name` has it."""
         return self.records.relative_name(i)
 
+    def path(self, i: int) -> str:
+        """Record i as a path: its file; in a container, `relative_name` below the data set's root."""
+        return os.path.join(self.root, os.fsdecode(self.relative_name(i)))
+
     def read(self, i: int) -> bytes:
         """The bytes of record i. Raises DataError naming it where they cannot be had as the index says."""
         return self.records.read(i)

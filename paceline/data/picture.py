@@ -8,14 +8,11 @@ files come so); other ranges, and fractions, nobody states, so they are refused.
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from paceline.config.classification import Exif
-from paceline.config.plain_file import read_plain
-from paceline.data.header import MOST_BYTES
 from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientation_of, turned
 
 
@@ -58,11 +55,3 @@ def open_rgb(data: bytes, exif: Exif, *, least: tuple[int, int] | None = None) -
         if least is not None:
             image.draft("RGB", least[::-1] if lies_on_its_side(orientation) else least)
         return turned(to_rgb(image), orientation)
-
-
-def read_rgb(file: str | Path, exif: Exif, *, least: tuple[int, int] | None = None) -> Image.Image | None:
-    """`open_rgb` of a file; None where it is gone, or is no picture any more."""
-    try:
-        return open_rgb(read_plain(file, MOST_BYTES), exif, least=least)
-    except Exception:  # Pillow's format plugins raise many types on damaged bytes
-        return None

@@ -68,6 +68,11 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
             if _is_fresh(manifest):
                 return path.parent
             refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")
+        if manifest.kind == kind and manifest.again is not None:
+            raise DataError(
+                f"--split {wanted.split}: {root} indexes containers, of which val is scored. Prepare the others as --val, in a "
+                "folder of their own, and name that."
+            )
         if manifest.kind == kind and wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
             raise UserError(
                 f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "

@@ -19,7 +19,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from paceline.config.classification import Exif
-from paceline.data.picture import read_rgb
+from paceline.report.photos import read_rgb
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232

@@ -11,10 +11,10 @@ from itertools import repeat
 import numpy as np
 
 from paceline.config.classification import Exif
-from paceline.data.picture import read_rgb
 from paceline.report.detected import FREE, Scene
 from paceline.report.draw_boxes import Mark, beside
 from paceline.report.draw_masks import RunLengths
+from paceline.report.photos import read_rgb
 
 # Each half of a picture fits into this many pixels: legible at the width that the page gives it.
 HALF_WIDTH, HALF_HEIGHT = 400, 300

@@ -86,7 +86,7 @@ class Classification(Task):
         images = [
             {
                 "index": int(index),
-                "file": self.val_index.name(int(index)),
+                "file": self.val_index.path(int(index)),
                 "label": int(label),
                 "top5": [{"class": int(c), "score": round(float(s), 6)} for c, s in zip(classes, scores)],
             }
