@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.printable import short
+from paceline.containers.reading import Truncated
 
 
 class Listed(NamedTuple):
@@ -51,17 +52,27 @@ def read_idx(text: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     return found
 
 
-def check_idx(keys: np.ndarray, offsets: np.ndarray, starts: np.ndarray, ids: np.ndarray, name: str, rec: str) -> None:
+def check_idx(
+    keys: np.ndarray, offsets: np.ndarray, starts: np.ndarray, ids: np.ndarray, size: int, name: str, rec: str
+) -> None:
     """Raises DataError where an .idx is that of other data than the .rec beside it.
 
     keys, offsets  (N,) as `read_idx` has them
-    starts, ids    (M,) of the records that the file `rec` holds
+    starts, ids    (M,) of the records that the file `rec` of `size` bytes holds
     A key need not be the record's id; where the two are the same numbers in another order, they belong to other data.
+    Raises Truncated where the .rec ends between two records, and the .idx goes on.
     """
     remedy = f"It is the index of other data: put the right one there, or remove it ({rec} is read without)."
+    order, wanted = np.argsort(offsets, kind="stable"), np.argsort(starts, kind="stable")
+    there = len(starts)
+    if (
+        len(offsets) > there
+        and offsets[order[there]] >= size
+        and np.array_equal(offsets[order[:there]], starts[wanted])
+    ):
+        raise Truncated(rec, there, size, f"where {name} has another record")
     if len(offsets) != len(starts):
         raise DataError(f"{name}: it names {len(offsets):,} records, and {rec} has {len(starts):,}. {remedy}")
-    order, wanted = np.argsort(offsets, kind="stable"), np.argsort(starts, kind="stable")
     wrong = offsets[order] != starts[wanted]
     if wrong.any():
         first = int(wrong.argmax())

@@ -120,6 +120,7 @@ def _next(file: BinaryIO, at: int, begin: int, end: int, archive: str) -> tuple[
     while True:
         block = read_at(file, at, BLOCK) if at + BLOCK <= end else b""
         if len(block) < BLOCK:
+            refuse_compressed(read_at(file, at, end - at) if at == begin else b"", archive)
             raise _Cut(end, f"inside the header at byte {at:,}" if at < end else "where its end mark should be")
         if block == _ZEROS:
             return None, about, at
