@@ -14,7 +14,7 @@ import paceline
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"config", "batch", "boxes", "threads"},
-    {"dist", "log", "containers"},
+    {"dist", "log", "containers", "download"},
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},

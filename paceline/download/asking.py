@@ -1,0 +1,198 @@
+"""One HTTP request for a file or a range of it, and what the answer is worth.
+
+Standard library only: urllib follows redirects, knows the environment's proxies and checks certificates. Whatever a server
+says of itself (length, range, version) is compared with what was asked, because a body in the wrong place is found late.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from http.client import HTTPException, HTTPResponse
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from paceline import __version__
+from paceline.config.printable import one_line
+
+# Seconds without a byte until a connection counts as cut.
+SILENCE = 30.0
+CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+# Answers that pass: too many requests, timeouts, faults of the server or of what stands before it.
+PASSING = {408, 425, 429, 500, 502, 503, 504, 520, 522, 524}
+REASONS = {
+    401: "it asks for a login",
+    403: "it refuses access; some addresses want an account, or terms to be accepted, first",
+    404: "there is no such file",
+    410: "the file is no longer there",
+    451: "the file is withheld for legal reasons",
+}
+
+
+# Seconds before each new attempt.
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+Result = TypeVar("Result")
+
+
+class Refused(Exception):
+    """This address does not give the file, now or later."""
+
+
+class Cut(Exception):
+    """The network or the server failed; the same request may succeed later. `after` is what the server asks to wait."""
+
+    def __init__(self, reason: str, after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Changed(Exception):
+    """The file under this address is no longer the one that was begun."""
+
+
+@dataclass
+class Answer:
+    """An open answer. Its body holds bytes first..last of `size`; `size` is None where the server does not say."""
+
+    response: HTTPResponse
+    ranged: bool  # whether it is what was asked for, a range; else the whole file
+    first: int
+    length: int | None  # of this body
+    size: int | None
+    mark: str  # strong ETag or date of the version
+    framed: bool  # whether an end that comes too soon would be noticed
+
+    def read(self, most: int) -> bytes:
+        """The next bytes, as soon as there are some; b"" at the end. Raises Cut."""
+        try:
+            return self.response.read1(most)
+        except (OSError, HTTPException) as error:
+            raise Cut(f"the connection was cut ({reason_of(error)})") from None
+
+
+@cache
+def _opener() -> urllib.request.OpenerDirector:
+    """Neither FTP nor files are opened: an address that redirects to one is refused."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def patiently(attempt: Callable[[], Result], stop: threading.Event, say: Callable[[str], None] | None = None) -> Result:
+    """`attempt()`, again after a pause where the network fails; `stop` ends the waiting.
+
+    say  takes a line when the waiting begins
+    Raises the last Cut when all pauses are used up.
+    """
+    for pause in PAUSES:
+        try:
+            return attempt()
+        except Cut as cut:
+            if say is not None:
+                say(f"{cut}; trying again for {sum(PAUSES):.0f} seconds")
+                say = None
+            if stop.wait(max(pause, cut.after)):
+                raise
+    return attempt()
+
+
+@contextmanager
+def asked(url: str, first: int | None = None, last: int | None = None, mark: str = "") -> Iterator[Answer]:
+    """The answer to a request for bytes first..last, both included, or for the whole file.
+
+    mark  the version that the range must belong to; another one raises Changed
+    Raises Refused or Cut.
+    """
+    headers = {"User-Agent": f"paceline/{__version__}", "Accept-Encoding": "identity"}
+    if first is not None:
+        headers["Range"] = f"bytes={first}-{last}"
+        if mark:
+            headers["If-Range"] = mark
+    try:
+        response = _opener().open(urllib.request.Request(url, headers=headers), timeout=SILENCE)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in PASSING:
+            raise Cut(f"the server answered {error.code}", _seconds(error.headers.get("Retry-After"))) from None
+        raise Refused(f"{REASONS.get(error.code, 'the server does not give it')} ({error.code})") from None
+    except (OSError, HTTPException) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+            raise Refused(f"its certificate is not in order ({reason_of(error)})") from None
+        raise Cut(reason_of(error)) from None
+    except ValueError as error:
+        raise Refused(f"this is no address ({one_line(str(error))})") from None
+    with response:
+        yield _answer(response, first, last, mark)
+
+
+def _answer(response: HTTPResponse, first: int | None, last: int | None, mark: str) -> Answer:
+    headers = response.headers
+    if (coding := headers.get("Content-Encoding", "identity")) != "identity":
+        raise Refused(f"the server changes the file on the way (Content-Encoding {one_line(coding)[:40]})")
+    said = headers.get("Content-Length", "")
+    length = int(said) if re.fullmatch(r"\d{1,18}", said) else None
+    new = _mark(headers.get("ETag"), headers.get("Last-Modified"))
+    if response.status == 206 and first is not None and last is not None:
+        found = CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+        if found is None:
+            raise Refused("the server answers with a part and does not say which")
+        size = None if found[3] == "*" else int(found[3])
+        begins, ends = int(found[1]), int(found[2])
+        if begins != first or ends > last or (size is not None and ends >= size):
+            raise Refused(
+                f"the server answers with bytes {begins:,} to {ends:,} where {first:,} to {last:,} were asked for"
+            )
+        if mark and new and new != mark:
+            raise Changed
+        return Answer(response, True, first, ends - begins + 1, size, new, True)
+    if response.status != 200:
+        raise Refused(f"the server answers {response.status}")
+    if mark:
+        raise Changed  # a whole file, because its version is another one
+    framed = length is not None or response.chunked  # pyright: ignore[reportAttributeAccessIssue]
+    return Answer(response, False, 0, length, length, new, framed)
+
+
+def _mark(etag: str | None, date: str | None) -> str:
+    """What If-Range takes: a strong ETag, else the date."""
+    if etag and not etag.startswith("W/"):
+        return etag[:200]
+    return (date or "")[:100]
+
+
+def _seconds(text: str | None) -> float:
+    """What Retry-After asks for, a minute at most; a date counts as nothing."""
+    return min(60.0, float(text)) if text and re.fullmatch(r"\d{1,6}", text) else 0.0
+
+
+def reason_of(error: Exception) -> str:
+    """An error of the network in a few words."""
+    inner = getattr(error, "reason", error)
+    text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+    return one_line(str(text))[:200]
+
+
+def shown(url: str) -> str:
+    """An address for a message: without a password, and without the query that signed addresses have."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return one_line(url)[:200]
+    return one_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]
