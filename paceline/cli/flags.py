@@ -175,7 +175,7 @@ def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
             if dataclasses.is_dataclass(value):
                 yield from walk(value, f"{prefix}{entry.name}.")
                 continue
-            yield f"--{prefix}{entry.name}".replace("_", "-")
+            yield f"--{prefix}{entry.name.rstrip('_')}".replace("_", "-")  # from_ is Python's way to say from
             if isinstance(value, bool):
                 yield f"--{prefix}no-{entry.name}".replace("_", "-")
 

@@ -28,6 +28,7 @@ VERBS = {
     "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
     "show": "print recipe, system, plan and memory estimate; needs no accelerator",
     "preview": "draw a mosaic of augmented training images",
+    "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
     "prepare": "verify a data set and write its manifest and index",
     "data": "what a prepared data set holds: paceline data info DIR",
     "list": "workloads, recipes, systems or decoders, in a line each",
@@ -39,7 +40,7 @@ VERBS = {
 }
 
 # These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
-WORKERS = ("train", "predict", "preview", "prepare", "report", "convert")
+WORKERS = ("train", "predict", "preview", "download", "prepare", "report", "convert")
 
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 

@@ -82,6 +82,7 @@ class CocoFlags(BoxFlags):
     annotations: str = ""  # COCO JSON of the training images
     val_images: str = ""  # folder of the validation images; empty = the training images'
     val_annotations: str = ""  # COCO JSON of the validation images
+    expect: Literal["any", "coco2017"] = "any"  # coco2017: refuse whatever is not the whole of COCO 2017
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
     if coco.zips:
         if flags.data or flags.val_fraction or coco.images:
             raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
-        found = ContainerFlags(on_missing=coco.on_missing, on_class_mismatch=coco.on_class_mismatch, **_flaws(coco))
+        allowed = {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
+        found = ContainerFlags(**allowed, **_flaws(coco))
         return tell(coco_zips(coco.zips, found, _progress))
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
@@ -172,6 +174,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         on_missing=flags.on_missing,
         on_unreadable=flags.on_unreadable,
         on_class_mismatch=flags.on_class_mismatch,
+        expect="coco2017" if coco.expect == "coco2017" else "",
     )
     with _progress() as progress:
         manifest = prepare_boxes(

@@ -39,7 +39,7 @@ class ContainerFlags:
     first_label: int = -1  # number of the first class in the files; -1 = 1 in TFRecords, 0 in others
     label_column: int = -1  # RecordIO whose labels are several numbers and no boxes: which of them is the class, from 0
     devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of ImageNet's validation tar
-    expect: Literal["any", "imagenet"] = "any"  # also check for ImageNet-1k's very classes and counts
+    expect: Literal["any", "imagenet", "coco2017"] = "any"  # refuse whatever is not the whole of that set
     val_fraction: float = 0.0  # share of the photos that is set apart for validation, where no --val is named
     val_seed: int = 0  # another seed sets other photos apart
     val_group: str = ""  # regular expression: photos whose names match with the same captured text stay together

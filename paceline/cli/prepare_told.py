@@ -27,6 +27,7 @@ def _print_classes(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         say(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}")
         _print_left_out(split)
+    _print_part(manifest)
     for note in manifest.notes:
         say(f"note: {note}")
     if rotated := sum(split.rotated for split in manifest.splits.values()):
@@ -47,8 +48,15 @@ def _check(manifest: Manifest) -> None:
     say(f"check:    {path} ({page.verdict[1].lower()})")
 
 
+def _print_part(manifest: Manifest) -> None:
+    if manifest.part_of:
+        say(f"this is a part of {manifest.part_of}")
+
+
 def print_boxes(manifest: Manifest) -> None:
     """What was found in a data set of boxes, nothing left out."""
+    from paceline.prepare.coco2017 import WHOLE
+
     for name, split in manifest.splits.items():
         counts = split.boxes
         if counts is None:
@@ -73,6 +81,9 @@ def print_boxes(manifest: Manifest) -> None:
             if count:
                 say(f"  {what}: {count:,}")
         _print_left_out(split)
+    if manifest.expect == "coco2017":
+        say(f"this is COCO 2017: {WHOLE}")
+    _print_part(manifest)
     for note in manifest.notes:
         say(f"note: {note}")
     say(f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}")

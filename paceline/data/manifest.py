@@ -35,11 +35,11 @@ FORMAT = 1
 # A few kB per thousand classes, and a line for each file that was left out.
 MOST_BYTES = 1 << 30
 
-Expect = Literal["any", "imagenet"]
+Expect = Literal["any", "imagenet", "coco2017"]
 Kind = Literal["class-folder", "boxes"]
 FILES = "files"  # what the records of a split are where its manifest says nothing: each a file of its own
 # Of class folders written only where there is something to say, so that older manifests stay what they are.
-OPTIONAL_FIELDS = ("request", "notes")
+OPTIONAL_FIELDS = ("request", "notes", "part_of")
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class Manifest:
     # What prepare was asked for, to do it again; of class folders, how a validation split was set apart, or None.
     request: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()  # what was noticed, for people
+    part_of: str = ""  # the published set that this is a part of, with counts, for people; "": of none that we know
     # Kind "boxes":
     category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
     # Not part of the file either: class -> its number in the run that is scored on this data, 0.. (-1: has no objects).
@@ -320,6 +321,7 @@ def _from_record(record: dict[str, Any], folder: Path) -> Manifest:
         category_ids=tuple(record["category_ids"]) if "category_ids" in record else None,
         request=record.get("request"),
         notes=tuple(record.get("notes", ())),
+        part_of=str(record.get("part_of", "")),
     )
 
 

@@ -36,6 +36,7 @@ from paceline.prepare.box_splits import (
 )
 from paceline.prepare.class_names import first_twice
 from paceline.prepare.class_splits import UNREADABLE_LIST
+from paceline.prepare.coco2017 import check_coco2017, part_of_coco2017
 from paceline.prepare.exif_reading import notes_on_rotation, reading_of
 from paceline.prepare.folder import choose_place, known_facts, previous_manifest, refuse_half
 from paceline.prepare.listing import some
@@ -58,6 +59,7 @@ class BoxRequest:
     on_missing: Literal["refuse", "skip"] = "refuse"
     on_unreadable: Literal["refuse", "skip"] = "refuse"
     on_class_mismatch: Literal["refuse", "warn"] = "refuse"
+    expect: Literal["", "coco2017"] = ""  # the published set that this has to be, the whole of it
 
 
 def prepare_boxes(
@@ -192,6 +194,8 @@ def _prepare_source(
     request = replace(request, layout=source.layout)
     command = box_command(source.root, asdict(request))
     _check_splits(source, request, command)
+    if request.expect:
+        check_coco2017(source.root, source.splits)  # before a photo is opened
     try:
         place.mkdir(parents=True, exist_ok=True)
         return write_boxes(source, request, place, _stored_request(request), command, workers, progress)
@@ -299,6 +303,9 @@ def write_boxes(
     usable, left_out = {}, {}
     for key, found in source.splits.items():
         usable[key], left_out[key] = leave_out(source.root, found, files)
+    if request.expect:
+        check_coco2017(source.root, usable)
+    part_of = part_of_coco2017(usable)
     if request.val_fraction:
         digests = files.found.digests[files.rows(source.root, usable["train"])]
         split = ValSplit(request.val_fraction, request.val_seed, request.val_group)
@@ -318,7 +325,7 @@ def write_boxes(
     notes = [*source.notes, *notes, *in_both(source.root, usable, files)]
     manifest = Manifest(
         kind="boxes",
-        expect="any",
+        expect=request.expect or "any",
         root="." if place == source.root else str(source.root),
         classes=classes,
         class_names=None,
@@ -329,6 +336,7 @@ def write_boxes(
         category_ids=tuple(category_ids.tolist()),
         request=stored,
         notes=tuple(notes),
+        part_of=part_of,
     )
     manifest.save()
     delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))

@@ -59,6 +59,7 @@ def prepare_contained_boxes(
         on_missing=request.on_missing,
         on_unreadable=request.on_unreadable,
         on_class_mismatch=request.on_class_mismatch,
+        expect="coco2017" if request.expect == "coco2017" else "",
     )
     return write_boxes(source, boxes, place, asdict(request), command, workers, progress)
 

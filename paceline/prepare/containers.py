@@ -26,7 +26,7 @@ from paceline.prepare.container_classes import Classes, resolve_classes
 from paceline.prepare.container_files import find_files
 from paceline.prepare.contents import ContainedPhotos, Contents, joined
 from paceline.prepare.folder import choose_place, known_facts, previous_manifest
-from paceline.prepare.imagenet import check_imagenet
+from paceline.prepare.imagenet import check_imagenet, part_of_imagenet
 from paceline.prepare.inspection import inspect_photos
 from paceline.prepare.listing import Listing, SplitListing
 from paceline.prepare.val_groups import ValSplit, check_fraction
@@ -196,6 +196,7 @@ def _write_classes(
         folder=place,
         request=asdict(request),
         notes=tuple(notes),
+        part_of=part_of_imagenet(classes, described) if request.expect == "any" else "",
     )
     manifest.save()
     delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))

@@ -40,7 +40,7 @@ from paceline.prepare.class_splits import (
     set_apart,
     why_unreadable,
 )
-from paceline.prepare.imagenet import check_flat_val, check_imagenet, official_wnids
+from paceline.prepare.imagenet import check_flat_val, check_imagenet, official_wnids, part_of_imagenet
 from paceline.prepare.inspection import PhotoFiles, inspect_photos
 from paceline.prepare.listing import (
     TRAIN_FOLDER,
@@ -260,6 +260,7 @@ def _prepare(
         folder=place,
         request=_request(val),
         notes=tuple(notes),
+        part_of=part_of_imagenet(classes, splits) if expect == "any" else "",
     )
     manifest.save()
     delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))

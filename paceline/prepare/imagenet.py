@@ -12,11 +12,13 @@ import hashlib
 import os
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
 from paceline.data.class_folder import list_folder
+from paceline.data.manifest import Split
 from paceline.prepare.listing import VAL_FOLDERS, Listing, SplitListing, some
 
 WNID = re.compile(r"n\d{8}")
@@ -42,6 +44,19 @@ COUNTS = {"train": Counts(1_281_167, 732, 1300), "val": Counts(VAL_IMAGES, 50, 5
 def official_wnids() -> list[str]:
     """The 1000 class folders of ImageNet-1k in label order."""
     return Path(__file__).with_name("imagenet_wnids.txt").read_text(encoding="ascii").split()
+
+
+def part_of_imagenet(classes: Sequence[str], splits: Mapping[str, Split]) -> str:
+    """ "ImageNet-1k: 10 of ..." where all classes are ImageNet's; "" for the whole, and for other classes."""
+    if not set(classes) <= set(official_wnids()):
+        return ""
+    images = {name: splits[name].images if name in splits else 0 for name in COUNTS}
+    if all(images[name] == counts.images for name, counts in COUNTS.items()):
+        return ""
+    return (
+        f"ImageNet-1k: {len(classes):,} of 1,000 classes, {images['train']:,} of {COUNTS['train'].images:,} training photos, "
+        f"{images['val']:,} of {COUNTS['val'].images:,} for validation"
+    )
 
 
 def check_flat_val(root: Path) -> None:

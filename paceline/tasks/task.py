@@ -113,6 +113,7 @@ class Task(ABC):
             "manifest": str(self.manifest.folder),
             "hash": self.manifest.content_hash,
             **more,
+            **({"part_of": self.manifest.part_of} if self.manifest.part_of else {}),
             "train_images": self.train_images,
             "val_images": self.val_images,
         }

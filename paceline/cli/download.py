@@ -1,0 +1,145 @@
+"""`paceline download NAME DIR`: a data set from its publisher, checked, unpacked and prepared: ready to train on."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+from paceline.download.bring import Progress, bring, missing_text, refuse_other_place, verified
+from paceline.download.sources import DATA_SETS, DataSet
+from paceline.download.wanted import in_words
+
+ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
+# Seconds between two lines on how far it is, where there is no terminal.
+LINE_EVERY = 30.0
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Where from, and what stays."""
+
+    from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a mirror's address or a folder that has the archives
+    keep_archives: bool = False  # archives stay beside what they held
+    unpack: bool = True  # --no-unpack: archives alone, to train from them as they are
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Bring one data set."""
+    names, words = _names(arguments)
+    flags = parse(words, Flags(), prog="download", description=f"{ABOUT}\n\n{_usage()}")
+    if len(names) != 2:
+        raise UserError(f"name a data set and a folder.\n{_usage()}")
+    name, folder = names[0], Path(names[1]).expanduser()
+    if name not in DATA_SETS:
+        raise UserError(f"download {name!r}: there is no such data set.\n{_usage()}")
+    chosen = DATA_SETS[name]
+    refuse_other_place(folder)
+    with _live() as progress:
+        if chosen.account:
+            _by_account(chosen, name, folder, flags, progress)
+            return 0
+        bring(
+            chosen,
+            folder,
+            source=flags.from_,
+            keep=flags.keep_archives,
+            unpacked=flags.unpack,
+            say=say,
+            progress=progress,
+        )
+    if not flags.unpack:
+        say(f"train from the archives as they are:  paceline prepare {chosen.prepare[0]} {_quoted(folder)} --zips")
+        return 0
+    root = folder / chosen.inside
+    command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]
+    say(f"paceline prepare {shlex.join(command)}")
+    from paceline.cli import prepare
+
+    code = prepare.run(command)
+    if not code:
+        say(f"train with:  paceline train {chosen.recipe} --data {_quoted(root)}")
+    return code
+
+
+def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, progress: Progress) -> None:
+    """What an account gives out: fetched from a copy where one is named, checked, never unpacked.
+
+    Raises UserError, with what to fetch and where to put it, where a file is missing or another one.
+    """
+    if flags.from_:
+        bring(chosen, folder, source=flags.from_, keep=True, unpacked=False, say=say, progress=progress)
+    problems = (
+        {archive.name: verified(archive, folder, progress) for archive in chosen.archives} if not flags.from_ else {}
+    )
+    if any(problems.values()):
+        raise UserError(missing_text(chosen, name, folder, problems))
+    train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
+    say("all files are there, as published; they are trained from as they are:")
+    say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")
+    say(f"paceline train {chosen.recipe} --data {_quoted(folder)}")
+
+
+def _names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """-> words that stand for themselves, and flags with their values."""
+    names: list[str] = []
+    flags: list[str] = []
+    takes_value = False
+    for word in arguments:
+        (flags if takes_value or word.startswith("-") else names).append(word)
+        takes_value = word == "--from"
+    return names, flags
+
+
+def _usage() -> str:
+    rows = "\n".join(f"  {name:<9} {chosen.about}" for name, chosen in DATA_SETS.items())
+    return f"usage: paceline download NAME DIR [--from URL_OR_DIR] [--keep-archives] [--no-unpack]\n{rows}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+@contextmanager
+def _live() -> Iterator[Progress]:
+    """A bar with speed and time left for what is done now, gone afterwards; in a file, a line now and then."""
+    if not sys.stdout.isatty():
+        yield _lines()
+        return
+    from rich.progress import BarColumn, DownloadColumn, TaskID, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar("{task.description}", *columns, transient=True) as bar:
+        jobs: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in jobs:
+                for job in jobs.values():
+                    bar.update(job, visible=False)
+                jobs[what] = bar.add_task(what, total=total or None)
+            bar.update(jobs[what], completed=done)
+
+        yield progress
+
+
+def _lines() -> Progress:
+    said = time.monotonic()
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > LINE_EVERY:
+            said = time.monotonic()
+            say(f"{what}: {in_words(done)}{f' of {in_words(total)}' if total else ''}")
+
+    return progress

@@ -1,0 +1,152 @@
+"""What an archive holds, member by member, judged by name, kind and size before a byte of it is written."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_IFDIR, S_IFMT, S_IFREG
+from typing import IO, BinaryIO
+
+from paceline.config.errors import DataError
+from paceline.config.printable import short
+
+# ImageNet has 1.3 million files; a zip's directory of more than that is not read.
+MOST_MEMBERS = 3_000_000
+# Photos hardly shrink, annotations to a tenth. What is small may unpack to as much as it likes.
+MOST_GROWTH, SMALL = 100, 1 << 30
+# Of a name's parts, on all file systems that matter.
+MOST_NAME = 255
+# tarfile reads what describes a member in one piece; a description of this size is none.
+MOST_DESCRIPTION = 1 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file or folder; `open` gives its bytes, once and in the archive's order."""
+
+    name: str  # as the archive has it
+    parts: tuple[str, ...]  # the path under the folder
+    is_folder: bool
+    size: int  # bytes, as the archive says
+    open: Callable[[], IO[bytes]]
+
+
+def safe_parts(name: str, archive: Path) -> tuple[str, ...]:
+    """The path that a member's name means. Raises DataError where that is not under the folder it is unpacked to."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
+        raise _refused(archive, name, "an absolute path")
+    if ".." in parts:
+        raise _refused(archive, name, "a path out of the folder")
+    if not all(part.isprintable() and len(os.fsencode(part)) <= MOST_NAME for part in parts):
+        raise _refused(archive, name, "a name with control characters, or one that is too long")
+    return parts
+
+
+def zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
+    """-> bytes of all members, and the members. Raises DataError, zipfile.BadZipFile."""
+    size = os.fstat(file.fileno()).st_size
+    book = zipfile.ZipFile(file)
+    infos = book.infolist()
+    total = sum(info.file_size for info in infos)
+    _refuse_bomb(archive, len(infos), total, size)
+    end = 0
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise _refused(archive, info.orig_filename, "bytes that another member has too")
+        end = info.header_offset + 30 + info.compress_size
+        if info.flag_bits & 0x1:
+            raise _refused(archive, info.orig_filename, "encryption")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _refused(archive, info.orig_filename, f"compression method {info.compress_type}, which is not read")
+        kind = S_IFMT(info.external_attr >> 16)
+        if kind not in (0, S_IFREG, S_IFDIR):
+            raise _refused(archive, info.orig_filename, "a link or a device")
+
+    def members() -> Iterator[Member]:
+        for info in infos:
+            parts = safe_parts(info.orig_filename, archive)
+            yield Member(info.orig_filename, parts, info.is_dir(), info.file_size, lambda info=info: book.open(info))
+
+    return total, members()
+
+
+def tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
+    """-> bytes of the archive (members cannot be told apart before they are read), and the members.
+
+    The members raise DataError and tarfile.TarError as they are read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    plain: BinaryIO = gzip.GzipFile(fileobj=file) if packed else file  # pyright: ignore[reportAssignmentType]
+    return size, _tar_members(plain, archive, size)
+
+
+def _tar_members(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
+    careful = _Careful(plain)
+    try:
+        book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
+    except tarfile.ReadError:
+        raise DataError(
+            f"{archive}: neither a zip nor a tar, or cut off at its beginning. Check that it is the right file."
+        ) from None
+    count, total, last = 0, 0, -1
+    while (info := book.next()) is not None:
+        book.members = []  # pyright: ignore[reportAttributeAccessIssue]  # a million of them would stay in memory
+        if info.size < 0 or info.offset <= last:
+            raise _refused(archive, info.name, "an impossible size")
+        count, total, last = count + 1, total + info.size, info.offset
+        _refuse_bomb(archive, count, total, size)
+        if info.issparse() or not (info.isdir() or info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)):
+            raise _refused(archive, info.name, "a link or a device")
+        parts = safe_parts(info.name, archive)
+        yield Member(info.name, parts, info.isdir(), info.size, lambda info=info: _open(book, info))
+    # tarfile takes a torn header for the end.
+    careful.seek(book.offset)
+    if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise DataError(f"{archive}: cut off, or damaged after byte {book.offset:,} of the tar. Bring it again.")
+
+
+def _open(book: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    source = book.extractfile(info)
+    assert source is not None
+    return source
+
+
+class _Careful:
+    """A file for tarfile, which believes the sizes that it reads and would take gigabytes of names into memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, count: int = -1) -> bytes:
+        if not 0 <= count <= MOST_DESCRIPTION:
+            raise tarfile.ReadError("an impossible size")
+        return self._file.read(count)
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        if at < 0:
+            raise tarfile.ReadError("an impossible size")
+        return self._file.seek(at, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _refuse_bomb(archive: Path, count: int, total: int, size: int) -> None:
+    if count > MOST_MEMBERS:
+        raise DataError(f"{archive}: more than {MOST_MEMBERS:,} members. Nothing is unpacked.")
+    if total > max(SMALL, MOST_GROWTH * size):
+        raise DataError(
+            f"{archive}: {size:,} bytes that would unpack to {total:,} and more: no data set does that. Nothing is unpacked."
+        )
+
+
+def _refused(archive: Path, name: str, what: str) -> DataError:
+    return DataError(f"{archive}: {short(name)} has {what}. Nothing is unpacked; bring the archive from its publisher.")
