@@ -101,7 +101,7 @@ def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Anno
     split  "train" or "val", which of a zip's JSONs is meant
     Raises DataError, naming the file and the entry, where it is no COCO JSON or contradicts itself.
     """
-    record = _load(path, split)
+    path, record = _load(path, split)
     images, objects, categories = (_list(path, record, key) for key in ("images", "annotations", "categories"))
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")
@@ -175,9 +175,13 @@ def _images_of(root: Path, file: Path) -> Path:
     )
 
 
-def _load(path: Path, split: str) -> dict[str, Any]:
+def _load(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
+    """-> the file, of a zip with the name in it below the zip's, and what it holds."""
     try:
-        data = _zipped(path, split) if path.suffix == ".zip" else read_plain(path, MOST_BYTES)
+        if path.suffix == ".zip":
+            path, data = _zipped(path, split)
+        else:
+            data = read_plain(path, MOST_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
     except OSError as error:
@@ -198,11 +202,11 @@ def _load(path: Path, split: str) -> dict[str, Any]:
             f"{path}: not a COCO annotation file: it holds a {type(record).__name__}, not an object with images, "
             "annotations and categories. (A list may be detections; those are no annotations.)"
         )
-    return record
+    return path, record
 
 
-def _zipped(path: Path, split: str) -> bytes:
-    """The only JSON in a zip that fits the split. Raises OSError, DataError."""
+def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
+    """The only JSON in a zip that fits the split, and its name below the zip's. Raises OSError, DataError."""
     with os.fdopen(open_plain(path), "rb") as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -218,7 +222,7 @@ def _zipped(path: Path, split: str) -> bytes:
             raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
     if len(data) > MOST_BYTES:
         raise DataError(f"{path}: its JSON has more than {MOST_BYTES:,} bytes.")
-    return data
+    return path / (fitting or names)[0], data
 
 
 def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:

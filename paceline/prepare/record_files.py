@@ -75,10 +75,9 @@ def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) 
     if text is not None:
         keys, offsets = read_idx(text, f"{stem}.idx")
         starts, ids = (np.array([getattr(record, of) for record in records], np.int64) for of in ("start", "id"))
-        kept = offsets < files.statuses[number].size if files.skip_truncated else np.ones(len(offsets), bool)
-        if files.skip_truncated:
-            kept &= np.isin(offsets, starts)
-        check_idx(keys[kept], offsets[kept], starts, ids, f"{stem}.idx", name)
+        # Of a file that is cut off, and may be, only what survives is compared.
+        kept = np.isin(offsets, starts) if files.skip_truncated else np.ones(len(offsets), bool)
+        check_idx(keys[kept], offsets[kept], starts, ids, files.statuses[number].size, f"{stem}.idx", name)
     text = _beside(files, f"{stem}.lst")
     if text is None:
         return None
