@@ -114,8 +114,7 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
 
 def _check_containers(manifest: Manifest, name: str) -> str | None:
     """The size of each file that holds a split's records, and the bytes of some records, evenly spaced."""
-    index = open_split(manifest, name)
-    places = index.records.places
+    places = places_of(manifest, name)
     for file in range(len(places.file_sizes)):
         path = places.file_path(file)
         try:
@@ -124,6 +123,7 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
             return f"{os.fsdecode(path)}: cannot be read ({error.strerror or error})"
         if size != places.file_sizes[file]:
             return f"{os.fsdecode(path)}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
+    index = open_split(manifest, name)
     digests = index.extra.get("digests")
     if digests is None or not len(index):
         return None

@@ -12,13 +12,9 @@ Source: cocodataset.org, "Data format", section 1.
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import re
 import sys
-import zipfile
-import zlib
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -27,18 +23,16 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain, read_plain
 from paceline.config.printable import short
 from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.class_names import first_twice, tidy_class_name
+from paceline.prepare.coco_file import load_json
 from paceline.prepare.listing import VAL_FOLDERS, some
 
 ROBOFLOW = "_annotations.coco.json"
 _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
 _MISSING = object()
-# The largest that are used, Objects365's, have 6 GB.
-MOST_BYTES = 8 << 30
 MOST_PATH_BYTES = 4095  # Linux's PATH_MAX
 
 
@@ -101,7 +95,7 @@ def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Anno
     split  "train" or "val", which of a zip's JSONs is meant
     Raises DataError, naming the file and the entry, where it is no COCO JSON or contradicts itself.
     """
-    path, record = _load(path, split)
+    path, record = load_json(path, split)
     images, objects, categories = (_list(path, record, key) for key in ("images", "annotations", "categories"))
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")
@@ -173,56 +167,6 @@ def _images_of(root: Path, file: Path) -> Path:
         f"{file}: its images are not where they belong ({tried[0]} or {tried[1]}). Move them there, or say where they "
         f"are:  paceline prepare coco --images DIR --annotations {file} ..."
     )
-
-
-def _load(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
-    """-> the file, of a zip with the name in it below the zip's, and what it holds."""
-    try:
-        if path.suffix == ".zip":
-            path, data = _zipped(path, split)
-        else:
-            data = read_plain(path, MOST_BYTES)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). A COCO JSON file is wanted.") from None
-    # Millions of small objects are made and none is garbage: walking through them again and again doubles the time.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        reason = error if isinstance(error, ValueError) else "nested too deeply"
-        raise DataError(f"{path}: not JSON ({reason}). Download or export it again.") from None
-    finally:
-        if collects:
-            gc.enable()
-    if not isinstance(record, dict):
-        raise DataError(
-            f"{path}: not a COCO annotation file: it holds a {type(record).__name__}, not an object with images, "
-            "annotations and categories. (A list may be detections; those are no annotations.)"
-        )
-    return path, record
-
-
-def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
-    """The only JSON in a zip that fits the split, and its name below the zip's. Raises OSError, DataError."""
-    with os.fdopen(open_plain(path), "rb") as file:
-        try:
-            archive = zipfile.ZipFile(file)
-            names = [name for name in archive.namelist() if name.endswith(".json")]
-            fitting = [name for name in names if re.fullmatch(rf"instances_{split}\d*\.json", os.path.basename(name))]
-            if len(fitting or names) != 1:
-                raise DataError(
-                    f"{path}: it holds {some(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
-                )
-            with archive.open((fitting or names)[0]) as member:
-                data = member.read(MOST_BYTES + 1)
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-            raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
-    if len(data) > MOST_BYTES:
-        raise DataError(f"{path}: its JSON has more than {MOST_BYTES:,} bytes.")
-    return path / (fitting or names)[0], data
 
 
 def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
