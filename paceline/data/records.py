@@ -204,7 +204,12 @@ class DeflatedRecords(RangeRecords):
 
     def unpack(self, i: int, data: bytes) -> bytes:
         """No more than the index's length of it is ever unpacked."""
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, int(self.places.lengths[i]) + 1)
+        length = int(self.places.lengths[i])
+        stream = zlib.decompressobj(-zlib.MAX_WBITS)
+        found = stream.decompress(data, length + 1)
+        if len(found) != length or not stream.eof:
+            raise ValueError(f"unpacks to {'more' if len(found) > length else 'less'} than {length:,} bytes")
+        return found
 
 
 class SplitRecords(RangeRecords):
