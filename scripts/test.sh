@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     missing=()
-    for pair in mpirun:openmpi-bin srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge chromium:chromium; do
+    for pair in mpirun:openmpi-bin srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge chromium:chromium zip:zip; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then

@@ -59,7 +59,8 @@ def find_directory(file: BinaryIO, size: int, archive: str) -> Directory | None:
     """None where there is no end record that leads to a directory. Raises DataError for one in several files."""
     tail_at = max(0, size - _END.size - _LONGEST_COMMENT)
     tail = read_at(file, tail_at, size - tail_at)
-    found = len(tail)
+    found, in_parts = len(tail), False
+    # The mark may stand in the comment too.
     while (found := tail.rfind(_END_MARK, 0, found)) >= 0:
         if len(tail) - found < _END.size:
             continue
@@ -71,12 +72,15 @@ def find_directory(file: BinaryIO, size: int, archive: str) -> Directory | None:
         if large:
             end, disk, first_disk, entries, length, offset = large
         if disk or first_disk:
-            raise DataError(
-                f"{archive}: one part of a zip in several files. Join them first:  zip -s 0 FIRST.zip --out WHOLE.zip"
-            )
+            in_parts = True
+            continue
         begin = end - length
         if 0 <= offset <= begin and (not length or read_at(file, begin, 4) == _CENTRAL_MARK):
             return Directory(begin, end, entries, begin - offset)
+    if in_parts:
+        raise DataError(
+            f"{archive}: one part of a zip in several files. Join them first:  zip -s 0 FIRST.zip --out WHOLE.zip"
+        )
     return None
 
 

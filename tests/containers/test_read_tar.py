@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 
 import pytest
+from holed_file import HoledFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,21 +130,8 @@ def test_sizes_beyond_octal_digits():
         after = packed(("b.jpg", b"photo"))
         size = len(head) + (1 << 33) + 512 + len(after)
 
-        class Holed(io.RawIOBase):
-            def __init__(self, head: bytes, after: bytes, size: int) -> None:
-                self.parts, self.size, self.at = {0: head, size - len(after): after}, size, 0
-
-            def seek(self, offset: int, whence: int = 0) -> int:
-                self.at = offset
-                return offset
-
-            def read(self, length: int = -1) -> bytes:
-                for begin, part in self.parts.items():
-                    if begin <= self.at < begin + len(part):
-                        return part[self.at - begin : self.at - begin + length]
-                return bytes(min(length, self.size - self.at))
-
-        members = list(tar_members(Holed(head, after, size), size, "a.tar"))  # type: ignore[arg-type]
+        parts = {0: head, size - len(after): after}
+        members = list(tar_members(HoledFile(parts, size), size, "a.tar"))  # type: ignore[arg-type]
         assert [(m.name, m.length) for m in members] == [(b"large.bin", (1 << 33) + 5), (b"b.jpg", 5)]
 
 
