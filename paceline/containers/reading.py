@@ -14,11 +14,11 @@ from paceline.config.errors import DataError
 MOST_BYTES = 1 << 30
 
 _COMPRESSED = (
-    (b"\x1f\x8b", "gzip", "gunzip -k"),
-    (b"\xfd7zXZ\x00", "xz", "unxz -k"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
-    (b"BZh", "bzip2", "bunzip2 -k"),
-    (b"\x04\x22\x4d\x18", "lz4", "unlz4 -k"),
+    (b"\x1f\x8b", "gzip"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"BZh", "bzip2"),
+    (b"\x04\x22\x4d\x18", "lz4"),
 )
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 
@@ -50,13 +50,14 @@ def read_at(file: BinaryIO, offset: int, length: int) -> bytes:
 
 def refuse_compressed(start: bytes, name: str) -> None:
     """Raises DataError where `start`, the first bytes of a file, are those of a file that was compressed as a whole."""
-    for magic, kind, program in _COMPRESSED:
+    for magic, kind in _COMPRESSED:
         if start.startswith(magic):
             raise DataError(
                 f"{name}: compressed as a whole ({kind}), so no photo in it can be read by its position. "
-                f"Unpack it once:  {program} {name}"
+                f"Unpack it once:  {kind} -dc FILE > UNPACKED"
             )
     if start.startswith(_ZLIB):
         raise DataError(
-            f"{name}: compressed as a whole (zlib), so no photo in it can be read by its position. Write it without compression."
+            f"{name}: compressed as a whole (zlib), so no photo in it can be read by its position. "
+            "Write it without compression."
         )
