@@ -31,6 +31,9 @@ class System:
     compile: bool = False  # torch.compile the model
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     fetch_threads: int = 0  # threads a rank that fetch photos ahead of them, for a store that answers late; 0 = none
+    store_cache_gib: float = (
+        0.0  # disk for what is read from buckets and web servers, in PACELINE_CACHE, in GiB; 0 = none
+    )
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
@@ -45,6 +48,7 @@ def check_system(system: System) -> None:
         ("images_per_forward", MOST_IMAGES, "automatic"),
         ("loader_threads", MOST_THREADS, "automatic"),
         ("fetch_threads", MOST_THREADS, "none"),
+        ("store_cache_gib", MOST_GIB, "none"),
         ("intra_op_threads", MOST_THREADS, "automatic"),
         ("loss_scale", 2.0**127, "automatic"),
     ):

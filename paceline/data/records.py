@@ -24,7 +24,17 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized
-from paceline.data.stores import LocalFiles, Range, Store, pread, scheme_of, store_of
+from paceline.data.stores import (
+    LocalFiles,
+    Range,
+    RangeError,
+    Store,
+    StoreTrouble,
+    kept_on_disk,
+    pread,
+    scheme_of,
+    store_of,
+)
 
 
 class Damaged(DataError):
@@ -105,6 +115,10 @@ class Records(ABC):
         """The bytes of several records, in that order. Raises DataError as `read`."""
         return [self.read(i) for i in numbers]
 
+    def kept_on_disk(self, gib: float) -> Records:
+        """These records: what is read over a network from here on is kept in the cache folder, up to so many GiB."""
+        return self
+
     def checked(self, i: int, data: bytes, found: int) -> bytes:
         """`data`, read for record i. Raises DataError where `found`, bytes that there are (-1: too few), is not what the
         index says."""
@@ -117,7 +131,8 @@ class Records(ABC):
 
     def unreadable(self, i: int, error: OSError) -> DataError:
         """What to raise where the system refuses to read record i."""
-        return DataError(f"{self.name(i)}: cannot be read ({error.strerror or error}). {self.places.remedy}")
+        remedy = "" if isinstance(error, StoreTrouble) else f" {self.places.remedy}"
+        return DataError(f"{self.name(i)}: cannot be read ({error.strerror or error}).{remedy}")
 
 
 class FileRecords(Records):
@@ -154,6 +169,11 @@ class RangeRecords(Records):
         self._store: Store = store_of(places.file_path(0)) if len(places.file_sizes) else LocalFiles()
         self.at_once = self._store.at_once
 
+    def kept_on_disk(self, gib: float) -> Records:
+        """Done once, however often it is asked for. Raises UserError where the cache folder cannot be written."""
+        self._store = kept_on_disk(self._store, gib)
+        return self
+
     def name(self, i: int) -> str:
         """The file's path or URL, and the record's name in it or its first byte."""
         name = self.places.record_name(i)
@@ -172,6 +192,8 @@ class RangeRecords(Records):
         """By one question to the store; where that fails, one record after the other, so that the right one is named."""
         try:
             found = self._store.read_many([self._range(i) for i in numbers])
+        except RangeError as error:
+            raise self.unreadable(numbers[error.at], error.cause) from None
         except OSError:
             return [self.read(i) for i in numbers]
         return [self._whole(i, data) for i, data in zip(numbers, found)]

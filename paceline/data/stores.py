@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
+from paceline.config.lazily import lazily
 from paceline.config.plain_file import open_plain
 from paceline.data.open_files import OpenFiles
 
@@ -28,6 +29,20 @@ class Status(NamedTuple):
 
     size: int  # bytes
     mtime: int  # nanoseconds since 1970; 0 where the store does not tell
+    tag: str = ""  # another with each content, where the store has such a thing (an object's ETag)
+
+
+class StoreTrouble(OSError):
+    """The store, not the file, is the trouble: no permission, no credentials, no answer. Its text says what to do."""
+
+
+class RangeError(OSError):
+    """One of the ranges that were asked for cannot be read."""
+
+    def __init__(self, cause: OSError, at: int) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause), cause.filename)
+        self.cause = cause
+        self.at = at  # which one
 
 
 class Store(ABC):
@@ -35,6 +50,8 @@ class Store(ABC):
 
     # As many ranges as one call of read_many should be asked for: more than one where several are answered at once.
     at_once = 1
+    # Whether bytes come over a network, so that a copy on a local disk is worth its room.
+    is_remote = False
 
     @abstractmethod
     def status(self, name: bytes) -> Status:
@@ -45,7 +62,7 @@ class Store(ABC):
         """The bytes of a range; fewer only where the file ends."""
 
     def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
-        """The bytes of several ranges, in that order."""
+        """The bytes of several ranges, in that order. A store that knows which one failed raises RangeError."""
         return [self.read(one) for one in wanted]
 
     @abstractmethod
@@ -81,7 +98,10 @@ class LocalFiles(Store):
 
 
 # A URL's scheme -> what makes its store, imported when it is used. A path has the scheme "".
-STORES: dict[str, Callable[[], Store]] = {"": LocalFiles}
+STORES: dict[str, Callable[[], Store]] = {
+    "": LocalFiles,
+    **dict.fromkeys(("s3", "gs", "az", "http", "https"), lazily("paceline.data.object_store:ObjectStore")),
+}
 
 
 def scheme_of(name: bytes | str) -> str:
@@ -97,6 +117,16 @@ def store_of(name: bytes | str) -> Store:
         known = ", ".join(f"{known}://" for known in STORES if known)
         raise DataError(f"{os.fsdecode(name)}: nothing here reads {scheme}:// (known: paths{known and ', '}{known}).")
     return STORES[scheme]()
+
+
+def kept_on_disk(store: Store, gib: float) -> Store:
+    """The store, with what it reads kept in the cache folder, up to so many GiB; as it is where it is local, or `gib` is 0.
+
+    Raises UserError where the cache folder cannot be written.
+    """
+    from paceline.data.cached_store import CachedStore
+
+    return CachedStore(store, gib * 2**30) if gib and store.is_remote and not isinstance(store, CachedStore) else store
 
 
 def pread(descriptor: int, length: int, offset: int) -> bytes:

@@ -204,7 +204,7 @@ class Task(ABC):
         least = 0 if place.device.type == "cpu" else self.most_objects
         largest = self.shapes.of_run(plan)[0]
         loader = Loader(
-            records=self.train_index.records,
+            records=self.train_index.records.kept_on_disk(system.store_cache_gib),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_train, largest),
             schedule=schedule,
@@ -229,7 +229,7 @@ class Task(ABC):
             return [Forward(np.zeros(len(numbers), np.int64), numbers, fit.shape, partial(self.draw_val, fit))]
 
         return Loader(
-            records=self.val_index.records,
+            records=self.val_index.records.kept_on_disk(system.store_cache_gib),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_val, Fit(min(largest), largest)),
             schedule=schedule,
