@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from servers import S3Bucket
     from shared_runs import SharedRun
 
 # Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
@@ -132,6 +133,26 @@ def need_program():
 def private_cache(tmp_path_factory, monkeypatch):
     """Every test has a cache of its own, so none depends on what an earlier run left behind."""
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """URL of a server on the loopback that speaks S3."""
+    import servers
+
+    with servers.s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3_bucket(s3_endpoint, monkeypatch) -> S3Bucket:
+    """An empty bucket; this process, and those that it starts, find it by their environment."""
+    import servers
+
+    bucket = servers.new_bucket(s3_endpoint)
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    return bucket
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,8 @@ class FaultyServer:
     late_seconds: float = 0.0
     # "GET /bucket/a.tar bytes=0-9" of every request that came.
     requests: list[str] = field(default_factory=list)
+    # How each of them was signed; "" where it was not.
+    authorizations: list[str] = field(default_factory=list)
     # Most that were under way at once.
     most: int = 0
     port: int = 0
@@ -64,9 +66,10 @@ class FaultyServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def _begin(self, line: str) -> Fault:
+    def _begin(self, line: str, authorization: str) -> Fault:
         with self._lock:
             self.requests.append(line)
+            self.authorizations.append(authorization)
             self._under_way += 1
             self.most = max(self.most, self._under_way)
             return self.faults.pop(0) if self.faults else self.always
@@ -86,7 +89,8 @@ class FaultyServer:
                 """Not a word."""
 
             def do_GET(self) -> None:
-                fault = server._begin(f"{self.command} {unquote(self.path)} {self.headers.get('Range', '')}".strip())
+                line = f"{self.command} {unquote(self.path)} {self.headers.get('Range', '')}".strip()
+                fault = server._begin(line, self.headers.get("Authorization", ""))
                 try:
                     self._answer(fault)
                 finally:

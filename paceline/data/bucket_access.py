@@ -82,16 +82,17 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
     try:
         if scheme == "s3":
             found = aws_settings(os.environ)
-            if str(found.get("endpoint", "")).startswith("http://"):
-                common["client_options"]["allow_http"] = True
+            common["client_options"]["allow_http"] = _is_plain(found.get("endpoint"))
             if bundle := os.environ.get("AWS_CA_BUNDLE"):
                 common["client_options"]["root_certificate"] = Path(bundle).read_bytes()
             return made.S3Store(place, **found, **common)
         if scheme == "gs":
             if not _google_credentials(os.environ):
                 raise StoreTrouble(errno.EACCES, NO_GOOGLE)
+            common["client_options"]["allow_http"] = _is_plain(os.environ.get("GOOGLE_BASE_URL"))
             return made.GCSStore(place, **common)
         if scheme == "az":
+            common["client_options"]["allow_http"] = _is_plain(os.environ.get("AZURE_STORAGE_ENDPOINT"))
             return made.AzureStore(place, **common)
         common["client_options"]["allow_http"] = scheme == "http"
         return made.HTTPStore(f"{scheme}://{place}", **common)
@@ -198,6 +199,11 @@ def _metadata_answers() -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_plain(endpoint: str | None) -> bool:
+    """Whether requests go out without TLS, as whoever names such an endpoint asks for."""
+    return (endpoint or "").startswith("http://")
 
 
 def _true(value: str | None) -> bool:

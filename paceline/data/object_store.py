@@ -76,13 +76,14 @@ class ObjectStore(Store):
             data = bytes(answer.bytes())
         except Exception as error:
             if "416 Range Not Satisfiable" in str(error):  # all of it lies behind the end
-                return b""
+                before = self._seen.get(wanted.name)
+                if before is None or wanted.offset >= before.size:
+                    return b""
+                raise _changed(wanted.name, before, "shorter") from None
             raise in_words(error, wanted.name, time.monotonic() - began) from None
         before = self._seen.setdefault(wanted.name, found)
         if (before.size, before.tag) != (found.size, found.tag):
-            raise OSError(
-                errno.ESTALE, f"it changed while it was in use: {before.size:,} bytes, now {found.size:,}", wanted.name
-            )
+            raise _changed(wanted.name, before, f"{found.size:,}")
         there = max(0, min(wanted.length, found.size - wanted.offset))
         if len(data) != there:
             raise OSError(errno.EIO, f"the server sent {len(data):,} bytes where {there:,} lie", wanted.name)
@@ -195,6 +196,10 @@ def _status(name: bytes, meta: Any) -> Status:
     if mtime and name[:4].lower() == b"http":
         tag = str(mtime)
     return Status(meta["size"], mtime, tag)
+
+
+def _changed(name: bytes, before: Status, now: str) -> OSError:
+    return OSError(errno.ESTALE, f"it changed while it was in use: {before.size:,} bytes, now {now}", name)
 
 
 def _matches(path: str, prefix: str, pattern: str) -> bool:
