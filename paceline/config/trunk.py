@@ -16,6 +16,8 @@ TRUNKS: dict[str, Callable[..., Any]] = {
 }
 # Of ResNets; models/resnet.py has their stages.
 Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
+StrideIn = Literal["3x3", "1x1"]
+Padding = Literal["both", "end"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class TrunkModel:
     width: int = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
     groups: int = 1  # ResNeXt: parts of a bottleneck's 3x3 convolution (32)
     group_width: int = 64  # ResNeXt: filters of a part in the first stage at width 64 (4, 8); 128 and groups 1: wide
+    stride_in: StrideIn = "3x3"  # which convolution of a bottleneck strides; 1x1: MSRA's and detectron2's ResNets
+    padding: Padding = "both"  # where it strides, even sides are padded on both, or at their end alone (TensorFlow)
     bn_eps: float = 1e-5  # BatchNorm epsilon
     bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
 
@@ -34,6 +38,7 @@ class TrunkModel:
 def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
     """What must hold for the trunk of any network, for `refuse_outside`."""
     plain, families = model.groups == 1 and model.group_width == 64, ", ".join(TRUNKS)
+    usual, timm = model.stride_in == "3x3" and model.padding == "both", model.trunk.startswith("timm/")
     return (
         ("--model.trunk", model.trunk, model.trunk.partition("/")[0] in TRUNKS, f"there is no such trunk; there are {families}"),
         ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
@@ -45,4 +50,6 @@ def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
          f"--model.trunk {model.trunk} has no such choice; leave them at 1 and 64"),
         ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or model.depth >= 50,
          f"only bottlenecks are split, and --model.depth {model.depth} has basic blocks; choose depth 50 or more"),
+        ("--model.stride-in", f"{model.stride_in} --model.padding {model.padding}", usual or not timm,
+         f"--model.trunk {model.trunk} has no such choice; leave them at 3x3 and both"),
     )  # fmt: skip

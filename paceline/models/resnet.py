@@ -9,15 +9,17 @@ to 269 are those of the MLPerf MXNet submission.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.errors import RecipeError
-from paceline.config.trunk import TrunkModel
+from paceline.config.trunk import Padding, StrideIn, TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import draw_layers
 from paceline.models.layers import Conv2d
@@ -68,15 +70,24 @@ class Bottleneck(nn.Module):
     expansion = 4
 
     def __init__(
-        self, channels: int, width: int, stride: int, norm: Norms, *, groups: int = 1, group_width: int = 64
+        self,
+        channels: int,
+        width: int,
+        stride: int,
+        norm: Norms,
+        *,
+        groups: int = 1,
+        group_width: int = 64,
+        stride_in: StrideIn = "3x3",
     ) -> None:
         super().__init__()
         # torchvision's rule, cut towards zero: 64 of one group is the plain bottleneck.
         inner = int(width * (group_width / 64)) * groups
         outputs = width * self.expansion
-        self.conv1 = Conv2d(channels, inner, 1, bias=False)
+        first, second = (stride, 1) if stride_in == "1x1" else (1, stride)
+        self.conv1 = Conv2d(channels, inner, 1, first, bias=False)
         self.bn1 = norm(inner)
-        self.conv2 = Conv2d(inner, inner, 3, stride, padding=1, groups=groups, bias=False)
+        self.conv2 = Conv2d(inner, inner, 3, second, padding=1, groups=groups, bias=False)
         self.bn2 = norm(inner)
         self.conv3 = Conv2d(inner, outputs, 1, bias=False)
         self.bn3 = norm(outputs)
@@ -100,6 +111,20 @@ def _projection(channels: int, outputs: int, stride: int, norm: Norms) -> nn.Seq
     return nn.Sequential(Conv2d(channels, outputs, 1, stride, bias=False), norm(outputs))
 
 
+class EndMaxPool(nn.Module):
+    """3x3, stride 2, padded as TensorFlow's SAME: an even side at its end alone."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C, about h / 2, w / 2)."""
+        return F.max_pool2d(pad_for_stride(input, -math.inf), 3, 2)
+
+
+def pad_for_stride(input: Tensor, value: float = 0.0) -> Tensor:
+    """(B, C, h, w) padded for a 3x3 window of stride 2 as TensorFlow's SAME: by (0, 1) where a side is even, by (1, 1) where odd."""
+    height, width = input.shape[-2:]
+    return F.pad(input, (width % 2, 1, height % 2, 1), value=value)
+
+
 class ResNet(Trunk):
     """Stem and stages of residual units; with classes also a linear layer. Weights come from `initialise`, or from a file."""
 
@@ -114,6 +139,8 @@ class ResNet(Trunk):
         stem: Literal["imagenet", "small"] = "imagenet",
         stem_channels: Literal[3, 4] = 3,
         steps: Sequence[int] = (1, 2, 2, 2),
+        stride_in: StrideIn = "3x3",
+        padding: Padding = "both",
         bn_eps: float = 1e-5,
         bn_momentum: float = 0.1,
     ) -> None:
@@ -127,6 +154,9 @@ class ResNet(Trunk):
                        small: 3x3 stride 2 without pooling, 1/16, for inputs of about 64 to 128 pixels
         stem_channels  4: the input has a fourth channel of zeros, which fp16 convolution kernels like
         steps          stride of each stage, of four or fewer
+        stride_in      which convolution of a bottleneck strides: the 3x3 (v1.5), or the first 1x1 (v1: MSRA's, detectron2's)
+        padding        of the max-pool; end: an even side is padded at its end alone, as TensorFlow's SAME is (an odd one is
+                       padded on both sides there too); its ResNets pad their strided convolutions on both sides
         bn_momentum    share of the new statistics in an update (MXNet's 0.9 is 0.1 here)
         Parameters are left uninitialised: call `initialise`, or load weights.
         Raises RecipeError for an unknown depth.
@@ -136,11 +166,14 @@ class ResNet(Trunk):
             raise RecipeError(f"no ResNet of depth {depth}; there are {', '.join(map(str, DEPTHS))}")
         units, bottleneck = DEPTHS[depth]
         norm = partial(BatchNorm, eps=bn_eps, momentum=bn_momentum)
-        unit = partial(Bottleneck, groups=groups, group_width=group_width) if bottleneck else BasicBlock
+        unit = BasicBlock
+        if bottleneck:
+            unit = partial(Bottleneck, groups=groups, group_width=group_width, stride_in=stride_in)
+        self.built = {"stride_in": stride_in, "padding": padding}
         expansion = Bottleneck.expansion if bottleneck else BasicBlock.expansion
         if stem == "imagenet":
             self.conv1 = Conv2d(stem_channels, width, 7, 2, padding=3, bias=False)
-            self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+            self.maxpool = nn.MaxPool2d(3, 2, padding=1) if padding == "both" else EndMaxPool()
         else:
             self.conv1 = Conv2d(stem_channels, width, 3, 2, padding=1, bias=False)
             self.maxpool = nn.Identity()
@@ -212,6 +245,8 @@ def make_resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
         stem_channels=form.stem_channels,
         # MLPerf's SSD: three stages, of which the third keeps the second's resolution.
         steps=(1, 2, 1) if form.stride == 8 else (1, 2, 2, 2),
+        stride_in=model.stride_in,
+        padding=model.padding,
         bn_eps=model.bn_eps,
         bn_momentum=model.bn_momentum,
     )

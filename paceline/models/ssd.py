@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from paceline.config.detection import Frozen
 from paceline.config.errors import RecipeError
+from paceline.config.trunk import Padding
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import initialise
 from paceline.models.layers import Conv2d
+from paceline.models.resnet import pad_for_stride
 from paceline.models.trunk import Part, Trunk
 
 STRIDE = 8
@@ -32,18 +34,23 @@ FROZEN: dict[Frozen, Part] = {"none": "none", "stem": "stem", "stem_and_first": 
 class ExtraBlock(nn.Module):
     """1x1 to half the channels, then 3x3 to the next, smaller map; a bias and ReLU after each, BatchNorm where asked."""
 
-    def __init__(self, channels: int, outputs: int, *, halves: bool, norm: bool, eps: float, momentum: float) -> None:
+    def __init__(
+        self, channels: int, outputs: int, *, halves: bool, norm: bool, eps: float, momentum: float, padding: Padding
+    ) -> None:
         super().__init__()
         middle = outputs // 2
-        stride, padding = (2, 1) if halves else (1, 0)
+        self.pads_end = halves and padding == "end"
+        stride, around = (2, 0 if self.pads_end else 1) if halves else (1, 0)
         self.reduce = Conv2d(channels, middle, 1, bias=not norm)
-        self.conv = Conv2d(middle, outputs, 3, stride, padding=padding, bias=not norm)
+        self.conv = Conv2d(middle, outputs, 3, stride, padding=around, bias=not norm)
         self.reduce_bn = BatchNorm(middle, eps=eps, momentum=momentum) if norm else nn.Identity()
         self.bn = BatchNorm(outputs, eps=eps, momentum=momentum) if norm else nn.Identity()
 
     def forward(self, map: Tensor) -> Tensor:
         """(B, channels, H, W) -> (B, outputs, about H / 2, W / 2), or H - 2, W - 2 without stride."""
         map = F.relu(self.reduce_bn(self.reduce(map)), inplace=True)
+        if self.pads_end:
+            map = pad_for_stride(map)
         return F.relu(self.bn(self.conv(map)), inplace=True)
 
 
@@ -97,6 +104,7 @@ class SSD(nn.Module):
         heads: Literal["separate", "fused"] = "separate",
         head_multiple: int = 8,
         frozen: Frozen = "none",
+        padding: Padding = "both",
         bn_eps: float = 1e-5,
         bn_momentum: float = 0.1,
     ) -> None:
@@ -105,6 +113,7 @@ class SSD(nn.Module):
         classes       K, without background
         cells         of each level's side: paceline.config.detection.grids(size)
         boxes_a_cell  n_l of each level
+        padding       of extra layers that halve a map; end: an even side is padded at its end alone, as TensorFlow's SAME is
         extras        channels of the first two extra maps; the further ones have half
         Raises RecipeError for a trunk without such a map.
         """
@@ -121,7 +130,7 @@ class SSD(nn.Module):
             # The map before is halved with padding, or loses its border; sizes tell which.
             halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
             blocks.append(
-                ExtraBlock(channels[-1], outputs, halves=halves, norm=extras_norm, eps=bn_eps, momentum=bn_momentum)
+                ExtraBlock(channels[-1], outputs, halves=halves, norm=extras_norm, eps=bn_eps, momentum=bn_momentum, padding=padding)
             )
             channels.append(outputs)
         self.extras = nn.ModuleList(blocks)

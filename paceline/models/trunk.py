@@ -42,6 +42,8 @@ class Trunk(nn.Module, ABC):
     channels: list[int]  # C_i
     strides: list[int]  # s_i; a map has about H / s_i rows
     fc: Linear  # behind `add_classes` alone
+    # What else weights may be made for: the recipe's fields of these names, as this trunk is built
+    built: Mapping[str, str] = {"stride_in": "3x3", "padding": "both"}
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,30 +1,25 @@
-"""Weights for Mask R-CNN: torchvision's `maskrcnn_resnet50_fpn` of any age, its trunk's, and our own checkpoints.
+"""Weights into Mask R-CNN: of one of any form, of its trunk, or of a whole classifier.
 
 Letters: K classes, 1..K (0 is the background)
 Names are torchvision's, so most tensors load as they are. Its COCO files have 91 classes, numbered by COCO's category ids with
-holes; where the data set's ids are COCO's 80, the rows of the three class-wise layers are picked by id.
-Where the classes are other ones, these three layers start anew.
+holes; where the data set's ids are COCO's 80, the rows of the three class-wise layers are picked by id. Of other classes rows are
+picked by name, and those of no such name start anew.
 The COCO_V1 file was trained and is evaluated with a BatchNorm epsilon of 0: use it with --model.bn-eps 0.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from paceline.models.class_rows import Labels, Rows, take_rows, with_background
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.weights import WeightReport, copy_named, read_weights
+from paceline.models.weight_file import WeightFile
+from paceline.models.weights import WeightReport, copy_named, opened, rows_of
 
-# Names of files from before torchvision 0.13 -> ours.
-RENAMED = (
-    (r"backbone\.fpn\.(inner_blocks|layer_blocks)\.(\d+)\.(weight|bias)", r"backbone.fpn.\1.\2.0.\3"),
-    (r"rpn\.head\.conv\.(weight|bias)", r"rpn.head.conv.0.0.\1"),
-)
-OLD_MASK = re.compile(r"roi_heads\.mask_head\.mask_fcn(\d+)\.(weight|bias)")
 # Layers with a row, or four, for each class.
 CLASS_ROWS = {
     "roi_heads.box_predictor.cls_score": 1,
@@ -37,42 +32,68 @@ COCO_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 BODY = "backbone.body."
 
 
-def load_mask_rcnn_weights(model: MaskRCNN, path: Path, *, category_ids: Sequence[int] = ()) -> WeightReport:
+def load_mask_rcnn_weights(
+    model: MaskRCNN, source: Path | WeightFile, labels: Labels | None = None
+) -> WeightReport:
     """Copy a weight file into an initialised `model`, in place, and report every key.
 
-    category_ids  of classes 1..K, as the data set's annotations number them: for files with COCO's 91 rows
+    labels   the data set's classes: rows of the class-wise layers are picked for them
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
-    saved = read_weights(path)
+    file = opened(source)
+    file.require(model.backbone.body)
+    saved = dict(file.ours.tensors)
     found, beyond = model.backbone.body.of_file(saved)
-    saved = {f"{BODY}{name}": tensor for name, tensor in found.items()} or _our_names(saved)
+    if found:
+        saved = {f"{BODY}{name}": tensor for name, tensor in found.items()}
     own = model.state_dict()
+    converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
+    said = list(file.ours.notes)
     saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
-    converted = [] if trunk_only else _coco_rows(saved, own, category_ids)
     if trunk_only:
         fresh = [name for name in own if not name.startswith(BODY)]
     else:
+        if changed := _coco_rows(saved, own, labels.ids if labels else ()):
+            converted += changed
+        elif (rows := _rows(saved, own, file, labels)) is not None:
+            converted += _with_rows(saved, own, rows)
+            said += rows.lines()
         fresh = [
             name for name in own if _class_layer(name) and (name not in saved or saved[name].shape != own[name].shape)
         ]
         # Boxes or masks of other classes are of no use beside a new class layer: all three start anew together.
         fresh = [name for name in own if _class_layer(name)] if fresh else []
+        converted = [name for name in dict.fromkeys(converted) if name not in fresh]
     return copy_named(
-        model, saved, path, fresh=fresh, converted=converted, allow_unexpected=tuple(BODY + name for name in beyond)
-    )
+        model, saved, file.path, fresh=fresh, converted=converted, said=said,
+        allow_unexpected=tuple(BODY + name for name in beyond),
+    )  # fmt: skip
 
 
-def _our_names(saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Today's names for older files' tensors."""
-    state = {}
-    for name, tensor in saved.items():
-        for pattern, ours in RENAMED:
-            name = re.sub(f"^{pattern}$", ours, name)
-        if mask := OLD_MASK.fullmatch(name):
-            name = f"roi_heads.mask_head.{int(mask[1]) - 1}.0.{mask[2]}"
-        state[name] = tensor
-    return state
+def _rows(
+    saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None
+) -> Rows | None:
+    """How the file's classes become the data set's, see `rows_of`; None where a layer is missing, or of other widths."""
+    for name in (f"{layer}.{part}" for layer in CLASS_ROWS for part in ("weight", "bias")):
+        if name not in saved or name not in own or saved[name].shape[1:] != own[name].shape[1:]:
+            return None
+    counts = {len(saved[f"{layer}.bias"]) / each for layer, each in CLASS_ROWS.items()}
+    return rows_of(file, labels, int(counts.pop()) - 1) if len(counts) == 1 else None
+
+
+def _with_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], rows: Rows) -> list[str]:
+    """Put rows where the data set's classes want them, in place; where none is wanted, all start anew. -> names changed."""
+    changed = []
+    for layer, each in CLASS_ROWS.items():
+        for part in ("weight", "bias"):
+            name = f"{layer}.{part}"
+            if rows.any:
+                saved[name] = take_rows(own[name], saved[name], with_background(rows), each=each)
+                changed.append(name)
+            else:
+                del saved[name]
+    return changed
 
 
 def _class_layer(name: str) -> bool:

@@ -1,9 +1,6 @@
-"""Weights for SSD: of the MLPerf reference, of its trunk, and of our own checkpoints with either kind of head.
+"""Weights into SSD: of an SSD of any form, of its trunk, or of a whole classifier, with either kind of head.
 
-Letters: n boxes of a cell   C classes with background
-The reference's head channels run over values first (4 or C), boxes of the cell second, and its outputs over boxes first,
-cells second; ours run box by box, cell by cell. So a head's output channels are permuted, and nothing else changes.
-Source of the names: MLPerf reference SSD (ssd300.py, base_model.py), torchvision's ResNet.
+Letters: n boxes of a cell   K classes
 """
 
 from __future__ import annotations
@@ -15,39 +12,35 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from paceline.models.class_rows import Labels, Rows, take_rows, with_background
 from paceline.models.ssd import SSD, FusedHead
-from paceline.models.weights import WeightReport, copy_named, read_weights
+from paceline.models.weight_file import WeightFile
+from paceline.models.weights import WeightReport, copy_named, opened, rows_of
 
-# Reference name -> ours, for the parts whose tensors stay as they are.
-RENAMED = (
-    (r"model\.layer1\.0\.", "trunk.conv1."),
-    (r"model\.layer1\.1\.", "trunk.bn1."),
-    (r"model\.layer1\.4\.", "trunk.layer1."),
-    (r"model\.layer1\.5\.", "trunk.layer2."),
-    (r"model\.layer2\.0\.", "trunk.layer3."),
-    (r"additional_blocks\.(\d+)\.0\.", r"extras.\1.reduce."),
-    (r"additional_blocks\.(\d+)\.2\.", r"extras.\1.conv."),
-)
-HEAD = re.compile(r"(loc|conf)\.(\d+)\.(weight|bias)")
 OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
 
 
-def load_ssd_weights(model: SSD, path: Path) -> WeightReport:
+def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | None = None) -> WeightReport:
     """Copy a weight file into an initialised `model`, in place, and report every key.
 
-    A file of the trunk, or of a whole classifier, fills the trunk. An SSD's fills all, but for the class heads where it has
-    other classes.
+    A file of the trunk, or of a whole classifier, fills the trunk. An SSD's fills all; where it has other classes, the rows of those
+    whose names both sides have are kept, and the others start anew.
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
-    saved, converted = read_weights(path), []
-    if is_reference(saved):
-        saved = from_reference(saved)
-        converted = [name for name in saved if OWN_HEAD.fullmatch(name)]
+    file = opened(source)
+    file.require(model.trunk)
+    saved, converted, said = dict(file.ours.tensors), list(file.ours.converted), list(file.ours.notes)
     found, beyond = model.trunk.of_file(saved)
     if found:
         saved = {f"trunk.{name}": tensor for name, tensor in found.items()}
+        converted = [f"trunk.{name}" for name in converted if name in found]
     own = model.state_dict()
-    if any(".fused." in name for name in own) != any(".fused." in name for name in saved):
+    rows = _class_rows(model, file, labels)
+    if rows is not None and _same_heads(model, saved):
+        saved, changed = _with_rows(model, saved, rows)
+        converted = sorted({*converted, *changed})
+        said += rows.lines()
+    elif any(".fused." in name for name in own) != any(".fused." in name for name in saved):
         saved, changed = _other_heads(model, saved)
         converted = sorted({*converted, *changed})
     trunk_only = not any(name.startswith(("extras.", "heads.")) for name in saved)
@@ -62,56 +55,8 @@ def load_ssd_weights(model: SSD, path: Path) -> WeightReport:
             and (name not in saved or saved[name].shape != own[name].shape)
         ]
     beyond = tuple(f"trunk.{name}" for name in beyond)
-    return copy_named(model, saved, path, fresh=fresh, converted=converted, allow_unexpected=beyond)
-
-
-def is_reference(names: Mapping[str, Tensor]) -> bool:
-    """Whether these are the names of the MLPerf reference."""
-    return "model.layer1.0.weight" in names and "conf.0.weight" in names
-
-
-def from_reference(saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The MLPerf reference's state dict under our names, for separate heads."""
-    state = {}
-    boxes = {level: saved[f"loc.{level}.bias"].shape[0] // 4 for level in _levels(saved)}
-    for name, tensor in saved.items():
-        if head := HEAD.fullmatch(name):
-            kind, level, part = head[1], int(head[2]), head[3]
-            state[f"heads.{level}.{kind}.{part}"] = swap_channels(tensor, tensor.shape[0] // boxes[level])
-            continue
-        for pattern, ours in RENAMED:
-            if re.match(pattern, name):
-                name = re.sub(f"^{pattern}", ours, name)
-                break
-        state[name] = tensor
-    return state
-
-
-def to_reference(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `from_reference`."""
-    theirs = {}
-    for name, tensor in state.items():
-        if head := OWN_HEAD.fullmatch(name):
-            level, kind, part = int(head[1]), head[2], head[3]
-            boxes = state[f"heads.{level}.loc.bias"].shape[0] // 4
-            theirs[f"{kind}.{level}.{part}"] = swap_channels(tensor, boxes)
-            continue
-        for pattern, ours in RENAMED:
-            plain = re.sub(r"\\\.", ".", pattern).replace(r"(\d+)", r"\1")
-            mine = "^" + re.escape(ours).replace(r"\\1", r"(\d+)")
-            if re.match(mine, name):
-                name = re.sub(mine, plain, name)
-                break
-        theirs[name] = tensor
-    return theirs
-
-
-def swap_channels(tensor: Tensor, outer: int) -> Tensor:
-    """Output channels (outer x inner) in the order (inner x outer).
-
-    tensor  (outer * inner, ...)
-    """
-    return tensor.unflatten(0, (outer, -1)).transpose(0, 1).flatten(0, 1).contiguous()
+    converted = [name for name in converted if name in own]
+    return copy_named(model, saved, file.path, fresh=fresh, converted=converted, said=said, allow_unexpected=beyond)
 
 
 def fuse_heads(conf: Tensor, loc: Tensor, channels: int) -> Tensor:
@@ -140,7 +85,64 @@ def _other_heads(model: SSD, saved: Mapping[str, Tensor]) -> tuple[dict[str, Ten
     return state, made
 
 
-def _levels(saved: Mapping[str, Tensor]) -> list[int]:
-    return sorted(
-        int(head[2]) for name in saved if (head := HEAD.fullmatch(name)) and head[1] == "loc" and head[3] == "bias"
-    )
+def _class_rows(model: SSD, file: WeightFile, labels: Labels | None) -> Rows | None:
+    """How the file's classes become the data set's, see `rows_of`; None also for a file of the trunk alone."""
+    boxes, state = _boxes(model)[0], file.ours.tensors
+    if "heads.0.conf.bias" in state:
+        return rows_of(file, labels, len(state["heads.0.conf.bias"]) // boxes - 1)
+    fused = state.get("heads.0.fused.bias")
+    # A padded head does not tell its classes; those that stand beside it must fit into it.
+    if fused is None or (len(file.classes) + 5) * boxes > len(fused):
+        return None
+    return rows_of(file, labels, len(file.classes))
+
+
+def _same_heads(model: SSD, saved: Mapping[str, Tensor]) -> bool:
+    """Whether each head of the file sees as many channels as the model's; else it is another model's, which is said elsewhere."""
+    for level, head in enumerate(model.heads):
+        found = [saved.get(f"heads.{level}.{kind}.weight") for kind in ("fused", "conf", "loc")]
+        weights = [weight for weight in found if weight is not None]
+        biases = sum(f"heads.{level}.{kind}.bias" in saved for kind in ("fused", "conf", "loc"))
+        inputs = (head.fused if isinstance(head, FusedHead) else head.conf).in_channels  # type: ignore[union-attr]
+        if not weights or len(weights) != biases or any(weight.shape[1:] != (inputs, 3, 3) for weight in weights):
+            return False
+        if (len(weights) == 1) != (found[0] is not None):  # a fused one alone, or one of either kind
+            return False
+    return True
+
+
+def _with_rows(model: SSD, saved: Mapping[str, Tensor], rows: Rows) -> tuple[dict[str, Tensor], list[str]]:
+    """Heads of either kind in the model's kind, with the model's classes; -> the state and the names that were made."""
+    state, own, made = dict(saved), model.state_dict(), []
+    places = with_background(rows) if rows.any else [None] * (len(rows.places) + 1)
+    for level, (head, boxes) in enumerate(zip(model.heads, _boxes(model))):
+        for part in ("weight", "bias"):
+            names = {kind: f"heads.{level}.{kind}.{part}" for kind in ("conf", "loc", "fused")}
+            conf, loc = _apart(state, names, boxes * (len(rows.theirs) + 1), boxes * 4)
+            mine, _ = _apart(dict(own), names, boxes * len(places), boxes * 4)
+            conf = take_rows(mine, conf, places, cells=boxes)
+            if isinstance(head, FusedHead):
+                state[names["fused"]] = fuse_heads(conf, loc, head.fused.out_channels)
+                made.append(names["fused"])
+            else:
+                state[names["loc"]] = loc
+                if rows.any:  # else it stays away from the state, and is new
+                    state[names["conf"]] = conf
+                    made.append(names["conf"])
+    return state, made
+
+
+def _apart(state: dict[str, Tensor], names: Mapping[str, str], classes: int, deltas: int) -> tuple[Tensor, Tensor]:
+    """A level's class and box parts, taken out of the state. Raises KeyError where there are none."""
+    if names["fused"] in state:
+        fused = state.pop(names["fused"])
+        return fused[:classes], fused[classes : classes + deltas]
+    return state.pop(names["conf"]), state.pop(names["loc"])
+
+
+def _boxes(model: SSD) -> list[int]:
+    """n of each level."""
+    return [
+        (head.deltas if isinstance(head, FusedHead) else head.loc.out_channels) // 4  # type: ignore[union-attr, operator]
+        for head in model.heads
+    ]

@@ -22,9 +22,11 @@ from paceline.data.manifest import Manifest
 from paceline.data.photo_sample import draw_evaluation_sample, draw_training_sample
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
+from paceline.models.class_rows import Labels
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
 from paceline.models.trunk import Form, make_trunk
+from paceline.models.weight_file import WeightFile
 from paceline.models.weights import WeightReport, load_weights
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
@@ -123,9 +125,9 @@ def initialise_classifier(recipe: ClassificationRecipe, model: Classifier, gener
     initialise(model.network, settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
 
 
-def load_classifier(model: Classifier, path: Path, _: Sequence[int]) -> WeightReport:
-    """torchvision's files, MXNet's, our own; the last layer may be new."""
-    return load_weights(model.network, path)
+def load_classifier(model: Classifier, source: Path | WeightFile, labels: Labels) -> WeightReport:
+    """A classifier of any form; classes that the file has too, by name, keep their rows of the last layer, others are new."""
+    return load_weights(model.network, source, labels)
 
 
 def black_photos(_: ClassificationRecipe, images: int, shape: tuple[int, int], __: int) -> Batch:

@@ -24,9 +24,11 @@ from paceline.data.header import Header
 from paceline.data.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
+from paceline.models.class_rows import Labels
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.segmenter import Segmenter
+from paceline.models.weight_file import WeightFile
 from paceline.models.weights import WeightReport
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 from paceline.tasks.instance_predictions import (
@@ -138,9 +140,9 @@ def initialise_segmenter(_: InstanceRecipe, model: Segmenter, generator: torch.G
     initialise_mask_rcnn(model.network, generator)
 
 
-def load_segmenter(model: Segmenter, path: Path, category_ids: Sequence[int]) -> WeightReport:
-    """A ResNet for the trunk, torchvision's Mask R-CNN, or our own; other classes get new class outputs."""
-    return load_mask_rcnn_weights(model.network, path, category_ids=category_ids)
+def load_segmenter(model: Segmenter, source: Path | WeightFile, labels: Labels) -> WeightReport:
+    """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has too, by name, keep their rows."""
+    return load_mask_rcnn_weights(model.network, source, labels)
 
 
 def crowded_photos(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:

@@ -24,9 +24,11 @@ from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.coco import score_boxes
 from paceline.metrics.coco_pack import Share, join, pack, unpack
+from paceline.models.class_rows import Labels
 from paceline.models.detector import Detector
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, make_trunk
+from paceline.models.weight_file import WeightFile
 from paceline.models.weights import WeightReport
 from paceline.models.weights_ssd import load_ssd_weights
 from paceline.tasks.box_predictions import describe, to_detections
@@ -113,6 +115,7 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
         heads=settings.heads,
         head_multiple=settings.head_multiple,
         frozen=settings.frozen,
+        padding=settings.padding,
         bn_eps=settings.bn_eps,
         bn_momentum=settings.bn_momentum,
     )
@@ -126,9 +129,9 @@ def initialise_detector(recipe: DetectorRecipe, model: Detector, generator: torc
     initialise_ssd(model.network, generator, zero_init_last_gamma=recipe.model.zero_init_last_gamma)
 
 
-def load_detector(model: Detector, path: Path, _: Sequence[int]) -> WeightReport:
-    """A ResNet for the trunk, the MLPerf reference's SSD, or our own; other classes get new class heads."""
-    return load_ssd_weights(model.network, path)
+def load_detector(model: Detector, source: Path | WeightFile, labels: Labels) -> WeightReport:
+    """A classifier for the trunk, or an SSD of any form; classes that the file has too, by name, keep their rows."""
+    return load_ssd_weights(model.network, source, labels)
 
 
 def black_photos(_: DetectorRecipe, images: int, shape: tuple[int, int], slots: int) -> Batch:

@@ -159,7 +159,11 @@ class Task(ABC):
 
         Raises CheckpointError where it does not fit; the model is then unchanged.
         """
-        return self.workload.load_weights(model, path, self.category_ids)
+        from paceline.models.class_rows import Labels
+
+        folders = self.manifest.classes if self.manifest.kind == "class-folder" else ()
+        labels = Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))
+        return self.workload.load_weights(model, path, labels)
 
     def memory(self, system: System) -> MemoryEstimate:
         """What a training step needs on one rank."""

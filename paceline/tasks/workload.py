@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.config.run import Run
     from paceline.data.draw import Draw
     from paceline.data.header import Header
+    from paceline.models.class_rows import Labels
     from paceline.models.weights import WeightReport
 
 
@@ -64,8 +65,8 @@ class Workload:
     # The network: a `paceline.tasks.task.Model`
     build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device
     initialise: Callable[[Recipe, nn.Module, torch.Generator], None]  # draw the weights, on the CPU
-    # Somebody's file into the network, by the category ids of the data; only its own checkpoints, unless it says more
-    load_weights: Callable[[nn.Module, Path, Sequence[int]], WeightReport] = LOAD_OWN
+    # Somebody's file into the network, for the classes of the data; only its own checkpoints, unless it says more
+    load_weights: Callable[[nn.Module, Path, Labels], WeightReport] = LOAD_OWN
     classes: int = 80  # K where neither data nor recipe tell
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
     no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has

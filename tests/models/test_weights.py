@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from paceline.config.errors import CheckpointError
-from paceline.models.array_pickle import read_pickled_arrays
+from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
-from paceline.models.weights import load_weights, read_weights
+from paceline.models.weight_file import read_weights
+from paceline.models.weights import load_weights
 
 
 def tiny(depth: int = 18, classes: int = 5, seed: int = 0, **settings) -> ResNet:
@@ -176,7 +177,7 @@ def test_pickled_arrays_of_every_protocol_and_type_come_back_equal(tmp_path, pro
         e=np.array(1.5, np.float32),
     )
     (tmp_path / "w.pkl").write_bytes(pickle.dumps(arrays, protocol))
-    found = read_pickled_arrays(tmp_path / "w.pkl")
+    found, _ = read_pickled_arrays(tmp_path / "w.pkl")
     assert list(found) == list(arrays)
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype
@@ -212,7 +213,7 @@ def test_a_pickle_cannot_change_the_reader(tmp_path):
     with pytest.raises(CheckpointError, match="not a readable pickle"):
         read_pickled_arrays(tmp_path / "w.pkl")
     (tmp_path / "good.pkl").write_bytes(pickle.dumps({"a": np.ones(3)}, 2))
-    np.testing.assert_array_equal(read_pickled_arrays(tmp_path / "good.pkl")["a"], np.ones(3))
+    np.testing.assert_array_equal(read_pickled_arrays(tmp_path / "good.pkl")[0]["a"], np.ones(3))
 
 
 def gluon_arrays(model: ResNet) -> dict[str, np.ndarray]:

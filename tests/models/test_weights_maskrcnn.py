@@ -17,6 +17,7 @@ from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
+from paceline.models.class_rows import Labels
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
@@ -25,6 +26,7 @@ CLASS_LAYERS = (
 )  # fmt: skip
 # COCO's 80 categories, as its annotations number them.
 COCO_IDS = tuple(number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
+NAMES = tuple(f"category {number}" for number in COCO_IDS)
 
 
 def network(classes: int, seed: int, settings: MaskRCNNModel = SMALL) -> MaskRCNN:
@@ -90,7 +92,7 @@ def test_old_names_are_those_that_torchvision_itself_still_reads(monkeypatch):
 
 def test_coco_rows_go_to_the_data_sets_classes_by_category_id(tmp_path):
     file, model = network(90, seed=1).state_dict(), network(80, seed=2)
-    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), category_ids=COCO_IDS)
+    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), Labels(NAMES, COCO_IDS))
     assert set(report.converted) == {layer + part for layer in CLASS_LAYERS for part in ("weight", "bias")}
     assert not (report.reinitialised or report.missing or report.unexpected)
     assert equal(model, file, but=CLASS_LAYERS)
@@ -106,7 +108,7 @@ def test_coco_rows_go_to_the_data_sets_classes_by_category_id(tmp_path):
 @pytest.mark.parametrize("ids", [(), (1, 2, 91), (1, 2, 3)], ids=["unknown", "beyond COCO's", "somebody's first three"])
 def test_classes_that_are_not_cocos_start_anew_in_all_three_layers(ids, tmp_path):
     file, model = network(90, seed=1).state_dict(), network(3, seed=2)
-    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), category_ids=ids)
+    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), Labels(tuple(map(str, range(3))), ids))
     assert set(report.reinitialised) == {layer + part for layer in CLASS_LAYERS for part in ("weight", "bias")}
     assert equal(model, file, but=CLASS_LAYERS)
     fresh = network(3, seed=2).state_dict()
@@ -115,7 +117,7 @@ def test_classes_that_are_not_cocos_start_anew_in_all_three_layers(ids, tmp_path
 
 def test_classes_of_another_data_set_start_anew_too(tmp_path):
     file, model = network(7, seed=1).state_dict(), network(5, seed=2)
-    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), category_ids=(1, 2, 3, 4, 5))
+    report = load_mask_rcnn_weights(model, file_of(file, tmp_path), Labels(tuple("abcde"), (1, 2, 3, 4, 5)))
     assert len(report.reinitialised) == 6 and not report.converted
     assert equal(model, file, but=CLASS_LAYERS)
 
@@ -173,6 +175,6 @@ def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says,
     model, before = network(80, seed=2), network(80, seed=2).state_dict()
     path = file_of(given(), tmp_path)
     with pytest.raises(CheckpointError, match=says) as refused:
-        load_mask_rcnn_weights(model, path, category_ids=COCO_IDS)
+        load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
     assert str(path) in str(refused.value) and "Choose the model" in str(refused.value)
     assert equal(model, before)

@@ -1,5 +1,8 @@
 """Read a pickled dict of numpy arrays as data: nothing in the file is executed.
 
+The dict may lie in another one with a few words beside it, as detectron2 ({"model": ..., "__author__": ...}) and Detectron
+({"blobs": ..., "cfg": ...}) write it.
+
 A pickle is a program. The reader here runs one that can only build arrays, dicts, lists, tuples, strings, bytes and
 numbers: every other global is refused by name, arrays are made from plain bytes of the right length, stand-ins take the
 place of numpy's own classes, and the file's size is bounded.
@@ -25,12 +28,16 @@ from paceline.config.printable import short
 # Ten times the largest backbone here; a larger pickle is not one of these files.
 MAX_BYTES = 2**30
 
+# Keys under which others keep the arrays.
+INNER = ("model", "blobs")
+# Longer texts beside the arrays (a whole configuration) say nothing that is needed here.
+MOST_TEXT = 200
 # numpy's names of the number types that weights come in.
 PLAIN_TYPES = ("f2", "f4", "f8", "i1", "i4", "i8", "u1")
 
 
-def read_pickled_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The name -> array dict pickled in `path`.
+def read_pickled_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The name -> array dict pickled in `path`, and the short texts beside it.
 
     Raises CheckpointError for a file that is too large or damaged, that needs any global but numpy's arrays, or that
     holds something else than a dict of arrays.
@@ -48,6 +55,15 @@ def read_pickled_arrays(path: Path) -> dict[str, np.ndarray]:
         raise CheckpointError(
             f"{path}: not a readable pickle of arrays: {type(error).__name__}: {short(str(error), 200)}"
         ) from None
+    texts = {}
+    inner = next((key for key in INNER if isinstance(loaded, dict) and isinstance(loaded.get(key), dict)), None)
+    if inner is not None:
+        texts = {
+            key: value
+            for key, value in loaded.items()
+            if isinstance(key, str) and isinstance(value, str) and len(value) <= MOST_TEXT
+        }
+        loaded = loaded[inner]
     if not isinstance(loaded, dict) or not loaded:
         raise CheckpointError(f"{path}: expected a pickled dict of arrays, found {type(loaded).__name__}")
     arrays: dict[str, np.ndarray] = {}
@@ -56,7 +72,7 @@ def read_pickled_arrays(path: Path) -> dict[str, np.ndarray]:
             called = repr(name[:60]) if isinstance(name, str) else short(name)
             raise CheckpointError(f"{path}: {called} is not the name of an array")
         arrays[name] = value.array
-    return arrays
+    return arrays, texts
 
 
 def _check_memo(data: bytes, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Names and layouts of the MXNet systems' weights, turned into torchvision's.
+"""Names and layouts of the MXNet systems' weights, turned into torchvision's; and folders of their .npy files.
 
 Two naming schemes are known:
 NVIDIA's ResNet (a folder with one `<name>.npy` per array): conv0, bn0, stage<S>_unit<U>_conv<1..3>, _bn<1..3>, for the
@@ -11,7 +11,7 @@ and running_var; convolutions are OIHW.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,9 @@ import numpy as np
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import require_plain
 from paceline.config.printable import short
-from paceline.models.array_pickle import MAX_BYTES
+from paceline.models.forms.array_pickle import MAX_BYTES
+from paceline.models.forms.class_names import published
+from paceline.models.forms.ours import Facts, Ours, Tensors
 
 # MXNet's last part of a name -> torch's.
 PARTS = {
@@ -63,26 +65,26 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def is_mxnet(names: Collection[str]) -> bool:
+def is_mxnet(names: Tensors, _: Facts) -> bool:
     """Whether names are MXNet's: no dots, and a stem called conv0."""
     return "conv0_weight" in names and not any("." in name for name in names)
 
 
-def mxnet_to_torchvision(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def from_mxnet(saved: Tensors, _: Facts) -> Ours:
     """The same weights under torchvision's names, convolutions as OIHW. Names that fit no scheme stay as they are."""
-    stem = arrays["conv0_weight"]
+    stem = saved["conv0_weight"]
     # A stem has 3 or 4 input channels and a square kernel that is neither: its shape tells the whole file's layout.
     inputs_last = stem.ndim == 4 and stem.shape[1] == stem.shape[2] and stem.shape[3] in (3, 4)
-    per_unit, shortcut = _units(arrays, inputs_last)
+    per_unit, shortcut = _units(saved, inputs_last)
     renamed = {}
-    for name, array in arrays.items():
-        if array.ndim == 4 and inputs_last:
-            array = array.transpose(0, 3, 1, 2)
-        renamed[_torchvision_name(name, per_unit, shortcut)] = array
-    return renamed
+    for name, tensor in saved.items():
+        if tensor.ndim == 4 and inputs_last:
+            tensor = tensor.permute(0, 3, 1, 2).contiguous()
+        renamed[_torchvision_name(name, per_unit, shortcut)] = tensor
+    return Ours(renamed, classes=published(len(renamed["fc.bias"])) if "fc.bias" in renamed else ())
 
 
-def _units(arrays: Mapping[str, np.ndarray], inputs_last: bool) -> tuple[int, dict[int, bool]]:
+def _units(arrays: Tensors, inputs_last: bool) -> tuple[int, dict[int, bool]]:
     """Of Gluon's counted names: (convolutions in a unit, stage -> whether its first unit has one in its shortcut)."""
     first = arrays.get("stage1_conv0_weight")
     per_unit = 2

@@ -1,0 +1,187 @@
+"""The kinds of files that weights come in: a row each says how a kind is told and how its bytes become arrays.
+
+Nothing in any of them is executed, sizes are bounded, and what is no dict of named arrays is refused with the file's name.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import require_plain
+from paceline.config.printable import short
+from paceline.models.forms.array_pickle import read_pickled_arrays
+from paceline.models.forms.mxnet import read_npy_folder
+from paceline.models.forms.params_file import read_params
+from paceline.models.forms.tf_checkpoint import find_index, read_tf_checkpoint
+
+# A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
+MAX_BYTES = 2 * 2**30
+# torch.save does not compress, and weights hardly can be; zeros can, a thousandfold.
+MOST_UNPACKED = 20
+# Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
+MOST_TEXT = 200
+
+WRAPPERS = ("state_dict", "model", "model_state_dict")
+PREFIXES = ("module.", "_orig_mod.", "network.")
+
+Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and what stands beside them
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file."""
+
+    name: str
+    told: Callable[[Path], bool]
+    read: Callable[[Path], Contents]
+
+
+def read_contents(path: Path) -> tuple[str, Contents]:
+    """-> the kind of file in words, and what is in it, on the CPU.
+
+    Raises CheckpointError for a file that is absent, too large, damaged, or holds anything but named arrays.
+    """
+    if not path.is_dir() and find_index(path) is None:  # a named pipe would keep whoever looks into it waiting
+        try:
+            size = require_plain(path)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: no such weight file") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
+        if size > MAX_BYTES:
+            raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
+    kind = next(kind for kind in KINDS if kind.told(path))
+    return kind.name, kind.read(path)
+
+
+def _safetensors(path: Path) -> Contents:
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+            return _named(tensors, path), dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from None
+
+
+def _torch(path: Path) -> Contents:
+    _refuse_bomb(path)
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            f"{path}: damaged, or it holds more than tensors, and nothing else is ever unpickled. "
+            "Where you trust it, load it yourself and save its state dict as .safetensors; "
+            "a pickled dict of numpy arrays must be named .pickle or .pkl."
+        ) from None
+    except Exception as error:  # whatever a stranger's bytes make torch raise
+        reason = (str(error).splitlines() or [""])[0]
+        raise CheckpointError(f"{path}: not a readable weight file: {type(error).__name__}: {reason}") from None
+    texts: dict[str, Any] = {}
+    for wrapper in WRAPPERS:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
+            texts = {
+                key: value for key, value in loaded.items()
+                if isinstance(key, str) and isinstance(value, str) and len(value) <= MOST_TEXT
+            }  # fmt: skip
+            loaded = loaded[wrapper]
+    return _named(loaded, path), texts
+
+
+def _pickle(path: Path) -> Contents:
+    arrays, texts = read_pickled_arrays(path)
+    return _tensors(arrays, path), dict(texts)
+
+
+def _npy_folder(path: Path) -> Contents:
+    return _tensors(read_npy_folder(path), path), {}
+
+
+def _params(path: Path) -> Contents:
+    return _tensors(read_params(path, MAX_BYTES), path), {}
+
+
+def _tensorflow(path: Path) -> Contents:
+    index = find_index(path)
+    assert index is not None
+    return _tensors(read_tf_checkpoint(index, MAX_BYTES), index), {}
+
+
+def _is_pickle(path: Path) -> bool:
+    # torch.save's archives are called .pkl too.
+    return path.suffix in (".pickle", ".pkl") and not zipfile.is_zipfile(path)
+
+
+# Tried in order; the last one takes everything.
+KINDS = (
+    Kind("TensorFlow checkpoint", lambda path: find_index(path) is not None, _tensorflow),
+    Kind("folder of .npy files", Path.is_dir, _npy_folder),
+    Kind("safetensors", lambda path: path.suffix == ".safetensors", _safetensors),
+    Kind("MXNet .params", lambda path: path.suffix == ".params", _params),
+    Kind("pickled arrays", _is_pickle, _pickle),
+    Kind("torch.save", lambda _: True, _torch),
+)
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Raises CheckpointError where the directory of an archive names more than a file of weights can hold."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries, size = archive.infolist(), path.stat().st_size
+    except Exception:  # whatever a stranger's bytes make zipfile raise
+        return  # no archive that can be opened: the loader says what it is
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > min(MAX_BYTES, MOST_UNPACKED * size):
+        raise CheckpointError(
+            f"{path}: its {size / 2**20:,.1f} MiB would unpack to {unpacked / 2**20:,.1f} MiB, which weights do not; "
+            "it is not opened"
+        )
+
+
+def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:
+    # Before they are copied: many names may stand for the same bytes.
+    if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
+        raise CheckpointError(
+            f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
+        )
+    try:
+        # A copy in the machine's byte order: arrays read from a file can be read-only, transposed or of another order.
+        return _named(
+            {name: torch.tensor(array.astype(array.dtype.newbyteorder("="))) for name, array in arrays.items()}, path
+        )
+    except TypeError as error:
+        raise CheckpointError(f"{path}: holds an array that is not of numbers: {error}") from None
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise CheckpointError(f"{path}: holds an array of no use as weights: {short(str(error))}") from None
+
+
+def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
+    """A dict of plain tensors, by their names without what wrappers put before all of them."""
+    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not name.isprintable():
+            raise CheckpointError(
+                f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
+            )
+        if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
+            raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
+    # A tensor may say that it repeats the same few bytes without end.
+    if sum(value.numel() * value.element_size() for value in loaded.values()) > MAX_BYTES:
+        raise CheckpointError(
+            f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
+        )
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in loaded):
+            loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}
+    return dict(loaded)

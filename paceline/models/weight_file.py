@@ -1,0 +1,84 @@
+"""A file of weights, opened: its kind, its form, and its tensors under our names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.printable import short
+from paceline.config.run import read_run
+from paceline.models.forms.files import read_contents
+from paceline.models.forms.ours import NEEDS, FormError, Ours
+from paceline.models.forms.table import Form, form_of
+from paceline.models.trunk import Trunk
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """What a file of weights holds."""
+
+    path: Path
+    kind: str  # of file, in words
+    form: Form
+    ours: Ours
+    # Of each class row its names (readable, folder's); () = unknown
+    classes: tuple[tuple[str, ...], ...]
+    certain: bool  # whether they stand in the file or beside it; else they are those of what was published with so many rows
+
+    def require(self, trunk: Trunk) -> None:
+        """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
+        for field, value in self.ours.needs.items():
+            if trunk.built.get(field) != value:
+                raise CheckpointError(
+                    f"{self.path}: made for a network where {NEEDS[field][value]}; this one would give other outputs. "
+                    f"Choose it with --model.{field.replace('_', '-')} {value}."
+                )
+
+
+def open_weights(path: Path) -> WeightFile:
+    """Read a weight file or folder as data, on the CPU; nothing in it is executed.
+
+    Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, or is of a network that none
+    of ours can be.
+    """
+    kind, (tensors, facts) = read_contents(path)
+    form = form_of(tensors, facts)
+    try:
+        ours = form.read(tensors, facts)
+    except FormError as problem:
+        raise CheckpointError(f"{path}: {problem}.") from None
+    except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
+        raise CheckpointError(f"{path}: weights of {form.about}, garbled: {short(str(problem), 200)}") from None
+    written = _of_its_run(path)
+    certain = bool(written) or (form.name == "ours" and bool(ours.classes) and "paceline" in facts)
+    return WeightFile(path, kind, form, ours, written or tuple((name,) for name in ours.classes), certain)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a weight file or folder, under our names. Raises CheckpointError as `open_weights`."""
+    return dict(open_weights(path).ours.tensors)
+
+
+def broken(tensors: dict[str, Tensor]) -> list[str]:
+    """Names of tensors that hold values which are no finite numbers."""
+    return [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+
+
+def _of_its_run(path: Path) -> tuple[tuple[str, ...], ...]:
+    """Names of each class of the run whose checkpoint this file is; () where it is none, or its run says nothing."""
+    if path.name not in ("model.safetensors", "average.safetensors") or len(path.absolute().parents) < 3:
+        return ()
+    run = path.absolute().parents[2]
+    if path.absolute().parents[1].name != "checkpoints" or not (run / "run.json").is_file():
+        return ()
+    try:
+        facts = read_run(run)
+    except UserError:  # the weights are whole all the same: only their names are unknown
+        return ()
+    names, folders = facts.get("classes", ()), (facts.get("data") or {}).get("class_folders") or ()
+    rows = zip(*(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names)))
+    return tuple(tuple(str(name) for name in row) for row in rows)
