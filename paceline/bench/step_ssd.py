@@ -29,8 +29,8 @@ from paceline.config.plan import make_plan
 from paceline.config.system import Precision, System
 from paceline.machine import TYPES, autocast_for, make_exact
 from paceline.models.detector import Detector
-from paceline.models.ssd import initialise_ssd
 from paceline.models.forms.mlperf_ssd import to_reference
+from paceline.models.ssd import initialise_ssd
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD

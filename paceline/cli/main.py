@@ -35,12 +35,15 @@ VERBS = {
     "runs": "the runs in a folder: recipe, status, step, best result, time",
     "bench": "measure against a peer in the same run: paceline bench input",
     "report": "write a run's report.html again",
-    "convert": "SSD weights between the MLPerf reference's form and ours",
+    "weights": "bring, check and convert weights: paceline weights get resnet50",
     "doctor": "say what this machine has and what is missing",
 }
 
 # These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
-WORKERS = ("train", "predict", "preview", "download", "prepare", "report", "convert")
+WORKERS = ("train", "predict", "preview", "download", "prepare", "report", "weights")
+
+# Verbs of older versions -> what does their work now.
+FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}
 
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 
@@ -112,6 +115,8 @@ def verb(name: str) -> ModuleType:
 
     Raises UserError for an unknown one, naming its nearest neighbour.
     """
+    if name in FORMER:
+        raise UserError(f"there is no verb {name!r} any more. Use:  {FORMER[name]}")
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -73,7 +73,9 @@ def match_rows(theirs: Sequence[Sequence[str]], labels: Labels) -> Rows:
         for row in zip(*(column for column in (labels.names, labels.folders) if len(column) == len(labels.names)))
     ]
     ours = Counter(name for names in own for name in names)
-    found = [next((places[name] for name in sorted(names) if ours[name] == 1 and name in places), None) for names in own]
+    found = [
+        next((places[name] for name in sorted(names) if ours[name] == 1 and name in places), None) for names in own
+    ]
     taken = Counter(place for place in found if place is not None)
     return Rows(
         tuple(place if place is not None and taken[place] == 1 else None for place in found),
@@ -95,6 +97,18 @@ def take_rows(own: Tensor, saved: Tensor, places: Sequence[int | None], *, cells
         if place is not None:
             made[:, row] = theirs[:, place]
     return made.flatten(0, 2)
+
+
+def row_count(tensors: Mapping[str, Tensor]) -> int:
+    """Class rows of weights under our names, without a background; 0 where there are none, or a padded head does not tell."""
+    for name, boxes, background in (
+        ("fc.bias", 1, 0),
+        ("roi_heads.box_predictor.cls_score.bias", 1, 1),
+        ("heads.0.conf.bias", 4, 1),
+    ):
+        if name in tensors:
+            return max(0, len(tensors[name]) // boxes - background)
+    return 0
 
 
 def with_background(rows: Rows) -> list[int | None]:

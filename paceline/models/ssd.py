@@ -130,7 +130,15 @@ class SSD(nn.Module):
             # The map before is halved with padding, or loses its border; sizes tell which.
             halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
             blocks.append(
-                ExtraBlock(channels[-1], outputs, halves=halves, norm=extras_norm, eps=bn_eps, momentum=bn_momentum, padding=padding)
+                ExtraBlock(
+                    channels[-1],
+                    outputs,
+                    halves=halves,
+                    norm=extras_norm,
+                    eps=bn_eps,
+                    momentum=bn_momentum,
+                    padding=padding,
+                )
             )
             channels.append(outputs)
         self.extras = nn.ModuleList(blocks)

@@ -27,7 +27,9 @@ class WeightFile:
     ours: Ours
     # Of each class row its names (readable, folder's); () = unknown
     classes: tuple[tuple[str, ...], ...]
-    certain: bool  # whether they stand in the file or beside it; else they are those of what was published with so many rows
+    certain: (
+        bool  # whether they stand in the file or beside it; else they are those of what was published with so many rows
+    )
 
     def require(self, trunk: Trunk) -> None:
         """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
@@ -80,5 +82,7 @@ def _of_its_run(path: Path) -> tuple[tuple[str, ...], ...]:
     except UserError:  # the weights are whole all the same: only their names are unknown
         return ()
     names, folders = facts.get("classes", ()), (facts.get("data") or {}).get("class_folders") or ()
-    rows = zip(*(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names)))
+    rows = zip(
+        *(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names))
+    )
     return tuple(tuple(str(name) for name in row) for row in rows)

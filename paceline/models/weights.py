@@ -7,6 +7,7 @@ without complaint to a worse result.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from paceline.models.weight_file import WeightFile, broken, open_weights
 
 HEAD = ("fc.weight", "fc.bias")
 STEM = "conv1.weight"
+# More names of one kind than that are said by their layers.
+MOST_NAMES = 12
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class WeightReport:
     converted: tuple[str, ...]
     said: tuple[str, ...] = ()  # of class rows, and of what a user should know
 
-    def lines(self) -> list[str]:
-        """For people: the counts, then every key that was not simply used."""
+    def lines(self, *, every: bool = False) -> list[str]:
+        """For people: the counts, then every key that was not simply used; of many of them the layers, unless `every` is asked."""
         count = len(self.used)
         lines = [f"weights {self.path}: {count} tensors used, {len(self.converted)} of them converted"]
         for what, names in (
@@ -48,7 +51,7 @@ class WeightReport:
             ("converted to this model's shape", self.converted),
         ):
             if names:
-                lines.append(f"  {what} ({len(names)}): {', '.join(names)}")
+                lines.append(f"  {what} ({len(names)}): {', '.join(names) if every else _short(names)}")
         return [*lines, *(f"  {line}" for line in self.said)]
 
 
@@ -176,7 +179,9 @@ def copy_named(
     with torch.no_grad():
         for name in used:
             own[name].copy_(saved[name])
-    return WeightReport(path, tuple(used), tuple(missing), tuple(unexpected), tuple(fresh), tuple(converted), tuple(said))
+    return WeightReport(
+        path, tuple(used), tuple(missing), tuple(unexpected), tuple(fresh), tuple(converted), tuple(said)
+    )
 
 
 def is_counter(name: str) -> bool:
@@ -207,6 +212,17 @@ def _fit_stem(weight: Tensor, shape: torch.Size) -> Tensor | None:
         return None
     fitted = convert_stem(weight, 3 if shape[1] == 3 else 4)
     return fitted if fitted.shape == shape else None
+
+
+def _short(names: Sequence[str]) -> str:
+    """Names, or of many of them their layers, with the number of tensors in each."""
+    if len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    for depth in (2, 1):
+        layers = Counter(".".join(name.split(".")[:depth]) for name in names)
+        if len(layers) <= MOST_NAMES:
+            break
+    return ", ".join(f"{layer}.* ({count})" for layer, count in layers.items())
 
 
 def _problem(what: str, names: list[str]) -> list[str]:

@@ -32,9 +32,7 @@ COCO_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 BODY = "backbone.body."
 
 
-def load_mask_rcnn_weights(
-    model: MaskRCNN, source: Path | WeightFile, labels: Labels | None = None
-) -> WeightReport:
+def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: Labels | None = None) -> WeightReport:
     """Copy a weight file into an initialised `model`, in place, and report every key.
 
     labels   the data set's classes: rows of the class-wise layers are picked for them

@@ -1,8 +1,9 @@
 """detectron2's weights: its model zoo's .pkl, Caffe2's ImageNet backbones (MSRA's R-50.pkl), and those made of torchvision's.
 
 Letters: K classes
-Class scores have the background last there and first here; boxes and masks have no row for it there. MSRA's networks, which the
-model zoo starts from, take BGR pixels and stride in a bottleneck's first 1x1 convolution; a file whose author is "torchvision" does not.
+Class scores have the background last there and first here; boxes and masks have no row for it there. MSRA's networks, which
+the model zoo starts from, take BGR pixels and stride in a bottleneck's first 1x1 convolution; those of a file whose author is
+"torchvision" do not.
 Source of the names: detectron2 (modeling/backbone/resnet.py, fpn.py, meta_arch/rcnn.py; checkpoint/c2_model_loading.py).
 """
 
@@ -110,7 +111,9 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
         if any(name.endswith("layer1.0.conv3.weight") for name in state):
             needs["stride_in"] = "1x1"
     if f"{SCORES}.weight" in state:
-        notes.append("detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs")
+        notes.append(
+            "detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs"
+        )
     return Ours(state, tuple(converted), needs, _classes(state), tuple(notes), tuple(left_out))
 
 
@@ -148,13 +151,17 @@ def _from_caffe2(saved: Tensors) -> Ours:
         if ours is None:
             left_out.append(name)
             continue
-        ours = _counted(re.sub(r"\.(conv|bn)([a-c])\.", lambda found: f".{found[1]}{'abc'.index(found[2]) + 1}.", ours), -1)
+        ours = _counted(
+            re.sub(r"\.(conv|bn)([a-c])\.", lambda found: f".{found[1]}{'abc'.index(found[2]) + 1}.", ours), -1
+        )
         state[ours] = tensor
         if ours.endswith(".bias") and ours != "fc.bias":
             norm = ours.removesuffix("bias")
             state[norm + "running_mean"] = torch.zeros_like(tensor)
             state[norm + "running_var"] = torch.full_like(tensor, 1 - EPS)
-    unknown = [name for name in left_out if not NO_WEIGHTS.fullmatch(name) and not name.startswith(("pred_", "lr", "cur_"))]
+    unknown = [
+        name for name in left_out if not NO_WEIGHTS.fullmatch(name) and not name.startswith(("pred_", "lr", "cur_"))
+    ]
     if unknown:
         raise FormError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
     state["conv1.weight"] = from_caffe(state["conv1.weight"].float())
@@ -169,7 +176,11 @@ def _counted(name: str, by: int) -> str:
         level = "_blocks." in found[1]
         return f"{found[1]}{int(found[2]) + (2 * by if level else by)}{found[3]}"
 
-    return re.sub(r"^((?:backbone\.body\.)?layer|backbone\.fpn\.(?:inner|layer)_blocks\.|roi_heads\.mask_head\.)(\d+)(\..*)$", moved, name)
+    return re.sub(
+        r"^((?:backbone\.body\.)?layer|backbone\.fpn\.(?:inner|layer)_blocks\.|roi_heads\.mask_head\.)(\d+)(\..*)$",
+        moved,
+        name,
+    )
 
 
 def _background_first(state: dict[str, Tensor]) -> list[str]:

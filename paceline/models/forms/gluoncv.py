@@ -26,7 +26,9 @@ PARTS = {
 }
 PART = "|".join(PARTS)
 # Of a detector's trunk: convolutions and norms are counted through a stage, shortcuts stand apart.
-COUNTED = re.compile(rf"features\.resnetv1b_layers(?P<stage>[1-4])_(?P<layer>conv|batchnorm)(?P<count>\d+)_(?P<part>{PART})")
+COUNTED = re.compile(
+    rf"features\.resnetv1b_layers(?P<stage>[1-4])_(?P<layer>conv|batchnorm)(?P<count>\d+)_(?P<part>{PART})"
+)
 SHORTCUT = re.compile(rf"features\.resnetv1b_down(?P<stage>[1-4])_(?P<layer>conv|batchnorm)0_(?P<part>{PART})")
 STEM = re.compile(rf"features\.resnetv1b_(?P<layer>conv|batchnorm)0_(?P<part>{PART})")
 PYRAMID = re.compile(r"features\.P(?P<level>[2-6])_(?P<layer>conv_lat|conv1)_(?P<part>weight|bias)")
@@ -49,7 +51,9 @@ BODY = "backbone.body."
 
 def is_gluoncv(names: Tensors, _: Facts) -> bool:
     """Whether the names are GluonCV's: of a classifier, or of a detector."""
-    norms = (name.removesuffix("gamma") for name in names if name.endswith(".gamma"))  # other networks have scales of that name
+    norms = (
+        name.removesuffix("gamma") for name in names if name.endswith(".gamma")
+    )  # other networks have scales of that name
     return any(f"{norm}running_var" in names for norm in norms) or any(
         name.startswith("features.resnetv1b_") for name in names
     )
@@ -67,8 +71,8 @@ def from_gluoncv(saved: Tensors, _: Facts) -> Ours:
         raise FormError("GluonCV's, of a network that ours cannot be: ResNet v1b and Mask R-CNN on one are read")
     state = {}
     for name, tensor in saved.items():
-        owner, _, part = name.rpartition(".")
-        state[f"{owner}.{PARTS.get(part, part)}"] = tensor
+        parts = name.split(".")
+        state[".".join((*parts[:-1], PARTS.get(parts[-1], parts[-1])))] = tensor
     return Ours(state, classes=published(len(state["fc.bias"])) if "fc.bias" in state else ())
 
 

@@ -1,7 +1,7 @@
 """What any form of weights becomes: tensors under our names, and what must be known beside them.
 
-Our names are torchvision's for ResNets and Mask R-CNN, and models/ssd.py's for SSD. Our networks take RGB pixels on ImageNet's mean and
-deviation, and class rows with the background first.
+Our names are torchvision's for ResNets and Mask R-CNN, and models/ssd.py's for SSD. Our networks take RGB pixels on ImageNet's
+mean and deviation, and have class rows with the background first.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class _Reader:
     def shape(self, magic: int) -> tuple[int, ...] | None:
         """None: an array that was never filled."""
         (sides,) = self.numbers("<i")
-        if magic == V3 and sides == -1 or magic != V3 and sides == 0:
+        if (magic == V3 and sides == -1) or (magic != V3 and sides == 0):
             return None
         if not 0 <= sides <= MOST_SIDES:
             raise ValueError(f"an array of {sides} dimensions")

@@ -23,9 +23,10 @@ def inverse(rules: Rules) -> list[tuple[str, str]]:
     """Rules for the way back: groups of both sides stand in one order."""
     back = []
     for pattern, ours in rules:
-        groups = iter(GROUP.findall(pattern))
-        mine = re.sub(r"\\\d", lambda _: next(groups), re.escape(ours).replace(r"\\", "\\"))
-        numbers = iter(range(1, 10))
-        theirs = GROUP.sub(lambda _: f"\\{next(numbers)}", pattern).replace(r"\.", ".")
+        groups = GROUP.findall(pattern)
+        pieces = [re.escape(piece) for piece in re.split(r"\\\d", ours)]
+        mine = "".join(piece + group for piece, group in zip(pieces, [*groups, ""], strict=True))
+        plain = re.split(GROUP, pattern.replace(r"\.", "."))
+        theirs = "".join(piece + f"\\{number}" for number, piece in enumerate(plain[:-1], start=1)) + plain[-1]
         back.append((mine, theirs))
     return back

@@ -31,7 +31,9 @@ EXTRA = re.compile(r"(?:ssd/)?block(?P<block>\d+)-conv(?P<size>1x1|3x3)/(?P<part
 HEAD = re.compile(r"(?:ssd/)?(?:(?:class|box)_net/)?(?P<kind>class|box)-(?P<level>[3-8])/(?P<part>kernel|bias)")
 FIRST_EXTRA, FIRST_LEVEL = 7, 3
 # What training keeps beside the weights.
-NO_WEIGHTS = re.compile(r"global_step|.*/(?:Momentum|ExponentialMovingAverage|Adam|Adam_1|RMSProp|RMSProp_1)|beta[12]_power|.*OBJECT_GRAPH.*")
+NO_WEIGHTS = re.compile(
+    r"global_step|.*/(?:Momentum|ExponentialMovingAverage|Adam|Adam_1|RMSProp|RMSProp_1)|beta[12]_power|.*OBJECT_GRAPH.*"
+)
 # y, x, h, w -> x, y, w, h
 ORDER = (1, 0, 3, 2)
 

@@ -57,11 +57,16 @@ def write_torchvision(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object],
     refuse_needs(ours, "torchvision")
     state = ours.tensors
     known = all(
-        MASK_RCNN.fullmatch(name) or (name.startswith(BODY) and RESNET.fullmatch(name.removeprefix(BODY))) for name in state
+        MASK_RCNN.fullmatch(name) or (name.startswith(BODY) and RESNET.fullmatch(name.removeprefix(BODY)))
+        for name in state
     )
     if not (known or all(RESNET.fullmatch(name) for name in state)):
-        odd = next(name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name)))
-        raise FormError(f"torchvision has no network with a {odd}: ResNets and Mask R-CNN with a plain pyramid are written")
+        odd = next(
+            name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name))
+        )
+        raise FormError(
+            f"torchvision has no network with a {odd}: ResNets and Mask R-CNN with a plain pyramid are written"
+        )
     return export(state), {}, ()
 
 
@@ -79,7 +84,9 @@ def write_timm(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[
 def refuse_needs(ours: Ours, whose: str) -> None:
     """Raises FormError where the numbers are for a network that somebody does not have."""
     for field, value in ours.needs.items():
-        raise FormError(f"{whose} has no such network: {NEEDS[field][value]}, and its outputs would not be these weights'")
+        raise FormError(
+            f"{whose} has no such network: {NEEDS[field][value]}, and its outputs would not be these weights'"
+        )
 
 
 def export(state: Tensors) -> dict[str, Tensor]:

@@ -1,0 +1,94 @@
+"""`paceline weights get NAME | check FILE | convert FILE --to FORM --out FILE`: weights of others, and ours for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+from paceline.config.lazily import lazily
+
+KINDS = """usage: paceline weights KIND ...
+
+  get NAME       bring published weights, checked against the checksum in their name; without a name: which there are
+  check FILE     what a file of weights is, whether it is whole, and which of our networks it fits, row by row
+  convert FILE   --to FORM --out FILE: into another form; without --to: which there are
+
+Each answers --help. Training takes any of these files as it is: paceline train RECIPE --weights FILE."""
+
+fetch = lazily("paceline.download.fetch:fetch")
+
+
+@dataclass(frozen=True)
+class GetFlags:
+    """What to bring."""
+
+    name: Annotated[str, tyro.conf.Positional] = ""  # which weights; empty = list them
+    out: Path = Path()  # folder to keep the file in, under its own name; empty = here
+    source: Annotated[str, tyro.conf.arg(name="from")] = (
+        ""  # another place: a folder or address that has it, or the file
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one of them."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(KINDS)
+        return 0 if arguments else 2
+    kind, rest = arguments[0], arguments[1:]
+    if kind == "get":
+        return _get(rest)
+    if kind == "check":
+        from paceline.cli.weights_check import run_check
+
+        return run_check(rest)
+    if kind == "convert":
+        from paceline.cli.weights_convert import run_convert
+
+        return run_convert(rest)
+    raise UserError(f"weights {kind!r}: there is no such thing. Known: get, check, convert.")
+
+
+def _get(arguments: Sequence[str]) -> int:
+    flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
+    from paceline.models.forms.published import PUBLISHED
+
+    if not flags.name:
+        width = max(map(len, PUBLISHED))
+        for name, published in PUBLISHED.items():
+            say(f"{name:<{width}}  {published.about}")
+        return 0
+    if flags.name not in PUBLISHED:
+        raise UserError(f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}.")
+    published = PUBLISHED[flags.name]
+    try:
+        flags.out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise UserError(
+            f"--out {flags.out}: no such folder can be made ({problem.strerror}). Name another one."
+        ) from None
+    for file in published.files:
+        path = flags.out / file.name
+        fetch(
+            [_place(flags.source, file.name, file.url)], path, sha256_prefix=file.sha256_prefix, md5=file.md5, say=say
+        )
+        say(f"{path}: {'its checksum is right' if file.sha256_prefix or file.md5 else 'nobody published its checksum'}")
+    kept = flags.out / published.files[-1].name
+    say(f"next:  paceline weights check {kept}")
+    say(f"or:    paceline train {published.train} --data DIR --weights {kept}")
+    return 0
+
+
+def _place(source: str, name: str, url: str) -> str:
+    """The address of a file of this name: `source` may be the file's own, or its folder's; empty = where it is published."""
+    if not source:
+        return url
+    if source.rstrip("/").endswith(f"/{name}") or Path(source).is_file():
+        return source
+    return f"{source.rstrip('/')}/{name}"

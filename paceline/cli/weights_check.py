@@ -1,0 +1,191 @@
+"""`paceline weights check FILE`: what a file of weights is, whether it is whole, and which of our networks it fits."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paceline.config.recipe import Recipe
+    from paceline.models.weight_file import WeightFile
+
+# Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
+NETWORKS = ("resnet50", "ssd", "maskrcnn", "maskrcnn-gluoncv")
+MOST_CLASSES = 8
+LEFT_OUT = 3
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to look at."""
+
+    file: Annotated[Path, tyro.conf.Positional] = (
+        Path()
+    )  # a weight file, a checkpoint's folder, a TensorFlow checkpoint
+    recipe: str = ""  # compare with this recipe's network alone; empty = with each that there is
+    rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
+
+
+def run_check(arguments: Sequence[str]) -> int:
+    """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
+    flags = parse(arguments, Flags(), prog="weights check", description="What a file of weights is, and what it fits.")
+    if flags.file == Path():
+        raise UserError("name a weight file: paceline weights check FILE")
+    from paceline.building import weights_file
+    from paceline.cli.choose import choose_recipe
+    from paceline.models.weight_file import broken, open_weights
+
+    recipes = {name: choose_recipe(name) for name in ([flags.recipe] if flags.recipe else NETWORKS)}
+    path = weights_file(str(flags.file))
+    file = open_weights(path)
+    tensors = file.ours.tensors
+    _row("file", f"{path}{_bytes_and_digest(path)}")
+    _row("kind", file.kind)
+    _row("form", file.form.about)
+    types = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    _row(
+        "tensors",
+        f"{len(tensors)} of {numbers:,} numbers ({', '.join(f'{count} {name}' for name, count in types.items())})",
+    )
+    if file.classes:
+        known = "" if file.certain else ", as they were published"
+        more = ", ..." if len(file.classes) > MOST_CLASSES else ""
+        names = ", ".join(names[0] or "-" for names in file.classes[:MOST_CLASSES])
+        _row("classes", f"{len(file.classes):,}{known}: {names}{more}")
+    for field, value in file.ours.needs.items():
+        _row("needs", f"--model.{field.replace('_', '-')} {value}")
+    for note in file.ours.notes:
+        _row("note", note)
+    if file.ours.left_out:
+        more = f" and {len(file.ours.left_out) - LEFT_OUT:,} more" if len(file.ours.left_out) > LEFT_OUT else ""
+        _row("left out", f"{', '.join(file.ours.left_out[:LEFT_OUT])}{more}: no weights")
+    wild = broken(tensors)
+    _row(
+        "finite",
+        "yes"
+        if not wild
+        else f"no: {', '.join(wild[:LEFT_OUT])}{f' and {len(wild) - LEFT_OUT:,} more' if len(wild) > LEFT_OUT else ''}",
+    )
+    fits = 0
+    for name, lines, fit in _fits(file, recipes, flags.rows):
+        fits += fit
+        _row("fits" if fit else "not", f"{name}: {lines[0]}")
+        for line in lines[1:]:
+            _row("", line)
+    return 0 if fits and not wild else 1
+
+
+def _fits(file: WeightFile, recipes: Mapping[str, Recipe], every: bool) -> Iterator[tuple[str, list[str], bool]]:
+    """For each network: its recipe with the flags that the file asks for, what became of each row, and whether it fits."""
+    from paceline.config.errors import CheckpointError
+    from paceline.models.class_rows import Labels, row_count
+    from paceline.workloads import workload_of
+
+    rows, trunk = row_count(file.ours.tensors), _trunk(file)
+    for name, recipe in recipes.items():
+        workload = workload_of(recipe.task)
+        known = {field: value for field, value in trunk.items() if hasattr(recipe.model, field)}
+        model = replace(recipe.model, **known)
+        changed = [field for field in known if getattr(recipe.model, field) != known[field]]
+        called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
+        try:
+            # Its tensors have no values yet: nothing is drawn, and what the file lacks is only named.
+            network = workload.build(replace(recipe, model=model), rows or workload.classes)
+            report = workload.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
+        except CheckpointError as problem:
+            yield called, [_without_place(str(problem), file.path)], False
+            continue
+        except UserError as problem:  # a network that this recipe cannot have
+            yield called, [str(problem).splitlines()[0]], False
+            continue
+        lines = replace(report, said=()).lines(every=every)
+        yield called, [_without_place(line.strip(), file.path, "weights ") for line in lines], True
+
+
+def _trunk(file: WeightFile) -> dict[str, Any]:
+    """Fields of a recipe's trunk that the shapes of a ResNet tell; none where it is no ResNet."""
+    from paceline.models.resnet import DEPTHS
+
+    body = next(
+        (
+            prefix
+            for prefix in ("", "trunk.", "backbone.body.")
+            if f"{prefix}layer1.0.conv1.weight" in file.ours.tensors
+        ),
+        None,
+    )
+    if body is None:
+        return {}
+    tensors: dict[str, Tensor] = {
+        name.removeprefix(body): tensor for name, tensor in file.ours.tensors.items() if name.startswith(body)
+    }
+    units = [0, 0, 0, 0]
+    for name in tensors:
+        if unit := re.fullmatch(r"layer([1-4])\.(\d+)\.conv1\.weight", name):
+            units[int(unit[1]) - 1] = max(units[int(unit[1]) - 1], int(unit[2]) + 1)
+    bottleneck = "layer1.0.conv3.weight" in tensors
+    found: dict[str, Any] = dict(file.ours.needs)
+    stages = 4 if units[3] else 3
+    depths = [
+        depth
+        for depth, (counts, has) in DEPTHS.items()
+        if has == bottleneck and list(counts[:stages]) == units[:stages]
+    ]
+    # Three stages alone may be of several depths: the usual one.
+    if depths:
+        found["depth"] = 34 if 34 in depths else 50 if 50 in depths else depths[0]
+    stem = tensors.get("conv1.weight")
+    if stem is not None and stem.dim() == 4:
+        found["width"] = stem.shape[0]
+        found["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
+        found["stem_channels"] = stem.shape[1]
+    middle = tensors.get("layer1.0.conv2.weight")
+    if (
+        bottleneck
+        and middle is not None
+        and middle.dim() == 4
+        and middle.shape[1]
+        and stem is not None
+        and stem.shape[0]
+    ):
+        found["groups"] = middle.shape[0] // middle.shape[1]
+        found["group_width"] = middle.shape[1] * 64 // stem.shape[0]
+    return found
+
+
+def _bytes_and_digest(path: Path) -> str:
+    from paceline.alike import file_digest
+
+    if not path.is_file():
+        return ""
+    digest = file_digest(path)
+    named = re.search(r"-([0-9a-f]{8})\.\w+$", path.name)
+    right = (
+        ""
+        if named is None
+        else ", as its name says"
+        if digest.startswith(named[1])
+        else f", and its name says {named[1]}: another file"
+    )
+    return f", {path.stat().st_size / 2**20:,.1f} MiB, SHA-256 {digest}{right}"
+
+
+def _without_place(text: str, path: Path, before: str = "") -> str:
+    return text.removeprefix(f"{before}{path}: ")
+
+
+def _row(what: str, text: str) -> None:
+    say(f"{what:<8}  {text}")

@@ -1,0 +1,104 @@
+"""`paceline weights convert FILE --to FORM --out FILE`: any form that is read into one that somebody still uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+from paceline.config.plain_file import read_plain_text
+
+if TYPE_CHECKING:
+    from paceline.models.weight_file import WeightFile
+
+# A list of class names is a few kilobytes.
+MOST_NAMES_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to convert."""
+
+    file: Annotated[Path, tyro.conf.Positional] = (
+        Path()
+    )  # a weight file, a checkpoint's folder, a TensorFlow checkpoint
+    to: str = ""  # form of the new file; empty = list them
+    out: Path = Path()  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
+    classes: str = (
+        ""  # for --to ours: names of the class rows, a line each, or a JSON list; they are kept in .safetensors
+    )
+
+
+def run_convert(arguments: Sequence[str]) -> int:
+    """Write the converted file and say what is in it."""
+    flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
+    if flags.file == Path() and flags.to:
+        raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
+    from paceline.models.forms.write import writable, write_form
+
+    forms = {form.name: form for form in writable()}
+    if not flags.to:
+        for form in forms.values():
+            say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
+        return 0 if flags.file == Path() else 2
+    if flags.to not in forms:
+        raise UserError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
+    form = forms[flags.to]
+    if flags.out == Path():
+        raise UserError(f"name the file to write: --out FILE{form.suffixes[0]}")
+    if flags.out.suffix not in form.suffixes:
+        raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
+    from paceline.building import weights_file
+    from paceline.models.weight_file import open_weights
+
+    path = weights_file(str(flags.file))
+    if flags.out.exists() and path.exists() and flags.out.samefile(path):
+        raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
+    file = open_weights(path)
+    if file.form.name == form.name == "reference":
+        raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
+    ours = replace(file.ours, classes=tuple(names[0] for names in file.classes))
+    if flags.classes:
+        if form.name != "ours" or flags.out.suffix != ".safetensors":
+            raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
+        ours = replace(ours, classes=_names(flags.classes, file))
+    tensors, notes = write_form(file, ours, form, flags.out)
+    for name in file.ours.left_out[:3]:
+        say(f"left out: {name}")
+    if len(file.ours.left_out) > 3:
+        say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
+    for note in (*file.ours.notes, *notes):
+        say(f"note: {note}")
+    for field, value in ours.needs.items():
+        say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
+    say(f"{len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers: {flags.out}")
+    return 0
+
+
+def _names(place: str, file: WeightFile) -> tuple[str, ...]:
+    """The names in a file of lines or of JSON (a list, or a run.json). Raises UserError where they are none, or too few."""
+    try:
+        text = read_plain_text(place, MOST_NAMES_BYTES)
+        found = (
+            json.loads(text)
+            if text.lstrip()[:1] in ("[", "{")
+            else [line for line in text.splitlines() if line.strip()]
+        )
+        found = found.get("classes", []) if isinstance(found, dict) else found
+        names = tuple(name.strip() for name in found)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
+        raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
+    from paceline.models.class_rows import row_count
+
+    rows = row_count(file.ours.tensors)
+    if len(names) != rows:
+        raise UserError(f"--classes {place}: {len(names):,} names for the {rows:,} class rows of {file.path}.")
+    return names

@@ -1,0 +1,69 @@
+"""Write tensors in a form, into a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from paceline.config.errors import UserError
+from paceline.models.forms.ours import FormError, Ours, to_metadata
+from paceline.models.forms.table import FORMS, Form
+from paceline.models.weight_file import WeightFile
+
+# Forms whose own readers look for the tensors under "model".
+WRAPPED = ("reference", "detectron2")
+
+
+def writable() -> list[Form]:
+    """The forms that may be written."""
+    return [form for form in FORMS if form.write is not None]
+
+
+def write_form(file: WeightFile, ours: Ours, form: Form, out: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """-> the tensors as they were written, and what their user must know.
+
+    Raises UserError where the other side has no such network, or the file cannot be written.
+    """
+    assert form.write is not None
+    try:
+        tensors, beside, notes = form.write(ours)
+    except FormError as problem:
+        raise UserError(f"{file.path}: {problem}. It cannot be written as --to {form.name}.") from None
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write(part, out.suffix, tensors, beside, form, ours)
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(part, out)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
+        reason = getattr(problem, "strerror", None) or (str(problem).splitlines() or [""])[0]
+        raise UserError(f"--out {out}: cannot be written ({reason}). Name another file.") from None
+    return tensors, notes
+
+
+def _write(
+    part: Path, suffix: str, tensors: Mapping[str, Tensor], beside: Mapping[str, Any], form: Form, ours: Ours
+) -> None:
+    if suffix == ".safetensors":
+        metadata = to_metadata(ours) if form.name == "ours" else {"format": "pt"}
+        safetensors.torch.save_file(dict(tensors), part, metadata=metadata)
+        return
+    with part.open("wb") as file:
+        if suffix == ".pkl":
+            pickle.dump(
+                {"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside}, file, protocol=2
+            )
+        else:
+            torch.save({"model": dict(tensors), **beside} if form.name in WRAPPED else dict(tensors), file)
