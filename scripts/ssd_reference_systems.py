@@ -28,8 +28,8 @@ from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
 from paceline.models.detector import Detector
-from paceline.models.ssd import initialise_ssd
 from paceline.models.forms.mlperf_ssd import to_reference
+from paceline.models.ssd import initialise_ssd
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector

@@ -31,7 +31,7 @@ class GetFlags:
 
     name: Annotated[str, tyro.conf.Positional] = ""  # which weights; empty = list them
     out: Path = Path()  # folder to keep the file in, under its own name; empty = here
-    source: Annotated[str, tyro.conf.arg(name="from")] = (
+    from_: Annotated[str, tyro.conf.arg(name="from")] = (
         ""  # another place: a folder or address that has it, or the file
     )
 
@@ -75,9 +75,7 @@ def _get(arguments: Sequence[str]) -> int:
         ) from None
     for file in published.files:
         path = flags.out / file.name
-        fetch(
-            [_place(flags.source, file.name, file.url)], path, sha256_prefix=file.sha256_prefix, md5=file.md5, say=say
-        )
+        fetch([_place(flags.from_, file.name, file.url)], path, sha256_prefix=file.sha256_prefix, md5=file.md5, say=say)
         say(f"{path}: {'its checksum is right' if file.sha256_prefix or file.md5 else 'nobody published its checksum'}")
     kept = flags.out / published.files[-1].name
     say(f"next:  paceline weights check {kept}")

@@ -68,7 +68,7 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
     forge(run, forgeries(evil)[number])
     commands = [
         ["eval", run], ["show", run], ["show", run / "run.json"], ["report", run], ["preview", run, "--out", tmp_path / "a.png"],
-        ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["convert", run / "checkpoints" / "last"],
+        ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["weights", "check", run / "checkpoints" / "last"],
         ["train", run / "run.json", "--out", tmp_path / "again"],
         ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2],
     ]  # fmt: skip

@@ -57,7 +57,7 @@ def read(folder: Path) -> None:
 
 
 def words(folder: Path) -> list[object]:
-    return ["convert", the_file(folder), "--out", folder / "converted.safetensors"]
+    return ["weights", "convert", the_file(folder), "--to", "ours", "--out", folder / "converted.safetensors"]
 
 
 def saved(content: Any, **options: Any) -> Callable[[Path], None]:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.models.class_rows import Labels
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
-from paceline.models.class_rows import Labels
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))

@@ -134,7 +134,7 @@ def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tup
         elif body:
             found = BOTTOM_UP + found
         if found is None:
-            raise FormError(f"detectron2 has no network with a {name}")
+            raise FormError(f"detectron2 has no network with {name}")
         theirs[found] = tensor
     stride = ours.needs.get("stride_in", "3x3") == "1x1"
     notes = (

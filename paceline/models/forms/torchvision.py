@@ -65,7 +65,7 @@ def write_torchvision(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object],
             name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name))
         )
         raise FormError(
-            f"torchvision has no network with a {odd}: ResNets and Mask R-CNN with a plain pyramid are written"
+            f"torchvision has no network with {odd}: ResNets and Mask R-CNN with a plain pyramid are written"
         )
     return export(state), {}, ()
 
@@ -76,7 +76,7 @@ def write_timm(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[
     trunk = {name.removeprefix(BODY): tensor for name, tensor in ours.tensors.items() if name.startswith(BODY)}
     state = trunk or ours.tensors
     if odd := [name for name in state if not RESNET.fullmatch(name)]:
-        raise FormError(f"timm has no ResNet with a {odd[0]}: classifiers and trunks of Mask R-CNN are written")
+        raise FormError(f"timm has no ResNet with {odd[0]}: classifiers and trunks of Mask R-CNN are written")
     left = len(ours.tensors) - len(state)
     return export(state), {}, (f"the trunk alone: {left} tensors that stand on it are left out",) if left else ()
 

@@ -1,0 +1,251 @@
+"""paceline weights: get, check and convert, as a user has them, and what each refuses in one line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from weight_bytes import params
+
+from paceline.boxes.anchors import boxes_a_cell
+from paceline.cli import weights
+from paceline.cli.main import main
+from paceline.config.detection import SSDModel, grids
+from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.models.forms.published import PUBLISHED
+from paceline.models.initialise import initialise
+from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.resnet import ResNet
+from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, make_trunk
+
+
+def saved(model: torch.nn.Module, file: Path) -> Path:
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, file)
+    return file
+
+
+@pytest.fixture
+def ours(tmp_path):
+    cells = grids(96)
+    trunk = make_trunk(SSDModel(depth=10, width=4), Form(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
+    initialise_ssd(model, torch.Generator().manual_seed(0))
+    return saved(model, tmp_path / "ours.safetensors")
+
+
+def resnet(depth: int, classes: int, width: int = 4, **more) -> ResNet:
+    model = ResNet(depth, classes, width=width, **more)
+    initialise(model, "torchvision", torch.Generator().manual_seed(depth))
+    return model
+
+
+def mask_rcnn(**more) -> MaskRCNN:
+    model = MaskRCNN(MaskRCNNModel(width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2), **more), 3)
+    initialise_mask_rcnn(model, torch.Generator().manual_seed(1))
+    return model
+
+
+def weights_verb(*words: object) -> int:
+    return main(["weights", *map(str, words)])
+
+
+def test_there_and_back_is_the_same_file_content(ours, tmp_path, capsys):
+    theirs, back = tmp_path / "made" / "theirs.pth", tmp_path / "back.safetensors"
+    assert weights_verb("convert", ours, "--to", "reference", "--out", theirs) == 0
+    assert "conf.0.weight" in torch.load(theirs, weights_only=True)["model"]
+    assert weights_verb("convert", theirs, "--to", "ours", "--out", back) == 0
+    first, last = load_file(ours), load_file(back)
+    assert first.keys() == last.keys() and all(torch.equal(first[name], last[name]) for name in first)
+    assert str(back) in capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("stride", ["3x3", "1x1"])
+@pytest.mark.parametrize("end", [".pkl", ".pth"])
+def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_background(end, stride, tmp_path, capsys):
+    model = mask_rcnn(stride_in=stride)
+    source, theirs, back = (
+        saved(model, tmp_path / "m.safetensors"),
+        tmp_path / f"d2{end}",
+        tmp_path / "back.safetensors",
+    )
+    assert weights_verb("convert", source, "--to", "detectron2", "--out", theirs) == 0
+    assert "INPUT.FORMAT RGB" in capsys.readouterr().out
+    content = pickle.loads(theirs.read_bytes()) if end == ".pkl" else torch.load(theirs, weights_only=True)
+    assert content["__author__"] == "torchvision"
+    found = {name: np.asarray(array) for name, array in content["model"].items()}
+    shapes = {
+        "backbone.bottom_up.stem.conv1.norm.running_var": (4,),
+        "backbone.bottom_up.res2.0.shortcut.weight": (16, 4, 1, 1),
+        "backbone.bottom_up.res5.2.conv3.norm.bias": (128,),
+        "backbone.fpn_lateral2.weight": (8, 16, 1, 1),
+        "backbone.fpn_output5.bias": (8,),
+        "proposal_generator.rpn_head.anchor_deltas.weight": (12, 8, 1, 1),
+        "roi_heads.box_head.fc2.weight": (16, 16),
+        "roi_heads.box_predictor.bbox_pred.weight": (12, 16),
+        "roi_heads.mask_head.mask_fcn2.weight": (8, 8, 3, 3),
+        "roi_heads.mask_head.predictor.weight": (3, 8, 1, 1),
+    }
+    assert {name: found[name].shape for name in shapes} == shapes
+    state = model.state_dict()
+    scores = state["roi_heads.box_predictor.cls_score.weight"].numpy()
+    np.testing.assert_array_equal(found["roi_heads.box_predictor.cls_score.weight"], [*scores[1:], scores[0]])
+    assert weights_verb("convert", theirs, "--to", "ours", "--out", back) == 0
+    last = load_file(back)
+    assert last.keys() == {name for name in state if not name.endswith("num_batches_tracked")}
+    for name, tensor in last.items():
+        rows = 4 if "box_predictor.bbox" in name else 1 if "mask_fcn_logits" in name else 0
+        assert torch.equal(tensor[rows:] if rows else tensor, state[name][rows:] if rows else state[name]), name
+
+
+def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path):
+    source = saved(resnet(10, 5, width=64, stem_channels=4), tmp_path / "r.safetensors")
+    theirs = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=5)
+    for form, end in (("torchvision", "pth"), ("timm", "safetensors")):
+        out = tmp_path / f"{form}.{end}"
+        assert weights_verb("convert", source, "--to", form, "--out", out) == 0
+        theirs.load_state_dict(torch.load(out, weights_only=True) if end == "pth" else load_file(out))
+    assert weights_verb("convert", source, "--to", "detectron2", "--out", tmp_path / "r.pkl") == 0
+    content = pickle.loads((tmp_path / "r.pkl").read_bytes())
+    assert content["matching_heuristics"] is True and "stem.fc.weight" in content["model"]
+
+
+def test_the_trunk_of_a_mask_rcnn_goes_to_timm_and_says_what_it_leaves(tmp_path, capsys):
+    source = saved(mask_rcnn(), tmp_path / "m.safetensors")
+    assert weights_verb("convert", source, "--to", "timm", "--out", tmp_path / "t.safetensors") == 0
+    assert "the trunk alone" in capsys.readouterr().out
+    assert {name.split(".")[0] for name in load_file(tmp_path / "t.safetensors")} == {
+        "conv1", "bn1", "layer1", "layer2", "layer3", "layer4"
+    }  # fmt: skip
+
+
+def test_class_names_stay_with_our_own_files(ours, tmp_path, capsys):
+    (tmp_path / "names.txt").write_text("person\ntraffic light\ndog\n")
+    out = tmp_path / "named.safetensors"
+    assert weights_verb("convert", ours, "--to", "ours", "--out", out, "--classes", tmp_path / "names.txt") == 0
+    with safe_open(out, "pt") as file:
+        assert json.loads(file.metadata()["paceline"])["classes"] == ["person", "traffic light", "dog"]
+    capsys.readouterr()
+    assert weights_verb("check", out) == 1  # no recipe of the full size has this small network
+    assert "classes   3: person, traffic light, dog" in capsys.readouterr().out
+
+
+REFUSED = {
+    "no file": ([], "name a weight file"),
+    "the form that it has": (["{theirs}", "--to", "reference", "--out", "x.pth"], "in this form already"),
+    "an odd ending": (["{ours}", "--to", "reference", "--out", "x.bin"], "must end in"),
+    "no such form": (["{ours}", "--to", "caffe", "--out", "x.bin"], "there is no such form"),
+    "no place": (["{ours}", "--to", "reference"], "name the file to write"),
+    "a ResNet as an SSD": (["{resnet}", "--to", "reference", "--out", "x.pth"], "is for an SSD"),
+    "an SSD to torchvision": (["{ours}", "--to", "torchvision", "--out", "x.pth"], "torchvision has no network with"),
+    "an SSD to timm": (["{ours}", "--to", "timm", "--out", "x.safetensors"], "timm has no ResNet with"),
+    "an SSD to detectron2": (["{ours}", "--to", "detectron2", "--out", "x.pkl"], "detectron2 has no network with"),
+    "nothing": (["{nothing}", "--to", "ours", "--out", "x.pth"], "no such weight file"),
+    "onto itself": (["{ours}", "--to", "ours", "--out", "{ours}"], "the file that is converted"),
+    "a folder that cannot be": (["{ours}", "--to", "ours", "--out", "{ours}/x.pth"], "cannot be written"),
+    "names that are too few": (["{ours}", "--to", "ours", "--out", "x.safetensors", "--classes", "{names}"], "1 names for the 3 class rows"),
+    "a deep stem": (["{deep}", "--to", "ours", "--out", "x.pth"], "three convolutions in its stem"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_converted_is_refused_in_one_line(case, ours, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags, says = REFUSED[case]
+    weights_verb("convert", ours, "--to", "reference", "--out", tmp_path / "theirs.pth")
+    (tmp_path / "names").write_text("one\n")
+    one = np.ones(1, "f4")
+    (tmp_path / "deep.params").write_bytes(
+        params({"conv1.0.weight": one, "conv1.1.gamma": one, "conv1.1.running_var": one})
+    )
+    places = {
+        "ours": ours, "resnet": saved(resnet(10, 5), tmp_path / "resnet.safetensors"), "nothing": tmp_path / "nothing.pth",
+        "theirs": tmp_path / "theirs.pth", "names": tmp_path / "names", "deep": tmp_path / "deep.params",
+    }  # fmt: skip
+    before = set(tmp_path.iterdir())
+    capsys.readouterr()
+    assert (
+        weights_verb("convert", *(flag.format(**places) for flag in flags), *([] if flags else ["--to", "ours"])) == 2
+    )
+    said = capsys.readouterr()
+    assert says in said.err and "Traceback" not in said.err and said.err.count("\n") == 1
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_the_former_verb_names_the_new_one(capsys):
+    assert main(["convert", "a.pth", "--to", "ours"]) == 2
+    assert "paceline weights convert" in capsys.readouterr().err
+
+
+def test_check_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
+    model = resnet(50, 1000, stride_in="1x1")
+    file = saved(model, tmp_path / "resnet50-00000000.safetensors")
+    assert weights_verb("check", file, "--recipe", "resnet50") == 0
+    said = capsys.readouterr().out
+    rows = {line[:8].strip(): line[10:] for line in said.splitlines()}
+    numbers = sum(tensor.numel() for tensor in model.state_dict().values())
+    assert rows["tensors"] == f"320 of {numbers:,} numbers (267 float32, 53 int64)"
+    assert "its name says 00000000: another file" in rows["file"] and rows["finite"] == "yes"
+    assert rows["classes"].startswith("1,000, as they were published: n01440764, ")
+    assert rows["fits"].startswith("resnet50 --model.width 4") and "320 tensors used" in rows["fits"]
+
+
+def test_check_says_row_by_row_what_is_missing_and_what_is_unknown(tmp_path, capsys):
+    state = {name: tensor.contiguous() for name, tensor in resnet(18, 5).state_dict().items()}
+    state["layer9.weight"] = state.pop("bn1.weight")
+    save_file(state, tmp_path / "w.safetensors")
+    assert weights_verb("check", tmp_path / "w.safetensors", "--recipe", "resnet50") == 1
+    said = capsys.readouterr().out
+    assert "1 missing in the file (bn1.weight); 1 unknown to this model (layer9.weight)" in said
+    good = saved(resnet(18, 5), tmp_path / "g.safetensors")
+    assert weights_verb("check", good, "--recipe", "ssd", "--rows") == 0
+    said = capsys.readouterr().out
+    assert "new in this model, first weights kept (44): extras.0.reduce.weight, extras.0.reduce.bias" in said
+
+
+def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):
+    model = resnet(18, 5)
+    with torch.no_grad():
+        model.fc.weight[0, 0] = torch.inf
+    assert weights_verb("check", saved(model, tmp_path / "w.safetensors")) == 1
+    assert "finite    no: fc.weight" in capsys.readouterr().out
+
+
+def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(weights, "fetch", lambda urls, path, **more: asked.append((urls, path, more)))
+    assert weights_verb("get") == 0
+    assert "resnet34-mlperf" in capsys.readouterr().out
+    assert weights_verb("get", "resnet50", "--out", tmp_path / "kept") == 0
+    (urls, path, more) = asked.pop()
+    assert urls == ["https://download.pytorch.org/models/resnet50-11ad3fa6.pth"]
+    assert path == tmp_path / "kept" / "resnet50-11ad3fa6.pth" and more["sha256_prefix"] == "11ad3fa6"
+    assert f"--weights {path}" in capsys.readouterr().out
+    (tmp_path / "other.pth").write_bytes(b"")
+    for source, place in (
+        ("https://mirror.example/models/", "https://mirror.example/models/resnet50-11ad3fa6.pth"),
+        (str(tmp_path / "other.pth"), str(tmp_path / "other.pth")),
+        (str(tmp_path), f"{tmp_path}/resnet50-11ad3fa6.pth"),
+    ):
+        assert weights_verb("get", "resnet50", "--out", tmp_path / "kept", "--from", source) == 0
+        assert asked.pop()[0] == [place]
+    assert weights_verb("get", "resnet51") == 2
+    assert "no such weights. Known: resnet18," in capsys.readouterr().err
+
+
+def test_published_names_carry_a_checksum_where_there_is_one():
+    for name, published in PUBLISHED.items():
+        for file in published.files:
+            prefix = file.sha256_prefix
+            assert prefix is None or (len(prefix) == 8 and int(prefix, 16) >= 0), name
+            assert file.url.startswith("https://")
+            assert prefix or file.md5 or "no published checksum" in published.about
