@@ -23,6 +23,7 @@ MOST_GROWTH, SMALL = 100, 1 << 30
 MOST_NAME = 255
 # tarfile reads what describes a member in one piece; a description of this size is none.
 MOST_DESCRIPTION = 1 << 20
+MOST_PADDING = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,12 @@ def _tar_members(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
     careful.seek(book.offset)
     if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{archive}: cut off, or damaged after byte {book.offset:,} of the tar. Bring it again.")
+    if isinstance(plain, gzip.GzipFile):
+        # Its sum comes last, after the padding.
+        for _ in range(MOST_PADDING // MOST_DESCRIPTION):
+            if not careful.read(MOST_DESCRIPTION):
+                return
+        raise DataError(f"{archive}: more follows after the end of its tar. Nothing is unpacked; bring it again.")
 
 
 def _open(book: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:

@@ -25,7 +25,7 @@ class Site:
     cuts: int = 10**9  # how many answers are cut
     fail: list[int] = field(default_factory=list)  # answers of the next requests, before any file is given
     always: int = 0  # the answer to each request
-    wrong_start: int = 0  # added to the range that the answer claims
+    wrong_start: int = 0  # added to the range that the answer claims, but for the first byte's
     claimed: int = 0  # added to the length of the whole that the answer claims
     length: bool = True  # Content-Length is sent
     pause: float = 0.0  # seconds before each kilobyte
@@ -69,9 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, content, headers, claimed=len(content) + site.claimed)
             return
         first, last = int(asked[1]), min(int(asked[2]), len(content) - 1)
-        headers["Content-Range"] = (
-            f"bytes {first + site.wrong_start}-{last + site.wrong_start}/{len(content) + site.claimed}"
-        )
+        shift = site.wrong_start if first else 0
+        headers["Content-Range"] = f"bytes {first + shift}-{last + shift}/{len(content) + site.claimed}"
         self._answer(206, content[first : last + 1], headers)
 
     def _answer(
