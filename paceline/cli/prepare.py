@@ -53,8 +53,9 @@ class ImagenetFlags(FolderFlags):
 
     train_tar: str = ""  # ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked
     val_tar: str = ""  # ILSVRC2012_img_val.tar
+    # Beside --val-tar where it is not named. With a folder whose val/ is flat, its photos are moved into class folders first.
     devkit: str = (
-        ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of the validation photos; empty = beside --val-tar
+        ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of the validation photos (a flat val/ is sorted)
     )
 
 
@@ -122,6 +123,8 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
         return tell(imagenet_tars(found, _progress))
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
+    if isinstance(flags, ImagenetFlags) and flags.devkit:
+        _sort_val(Path(flags.data), Path(flags.devkit).expanduser())
     from paceline.prepare.folder import prepare_folder
     from paceline.prepare.val_groups import ValSplit
 
@@ -141,6 +144,16 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
 def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
     """Where the index goes, who works, and what to do about flaws."""
     return {name: getattr(flags, name) for name in ("out", "workers", "on_unreadable")}
+
+
+def _sort_val(root: Path, devkit: Path) -> None:
+    from paceline.prepare.devkit import sort_val, validation_labels
+    from paceline.prepare.listing import VAL_FOLDERS
+
+    labels = validation_labels(devkit)
+    for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
+        if moved := sort_val(folder, labels):
+            say(f"{folder.name}: {moved:,} photos moved into class folders, by the development kit's labels")
 
 
 def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:

@@ -90,7 +90,7 @@ def tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
 
 
 def _tar_members(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
-    careful = _Careful(plain)
+    careful = CarefulFile(plain)
     try:
         book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
     except tarfile.ReadError:
@@ -126,7 +126,7 @@ def _open(book: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
     return source
 
 
-class _Careful:
+class CarefulFile:
     """A file for tarfile, which believes the sizes that it reads and would take gigabytes of names into memory."""
 
     def __init__(self, file: BinaryIO) -> None:

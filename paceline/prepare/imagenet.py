@@ -68,17 +68,9 @@ def check_flat_val(root: Path) -> None:
         if flat:
             raise DataError(
                 f"{folder}: {len(flat):,} validation photos lie flat in it, as the official archive unpacks; they must "
-                f"be sorted into class folders. With ImageNet's table of labels, LOC_val_solution.csv, in {root}:\n"
-                f"  {sort_val_command(folder)}"
+                f"be sorted into class folders. ImageNet's development kit has their labels:\n"
+                f"  paceline prepare imagenet {shlex.quote(str(root))} --devkit ILSVRC2012_devkit_t12.tar.gz"
             )
-
-
-def sort_val_command(folder: Path) -> str:
-    """Shell command that moves the photos of a flat `folder` into class folders, by ../LOC_val_solution.csv."""
-    return (
-        f"cd {shlex.quote(str(folder))} && tail -n +2 ../LOC_val_solution.csv | tr ',' ' ' | "
-        'while read -r name wnid rest; do mkdir -p "$wnid" && mv "$name.JPEG" "$wnid/"; done'
-    )
 
 
 def check_imagenet(listing: Listing) -> None:
@@ -159,5 +151,5 @@ def _check_val_labels(split: SplitListing) -> None:
     if hashlib.sha256(lines.encode()).hexdigest() != VAL_LABELS_SHA256:
         raise DataError(
             f"{split.folder}: validation photos do not lie under their official classes: labels are shuffled, and "
-            "accuracy would be that of chance. Sort the official archive's photos again by LOC_val_solution.csv."
+            "accuracy would be that of chance. Unpack the official archive again, and sort it with --devkit."
         )

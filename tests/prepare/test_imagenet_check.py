@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import subprocess
+import shlex
 from pathlib import Path
 
 import pytest
+from devkit_files import write_devkit
 
 import paceline.prepare.imagenet as imagenet
+from paceline.cli.main import main
 from paceline.config.errors import DataError
 from paceline.prepare.folder import ensure_prepared, prepare_folder
 from paceline.prepare.imagenet import Counts, check_imagenet, official_wnids
@@ -141,19 +142,19 @@ def test_a_large_imagenet_is_refused_with_its_own_command(tmp_path):
         ensure_prepared(tmp_path, small=1999, say=pytest.fail)
 
 
-def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path):
+def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path, monkeypatch, capsys):
     root = tmp_path / "with space"
     (root / "train" / "n01440764").mkdir(parents=True)
     (root / "val").mkdir()
-    rows = [("ILSVRC2012_val_00000001", "n01751748"), ("ILSVRC2012_val_00000002", "n09193705")]
-    for name, _ in rows:
-        (root / "val" / f"{name}.JPEG").write_bytes(b"?")
-    with open(root / "LOC_val_solution.csv", "w", newline="") as file:
-        csv.writer(file).writerows(
-            [("ImageId", "PredictionString"), *((name, f"{wnid} 85 1 499 272 ") for name, wnid in rows)]
-        )
-    with pytest.raises(DataError, match=r"val: 2 validation photos lie flat .*LOC_val_solution\.csv") as error:
+    labels = ["n01751748", "n09193705"]
+    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", write_devkit(tmp_path / "ILSVRC2012_devkit_t12.tar.gz", labels))
+    for number in (1, 2):
+        (root / "val" / f"ILSVRC2012_val_{number:08d}.JPEG").write_bytes(b"?")
+    with pytest.raises(DataError, match=r"val: 2 validation photos lie flat") as error:
         prepare_folder(root, expect="imagenet")
-    subprocess.run(["sh", "-c", str(error.value).splitlines()[-1]], check=True)
-    for name, wnid in rows:
-        assert (root / "val" / wnid / f"{name}.JPEG").is_file()
+    command = shlex.split(str(error.value).splitlines()[-1])
+    monkeypatch.chdir(tmp_path)
+    assert main(command[1:]) == 2  # the photos are none, and too few; but they are sorted first
+    assert "val: 2 photos moved into class folders" in capsys.readouterr().out
+    for number, wnid in enumerate(labels, 1):
+        assert (root / "val" / wnid / f"ILSVRC2012_val_{number:08d}.JPEG").is_file()
