@@ -50,6 +50,14 @@ def open_task(
     Raises RecipeError for an unknown task or a recipe that cannot be, DataError for data that cannot be used.
     """
     workload = _checked(recipe)
+    if controls.synthetic:
+        from paceline.tasks.synthetic import SyntheticTask
+
+        say(
+            "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
+        )
+        prepared()
+        return SyntheticTask(workload, recipe, limit_train=controls.limit_train)
     if manifest is None:
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, say)
         manifest = prepared_once(world, lambda: _prepared(workload.kind, root, say))

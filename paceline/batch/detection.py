@@ -49,6 +49,13 @@ def slots_for(objects: int) -> int:
     return -(-objects // SLOTS[-1]) * SLOTS[-1]
 
 
+def raster_boxes(slots: int) -> Tensor:
+    """(slots, 4) fractions of a photo: boxes of a quarter of its sides, distinct up to 256, inside, for a batch that is made up."""
+    step = torch.arange(slots)
+    left, top = (step % 16) * (3 / 4 / 16), (step // 16 % 16) * (3 / 4 / 16)
+    return torch.stack((left, top, left + 1 / 4, top + 1 / 4), dim=1)
+
+
 def detection_batch(images: Tensor, objects: Sequence[Objects], indices: Tensor, *, least: int = 0) -> DetectionBatch:
     """Pad the objects of B images to the slots that their largest number needs.
 

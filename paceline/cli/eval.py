@@ -206,6 +206,10 @@ def _refuse_early(recipe: Recipe, data: str) -> None:
 def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
     from paceline.opening import open_task
 
+    if subject.facts is not None and subject.facts["controls"].get("synthetic"):
+        raise UserError(
+            f"{flags.run}: it was trained on synthetic batches, which teach nothing: there is nothing to score."
+        )
     try:
         manifest = _held_out(flags, subject, world, tell) if flags.elsewhere else None
         task = open_task(subject.recipe, controls, world, say=tell, manifest=manifest)

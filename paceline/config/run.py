@@ -62,6 +62,7 @@ class Controls:
     keep: int = 2  # newest checkpoints that stay on disk, beside the best
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
+    synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored
     exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
     profile: str = ""  # write a profiler trace of these steps, e.g. 50:53
     quiet: bool = False  # print only warnings, the end and where the report is
@@ -235,6 +236,8 @@ def check_controls(controls: Controls) -> None:
             raise RecipeError(f"--{name.replace('_', '-')} {getattr(controls, name)}: must be 0 (off) or more.")
     if controls.keep < 1:
         raise RecipeError(f"--keep {controls.keep}: at least the newest checkpoint stays.")
+    if controls.synthetic and controls.data:
+        raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
     if controls.fit_schedule and not (controls.steps or controls.time_budget):
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
     seconds_in(controls.time_budget)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.batch.batch import Batch
 from paceline.data.loader import Loader
 
@@ -9,15 +11,23 @@ from paceline.data.loader import Loader
 class Repeated:
     """One step's batches again and again, without reading anything more: what a loader costs is then nothing.
 
-    The batches are copies, so the loader that made them is closed; it must have at least one step.
+    wait_seconds  what making them took
     """
 
-    def __init__(self, loader: Loader, *, first_step: int, last_step: int | None) -> None:
+    def __init__(
+        self, batches: Sequence[Batch], *, first_step: int, last_step: int | None, wait_seconds: float = 0.0
+    ) -> None:
+        self._batches = list(batches)
+        self.wait_seconds = wait_seconds
+        self._next_step, self._last_step = first_step, last_step
+
+    @classmethod
+    def first_of(cls, loader: Loader, *, first_step: int, last_step: int | None) -> Repeated:
+        """A loader's first step, which it must have. The batches are copies, so the loader is closed."""
         with loader:
             _, batches = next(loader)
-            self._batches = [batch.to(batch.images.device, copy=True) for batch in batches]
-        self.wait_seconds = loader.wait_seconds
-        self._next_step, self._last_step = first_step, last_step
+            copies = [batch.to(batch.images.device, copy=True) for batch in batches]
+        return cls(copies, first_step=first_step, last_step=last_step, wait_seconds=loader.wait_seconds)
 
     def __enter__(self) -> Repeated:
         return self

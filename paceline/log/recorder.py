@@ -5,6 +5,7 @@ Only rank 0 speaks and writes. Every other rank has a Recorder too, whose method
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,7 +216,8 @@ class Recorder:
         self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds, best)
         epoch = self._mlperf_epoch(step)
         self._mllog.eval_stop(epoch_num=epoch, step=step)
-        self._mllog.eval_accuracy(metrics[headline], epoch_num=epoch, step=step)
+        if not math.isnan(metrics[headline]):  # of synthetic batches there is none
+            self._mllog.eval_accuracy(metrics[headline], epoch_num=epoch, step=step)
         self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
         if not ends:
             self._open_block(step)

@@ -87,6 +87,8 @@ def _render(
     run: Path, workload: Workload | None, facts: Mapping[str, Any], events: Sequence[Event], notes: list[str]
 ) -> str:
     pictures = None
+    if facts["controls"].get("synthetic"):
+        notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")
     if workload is not None:
         root, exif = facts.get("data", {}).get("root", ""), facts["recipe"].get("input", {}).get("exif", "ignore")
         pictures = predictions_section(run, workload, Path(root), _of_kind(events, "eval"), notes, exif=exif)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import slots_for
+from paceline.batch.detection import raster_boxes, slots_for
 from paceline.batch.instances import InstanceBatch, InstanceObjects
 from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
@@ -148,10 +148,8 @@ def load_segmenter(model: Segmenter, source: Path | WeightFile, labels: Labels) 
 def crowded_photos(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
     """Grey photos that are full of objects."""
     (height, width), side, slots = shape, recipe.model.mask.canvas + 2, slots_for(slots)
-    step = torch.arange(slots)
-    # Boxes of a quarter of the photo's sides in a raster: distinct, inside, and each matched by its own region.
-    left, top = (step % 16) * (width * 3 / 4 / 16), (step // 16 % 16) * (height * 3 / 4 / 16)
-    boxes = torch.stack((left, top, left + width / 4, top + height / 4), dim=1).expand(images, -1, -1).contiguous()
+    # Each is matched by its own region.
+    boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
     return InstanceBatch(
         images=plain_images(images, shape, level=128),
         labels=torch.ones(images, slots, dtype=torch.int64),

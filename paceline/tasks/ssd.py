@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import DetectionBatch, slots_for
+from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
@@ -134,7 +134,8 @@ def load_detector(model: Detector, source: Path | WeightFile, labels: Labels) ->
     return load_ssd_weights(model.network, source, labels)
 
 
-def black_photos(_: DetectorRecipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
-    """A batch without objects, with room for so many."""
-    labels, boxes = torch.zeros(images, slots_for(slots), dtype=torch.int64), torch.zeros(images, slots_for(slots), 4)
+def crowded_photos(_: DetectorRecipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
+    """A batch that is full of objects."""
+    boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
+    labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
     return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)

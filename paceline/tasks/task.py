@@ -221,9 +221,9 @@ class Task(ABC):
             device=place.device,
             make_batch=partial(self.workload.batch, least=least),
         )
-        return Repeated(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
+        return Repeated.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
-    def val_loader(self, batch: int, system: System, place: Place) -> Loader:
+    def val_loader(self, batch: int, system: System, place: Place) -> Loader | Repeated:
         """This rank's share of the validation images, once, in batches of at most `batch`."""
         mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
         parts, largest = self.shapes.evaluation(mine, batch)

@@ -395,7 +395,7 @@ def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
     loader = Loader(
         **made_up(read), schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
     )
-    with Repeated(loader, first_step=5, last_step=8) as repeated:
+    with Repeated.first_of(loader, first_step=5, last_step=8) as repeated:
         taken = [
             (step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated
         ]

@@ -1,0 +1,108 @@
+"""`--synthetic`: batches made once and given again and again, so that a run shows what a step costs without any input.
+
+Nothing is read, decoded or augmented, and no data set need be there. It works for every workload, one of your own too, because it
+asks of one only what made-up batches are (`Workload.made_up`). Photos are noise: a network's speed on some machines follows how
+many zeros it multiplies. Nothing is scored, so no quality target can be met: the headline metric is not a number.
+
+Letters: B images of a forward   H, W pixels of the network's input
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.batch.batch import Batch
+from paceline.config.errors import UserError
+from paceline.config.plan import Plan
+from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
+from paceline.config.system import System
+from paceline.data.draw import Draw
+from paceline.data.header import Header
+from paceline.data.repeated import Repeated
+from paceline.tasks.shapes import Fit, OneShape
+from paceline.tasks.task import Evaluation, Place, Task
+from paceline.tasks.workload import Workload
+
+# Training images of an epoch, where the recipe's own data set is not a known one.
+IMAGES = 100_000
+# Object slots of an image: COCO has 7 objects an image, and the batch's fullest one decides how many slots there are.
+OBJECTS = 32
+
+
+class SyntheticTask(Task):
+    """A workload on no data; see `paceline.tasks.task.Task` for what each method promises.
+
+    An epoch has as many images as the recipe's own data set, an evaluation none. Every input is as large as the recipe's largest.
+    """
+
+    most_objects = OBJECTS
+    is_target_data = False
+
+    def __init__(self, workload: Workload, recipe: Recipe, *, limit_train: int = 0) -> None:  # no manifest: no data
+        self.workload, self.recipe = workload, recipe
+        images = DATA_IMAGES.get(recipe.target_data, (IMAGES, 0))[0]
+        images = min(images, limit_train) if limit_train else images
+        self.train_numbers, self.val_numbers = np.arange(images), np.arange(0)
+        classes = DATA_CLASSES.get(recipe.target_data, workload.classes)
+        self.classes = [f"class {number}" for number in range(classes)]
+        self.category_ids = list(range(1, classes + 1)) if workload.finds_objects else ()
+        self.facts = {"root": "", "manifest": "", "hash": "synthetic", "train_images": images, "val_images": 0}
+        self.shapes = _LargestShape(workload.largest(recipe), images=images, seed=recipe.seed)
+
+    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+        """There is no photo to draw from."""
+        raise UserError("synthetic batches have no photos to look at.")
+
+    def new_score(self) -> _NoScore:
+        """Of nothing."""
+        return _NoScore()
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """No images, and a headline metric that is not a number: no target is met by it, and no checkpoint is the best."""
+        return Evaluation({self.workload.headline: math.nan}, 0, {})
+
+    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Repeated:
+        """The same forwards in every step, made before the first and already on the device."""
+        noise = torch.Generator().manual_seed(self.recipe.seed + place.rank)
+        forwards = [self._batch(plan.images_per_forward, place.device, noise) for _ in range(plan.forwards)]
+        return Repeated(forwards, first_step=first, last_step=plan.stop_after)
+
+    def val_loader(self, batch: int, system: System, place: Place) -> Repeated:
+        """Ends at once."""
+        return Repeated([], first_step=0, last_step=0)
+
+    def _batch(self, images: int, device: torch.device, noise: torch.Generator) -> Batch:
+        made = self.workload.made_up(self.recipe, images, self.shapes.of_sample(0).shape, OBJECTS)
+        pixels = torch.empty_like(made.images).random_(0, 256, generator=noise)
+        labels = made.labels
+        if not self.workload.finds_objects:
+            labels = torch.randint(len(self.classes), labels.shape, generator=noise)
+        return replace(made, images=pixels, labels=labels, indices=torch.arange(images)).to(device)
+
+    def images_of_step(self, step: int) -> list[str]:
+        """One word for all."""
+        return ["synthetic"] * self.recipe.global_batch
+
+
+class _LargestShape(OneShape):
+    """The recipe's largest training input, of whatever aspect."""
+
+    def __init__(self, shape: tuple[int, int], *, images: int, seed: int) -> None:
+        super().__init__(min(shape), min(shape), images=images, seed=seed)
+        self.fit = self.eval_fit = Fit(min(shape), shape)
+
+
+class _NoScore:
+    """A rank's share of an evaluation of no images."""
+
+    def add(self, batch: Batch, outputs: Any) -> None:
+        raise AssertionError("an evaluation of synthetic data has no batches")
+
+    def pack(self) -> bytes:
+        return b""

@@ -1,0 +1,90 @@
+"""`train --synthetic`: every workload takes steps with no data set there and no byte of one read; nothing comes out as a result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_runs import TINY, command, refused, without_report
+
+from paceline.config.plan import make_plan
+from paceline.config.system import System
+from paceline.data.loader import Loader
+from paceline.data.manifest import Manifest
+from paceline.log.events import read_events
+from paceline.recipes.ssd import tiny
+from paceline.tasks.synthetic import SyntheticTask
+from paceline.tasks.task import Place
+from paceline.workloads import WORKLOADS
+
+SMALL = {
+    "resnet50-tiny": TINY,
+    "ssd-tiny": ["--global-batch", "2", "--optim.lr", "0.001"],
+    "maskrcnn-tiny": ["--global-batch", "1", "--optim.lr", "0.001"],
+}
+
+
+def train(capsys, recipe: str, out: Path, *more: object, steps: int = 2):
+    return command(capsys, "train", recipe, "--synthetic", "--out", out, *SMALL[recipe], "--steps", steps, *more)
+
+
+@pytest.fixture(autouse=True)
+def no_data(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("data were opened")
+
+    monkeypatch.setattr(Manifest, "load", refuse)
+    monkeypatch.setattr(Loader, "__init__", refuse)
+    without_report(monkeypatch)
+
+
+@pytest.mark.parametrize("recipe", SMALL)
+def test_a_workload_trains_on_nothing_and_says_so(recipe, capsys, tmp_path):
+    said = train(capsys, recipe, tmp_path / "run")
+    assert said.code == 0 and "no data is read, nothing is scored" in said.out
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["controls"]["synthetic"] and facts["data"]["hash"] == "synthetic"
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    trained, scored = ([event for event in events if event["event"] == kind] for kind in ("train", "eval"))
+    assert trained[-1]["step"] == 2 and trained[-1]["loss"] > 0
+    assert [event["images"] for event in scored] == [0]
+    assert all(map(isnan, events[-1]["best"].values()))
+    assert "eval_accuracy" not in (tmp_path / "run" / "mllog.txt").read_text()
+
+
+def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
+    said = train(capsys, "resnet50-tiny", tmp_path / "run", "--quality.targets", "top1", "0")
+    assert said.code == 0 and "target top1" not in said.out
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert events[-1]["status"] == "stopped_early"
+    assert isnan(next(event["top1"] for event in events if event["event"] == "eval"))
+    assert not (tmp_path / "run" / "checkpoints" / "best").exists()
+
+
+def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_photos):
+    assert train(capsys, "resnet50-tiny", tmp_path / "run").code == 0
+    assert "resumed from step-000002" in train(capsys, "resnet50-tiny", tmp_path / "run", steps=3).out
+    refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "nothing to score")
+    both = train(capsys, "resnet50-tiny", tmp_path / "other", "--data", class_photos)
+    refused(both, "--synthetic", str(class_photos), "leave one of them away")
+
+
+def test_batches_are_made_once_and_fill_every_forward():
+    task = SyntheticTask(WORKLOADS["ssd"], replace(tiny(), global_batch=6, bn_span=3))
+    images = task.train_images, task.val_images
+    plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
+    plan = replace(plan, stop_after=4)
+    place = Place(0, 1, torch.device("cpu"), 1)
+    with task.train_loader(plan, System(), place, first=1, one_batch=False) as loader:
+        steps = dict(loader)
+    assert list(steps) == [1, 2, 3]
+    assert [batch.images.data_ptr() for batch in steps[1]] == [batch.images.data_ptr() for batch in steps[3]]
+    first, second = steps[1]
+    assert len(first) == len(second) == 3 and not torch.equal(first.images, second.images)
+    assert first.boxes.shape[1] == 32 and bool((first.labels > 0).all())
+    left_upper, right_lower = first.boxes[..., :2], first.boxes[..., 2:]
+    assert bool((left_upper < right_lower).all()) and float(first.boxes.min()) >= 0 and float(first.boxes.max()) <= 1
