@@ -26,6 +26,7 @@ from paceline.dist.launcher import Launch
 from paceline.dist.world import World
 from paceline.fitting import fit, try_out
 from paceline.job import Job
+from paceline.keeping import kept_photos
 from paceline.log.console import Console
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Facts, Recorder
@@ -142,7 +143,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             init_began=init_began[0],
         )
         try:
-            with run_folder.writer(controls) as writer:
+            with run_folder.writer(controls) as writer, kept_photos(task, system, world, say):
                 if resumed is not None:
                     recorder.resume(
                         state.step, state.seconds, checkpoint=resumed[1], world=world.world, after=run_folder.ended

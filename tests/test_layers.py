@@ -21,7 +21,7 @@ LAYERS = [
     {"workloads"},
     {"opening"},
     {"state", "provenance", "machine", "scoring", "loss_groups", "shortage", "going_on"},
-    {"trained", "run_folder", "alike", "building", "settling"},
+    {"trained", "run_folder", "alike", "building", "settling", "keeping"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting"},
     {"setup"},

@@ -6,6 +6,7 @@ Every field's comment stands on the field's own line: it is that field's help te
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +37,9 @@ class System:
     )
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
+    cache: str = (
+        "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of what is free, for far stores only
+    )
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
 
 
@@ -58,8 +62,23 @@ def check_system(system: System) -> None:
             )
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
+    cache_bytes(system.cache)
     if system.per_node < 1 or system.prefetch < 1 or not 0 < system.memory_gib < math.inf:
         raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")
     for name, most in (("per_node", MOST_RANKS), ("prefetch", MOST_PREFETCH), ("memory_gib", MOST_GIB)):
         if getattr(system, name) > most:
             raise RecipeError(f"--system.{name.replace('_', '-')} {getattr(system, name):g}: must be {most:g} or less.")
+
+
+def cache_bytes(text: str) -> int | None:
+    """Bytes that --system.cache means: of "40GiB" or "500MiB"; 0 for "off", None for "auto".
+
+    Raises RecipeError for anything else.
+    """
+    if text in ("auto", "off"):
+        return None if text == "auto" else 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", text.strip(), re.IGNORECASE)
+    size = float(match[1]) * 1024.0 ** ("KMGT".index(match[2].upper()) + 1) if match else 0.0
+    if not 0 < size <= MOST_GIB * 2**30:
+        raise RecipeError(f"--system.cache {text!r}: write auto, off, or a size such as 40GiB or 500MiB.")
+    return int(size)
