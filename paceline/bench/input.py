@@ -193,7 +193,7 @@ def summary(
         "images_per_cpu_second": efficiency,
         "best_peer": best_peer,
         "ratio_of_images_per_cpu_second": ratios,
-        "machine": {"cpu": _cpu_model(), "cores": cores, "system": platform.platform()},
+        "machine": {"cpu": cpu_model(), "cores": cores, "system": platform.platform()},
         "versions": {"python": platform.python_version(), **versions()},
         "command": shlex.join(["paceline", *sys.argv[1:]]),
     }
@@ -228,7 +228,8 @@ def _table(report: dict[str, Any], title: str) -> Table:
     return table
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -1,5 +1,6 @@
 """`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations.
 
+With a recipe's name first it is cli/bench_stages.py.
 With `--task ssd` the photos' boxes go along, with `--task maskrcnn` their boxes and masks.
 """
 
@@ -36,6 +37,10 @@ def run_input(arguments: Sequence[str]) -> int:
 
     Raises RecipeError when there is nothing to measure.
     """
+    if arguments and not arguments[0].startswith("-"):
+        from paceline.cli.bench_stages import run_stages
+
+        return run_stages(arguments)
     flags = parse(arguments, Flags(), prog="bench input", description="Input path beside its peers, interleaved.")
     if flags.simulate > 0 or flags.memory:
         from paceline.bench.input_simulation import memory, simulate

@@ -219,3 +219,18 @@ def _decode_pillow(
         return
     box = (source.left, source.top, source.left + source.width, source.top + source.height)
     resample_torch(turned_pixels(np.array(rgb.crop(box)), source.orientation), window, out, flip, law)
+
+
+def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
+    """What `decode_crop` decodes, and nothing of what comes after it: for measuring. The pixels are left where they are."""
+    source = source_of(window, header.orientation, header.height, header.width)
+    scale = dct_scale(window) if law == "bilinear-antialias" else 1
+    if decoder != "pillow" and header.plain_jpeg:
+        if scale == 1 and decoder == "nvimgcodec":
+            _region_nvimgcodec(data, source)
+        else:
+            _rows_simplejpeg(data, header, source, scale)
+        return
+    with Image.open(io.BytesIO(data)) as image:
+        image.draft(None, (image.width // scale, image.height // scale))
+        image.load()

@@ -1,0 +1,146 @@
+"""What `paceline bench input RECIPE` prints: the stages as a table, the bare limits, and one line of advice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+# Below this share of computing cores, threads wait for something; above this utilisation an accelerator
+# counts as fed (MLPerf Storage asks for it).
+COMPUTING, FED = 0.75, 0.9
+STAGES = {
+    "read": "read",
+    "draw": "header, draw",
+    "decode": "decode",
+    "augment": "resize, flip, colours",
+    "batch": "batch",
+    "transfer": "transfer",
+}
+
+Report = Mapping[str, Any]
+
+
+def microseconds(report: Report) -> dict[str, float]:
+    """CPU time of an image by stage, all threads being at it; what is not done here is left out."""
+    cpu = {name: cost["cpu_microseconds"] for name, cost in report["alone"].items()}
+    found = {
+        "read": cpu["read"],
+        "draw": cpu["draw"],
+        "decode": cpu["decode"],
+        "augment": max(0.0, cpu["decode and augment"] - cpu["decode"]),
+        "batch": cpu["batch"],
+    }
+    if report["transfer_microseconds"] is not None:
+        found["transfer"] = report["transfer_microseconds"]
+    return found
+
+
+def waits(report: Report) -> float:
+    """Microseconds that a read of a photo waits, on one thread."""
+    read = report["alone"]["read"]
+    return max(0.0, read["alone_microseconds"] - read["alone_cpu_microseconds"])
+
+
+def table(report: Report) -> Table:
+    """A row a stage: CPU time for an image where all loader threads are at it, its share, and the rate that they reach."""
+    shown = Table(title=f"one training image, from the store to a batch, by {report['loader_threads']} threads")
+    for column in ("stage", "CPU us an image", "share", "images/s"):
+        shown.add_column(column, justify="left" if column == "stage" else "right")
+    costs = microseconds(report)
+    whole = sum(costs.values())
+    for name, cost in costs.items():
+        rate = report["alone"].get(name, {}).get("images_per_second")
+        shown.add_row(STAGES[name], f"{cost:,.0f}", f"{cost / whole:.0%}", "" if rate is None else f"{rate:,.0f}")
+    together = report["together"]
+    shown.add_section()
+    shown.add_row("their sum", f"{whole:,.0f}", "", "")
+    shown.add_row("together", f"{together['cpu_microseconds']:,.0f}", "", f"{together['images_per_second']:,.0f}")
+    shown.add_section()
+    if (bare := report["limits"]["decoder"]) is not None:
+        shown.add_row(
+            "bare: whole photos decoded", f"{bare['cpu_microseconds']:,.0f}", "", f"{bare['images_per_second']:,.0f}"
+        )
+    if (disk := report["limits"]["disk"]) is not None:
+        rate = f"{disk['images_per_second']:,.0f}, {disk['mib_per_second']:,.0f} MiB/s"
+        shown.add_row("bare: reads, not cached", "", "", rate)
+    return shown
+
+
+def gap(report: Report) -> str:
+    """What lies between decoding whole photos and the loader, in a line; "" where nothing was decoded bare."""
+    bare = report["limits"]["decoder"]
+    if bare is None:
+        return ""
+    costs, together = microseconds(report), report["together"]["cpu_microseconds"]
+    rest = together - sum(costs.values())
+    parts = {
+        "decoding less of each": costs["decode"] - bare["cpu_microseconds"],
+        "reading": costs["read"],
+        "header and draw": costs["draw"],
+        "resize, flip, colours": costs["augment"],
+        "batch": costs["batch"],
+        "threads": rest,
+    }
+    words = ", ".join(f"{name} {cost:+,.0f}" for name, cost in parts.items())
+    return (
+        f"beside bare decoding ({bare['cpu_microseconds']:,.0f} CPU-us an image) the loader takes {together:,.0f}, "
+        f"{bare['cpu_microseconds'] / together:.2f} of its speed: {words}"
+    )
+
+
+def emulated(report: Report) -> str:
+    """The emulated accelerators' utilisation, in a line; "" without them."""
+    found = report["emulated"]
+    if found is None:
+        return ""
+    return (
+        f"{found['accelerators']} ask for {found['images_per_second']:,.0f} images/s: {found['utilisation']:.1%} busy, "
+        f"{found['delivered_images_per_second']:,.0f} images/s delivered by {report['cores']} cores; "
+        f"about {math.ceil(found['cores_needed']):,} cores of this kind would feed them"
+    )
+
+
+def advice(report: Report) -> str:
+    """What limits this input, and the flag that changes it, in a line."""
+    costs, together = microseconds(report), report["together"]
+    wanted, cores, threads = report["emulated"], report["cores"], report["loader_threads"]
+    rate = together["images_per_second"]
+    if wanted is not None and wanted["utilisation"] >= FED:
+        disk, much = report["limits"]["disk"], wanted["images_per_second"]
+        if disk is not None and disk["images_per_second"] < much:
+            return (
+                f"the input keeps up as long as photos lie in memory: this disk brings {disk['images_per_second']:,.0f} images/s. "
+                "Where the data set is larger than memory: --system.fetch-threads 8, or a faster disk"
+            )
+        return f"the input keeps up ({wanted['utilisation']:.0%} busy): change nothing"
+    computing = rate * together["cpu_microseconds"] / 1e6 / cores
+    waiting = waits(report)
+    if computing < COMPUTING and waiting > 0.2 * sum(costs.values()):
+        more = max(8, 2 * report["fetch_threads"])
+        return (
+            f"reading waits for the store ({waiting:,.0f} us an image): --system.fetch-threads {more}, and where the photos fit "
+            "in memory --system.cache 40GiB"
+        )
+    if threads < cores:
+        return f"{threads} of {cores} cores decode: --system.loader-threads {cores}"
+    decode = report["alone"]["decode"]
+    if computing < COMPUTING and decode["images_per_second"] * decode["cpu_microseconds"] / 1e6 / cores < COMPUTING:
+        return "this machine is busy with other work: measure again when it is not"
+    if computing < COMPUTING:
+        return f"cores compute {computing:.0%} of the time: one process's Python is the limit, so start more ranks on this machine"
+    most = max(costs, key=lambda name: costs[name])
+    if most == "decode":
+        more = "more cores, or smaller photos: 256 pixels on the shorter side decode several times as fast"
+        if report["decoder"] == "simplejpeg":
+            more = (
+                f"--input.decoder nvimgcodec decodes only what a crop needs (pip install 'paceline[fast]'); else {more}"
+            )
+        return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
+    if most == "augment":
+        return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline show)"
+    if most == "read":
+        return "copying photos out of the page cache is the limit: more cores, or smaller photos"
+    return f"{STAGES[most]} is the limit, which no flag changes: more cores"

@@ -1,0 +1,275 @@
+"""`paceline bench input RECIPE --data DIR`: what a recipe's own input costs, stage by stage, and whether it feeds an accelerator.
+
+Each stage is measured alone: on one thread (what an image costs) and on all loader threads at once (what they reach together). Then
+all of it together, as training does it: the loader. Beside them stand two bare limits, the decoder on whole photos from memory, and
+the disk with the kernel's cache of these photos dropped first. With `--emulate` an accelerator stands at the end that takes a batch,
+sleeps as long as its step would take, and takes the next one: its utilisation is the share of the time that it slept, as MLPerf
+Storage defines it.
+
+Letters: B images of a forward   H, W pixels of the network's input
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.batch.batch import Batch
+from paceline.bench.accelerators import Demand
+from paceline.config.plan import make_plan
+from paceline.config.recipe import Quality, Recipe
+from paceline.config.system import System
+from paceline.data.decode import decode_alone
+from paceline.data.draw import Draw, render
+from paceline.data.header import read_header
+from paceline.data.stores import scheme_of
+from paceline.data.stream import permutation
+from paceline.tasks.task import Place, Task
+
+# A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
+FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
+SAMPLES = 256  # photos that the stages are measured on, again and again
+STEPS = 20_000  # of the recipe's order that the loader could bring; no measurement lasts so long
+LEAST_STEPS = 6  # of the loader that are measured
+Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the thread's own)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One stage alone."""
+
+    alone_microseconds: float  # of an image on one thread, by the clock
+    alone_cpu_microseconds: float  # of them those in which it computed: the rest it waited
+    cpu_microseconds: (
+        float  # of an image where all loader threads are at it: cores that share units or memory are slower then
+    )
+    images_per_second: float  # of all loader threads together
+
+
+class Samples:
+    """The first samples of a run, at each stage of their way, in memory."""
+
+    def __init__(self, task: Task) -> None:
+        epochs, places = task.samples(0)
+        numbers = task.train_numbers[places]
+        self.fit = task.shapes.forward(0, numbers)
+        self.records, self.exif = task.train_index.records, task.recipe.input.exif
+        self.draw_with = partial(task.draw_train, self.fit)
+        self.epochs, self.indices = (found.tolist()[:SAMPLES] for found in (epochs, numbers))
+        self.data = [self.records.read(index) for index in self.indices]
+        self.draws = [self._drawn(place) for place in range(len(self))]
+        self.mean_bytes = statistics.fmean(map(len, self.data))
+        self.mean_megapixels = statistics.fmean(draw.header.height * draw.header.width / 1e6 for draw in self.draws)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _drawn(self, place: int) -> Draw:
+        index, data = self.indices[place], self.data[place]
+        name = self.records.name(index)
+        return self.draw_with(self.epochs[place], index, read_header(data, name, self.exif), name)
+
+    def stages(self) -> dict[str, Work]:
+        """What is done to one sample at each stage, given what the stage before it left."""
+        return {
+            "read": lambda place, _: self.records.read(self.indices[place]),
+            "draw": lambda place, _: self._drawn(place),
+            "decode": lambda place, _: self._decode(place),
+            "decode and augment": lambda place, out: render(self.data[place], self.draws[place], out),
+        }
+
+    def _decode(self, place: int) -> None:
+        draw = self.draws[place]
+        decode_alone(self.data[place], draw.header, draw.window, decoder=draw.decoder, law=draw.law)
+
+
+def bench_task_recipe(recipe: Recipe) -> Recipe:
+    """The recipe's data treatment, with a batch and a length of the benchmark's own."""
+    from paceline.workloads import workload_of
+
+    pixels = prod(workload_of(recipe.task).largest(recipe))
+    batch = 1
+    while batch * 2 <= MOST_IMAGES and batch * 2 * pixels <= FORWARD_PIXELS:
+        batch *= 2
+    model = replace(recipe.model, loss_group=0) if hasattr(recipe.model, "loss_group") else recipe.model
+    return Recipe(
+        task=recipe.task, model=model, input=recipe.input, target_data=recipe.target_data, seed=recipe.seed,
+        global_batch=batch, bn_span=batch, images_seen=STEPS * batch, quality=Quality(unit="run"),
+    )  # fmt: skip
+
+
+def measure_stages(
+    task: Task, system: System, *, threads: int, device: torch.device, seconds: float, wanted: Demand | None
+) -> dict[str, Any]:
+    """All of it, for a task that was opened with `bench_task_recipe`.
+
+    threads  of the loader
+    seconds  for each measurement
+    -> what `paceline bench input RECIPE --json` writes, but for the machine's and the command's name
+    """
+    samples = Samples(task)
+    alone = {name: cost_of(work, samples, threads, seconds) for name, work in samples.stages().items()}
+    batch, device_seconds = _batch_costs(task, samples, device, seconds)
+    with _loader(task, system, threads, device) as loader:
+        together = run_loader(loader, seconds, 0.0, system.prefetch + 2)
+    busy = None
+    if wanted is not None:
+        with _loader(task, system, threads, device) as loader:
+            busy = run_loader(loader, seconds, task.recipe.global_batch / wanted.rate, system.prefetch + 2)
+    cpu_seconds = together["cpu_microseconds"] / 1e6
+    return {
+        "photos": {
+            "train_images": task.train_images,
+            "mean_bytes": samples.mean_bytes,
+            "mean_megapixels": samples.mean_megapixels,
+        },
+        "input": [*samples.fit.shape],
+        "decoder": task.recipe.input.decoder,
+        "batch": task.recipe.global_batch,
+        "loader_threads": threads,
+        "fetch_threads": system.fetch_threads,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "alone": {name: vars(cost) for name, cost in alone.items()} | {"batch": {"cpu_microseconds": batch}},
+        "transfer_microseconds": device_seconds,
+        "together": together,
+        "limits": {"decoder": bare_decoder(samples, threads, seconds), "disk": bare_disk(samples, threads)},
+        "emulated": None
+        if wanted is None or busy is None
+        else {
+            "accelerators": wanted.name,
+            "images_per_second": wanted.rate,
+            "delivered_images_per_second": busy["images_per_second"],
+            "utilisation": busy["slept"],
+            "cores_needed": wanted.rate * cpu_seconds,
+        },
+    }
+
+
+def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> Cost:
+    """A stage on one thread, then on all."""
+    wall, cpu, images = _walk(work, samples, 0, 1, seconds / 2)
+    with ThreadPoolExecutor(threads) as pool:
+        parts = list(pool.map(lambda part: _walk(work, samples, part, threads, seconds / 2), range(threads)))
+    busy = sum(cpu for _, cpu, _ in parts) / sum(count for _, _, count in parts)
+    rate = sum(count / took for took, _, count in parts)
+    return Cost(wall / images * 1e6, cpu / images * 1e6, busy * 1e6, rate)
+
+
+def _walk(work: Work, samples: Samples, first: int, step: int, seconds: float) -> tuple[float, float, int]:
+    """Go round the samples that long; -> seconds, CPU-seconds of this thread, images."""
+    out = np.empty((*samples.fit.shape, 3), np.uint8)
+    work(first % len(samples), out)  # what a thread makes once
+    place, images = first, 0
+    began, cpu = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - began < seconds or not images:
+        work(place % len(samples), out)
+        place, images = place + step, images + 1
+    return time.perf_counter() - began, time.thread_time() - cpu, images
+
+
+def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: float) -> tuple[float, float | None]:
+    """Microseconds an image of putting a batch together once its pixels are there, of this thread's CPU, and of its way to the
+    device by the clock (None: it stays here).
+    """
+    pinned = device.type == "cuda"
+    count = len(samples)
+    images = torch.zeros((count, *samples.fit.shape, 3), dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
+    labels, indices = [draw.label for draw in samples.draws], torch.tensor(samples.indices)
+    make = partial(task.workload.batch, images, labels, indices)
+    batch: Batch = make()
+    assembling = _repeated(make, seconds / 4, time.thread_time) / count * 1e6
+    if device.type == "cpu":
+        return assembling, None
+
+    def copy() -> None:
+        batch.to(device, non_blocking=pinned)
+        if pinned:
+            torch.cuda.synchronize(device)
+
+    copy()
+    return assembling, _repeated(copy, seconds / 4, time.perf_counter) / count * 1e6
+
+
+def _repeated(work: Callable[[], Any], seconds: float, clock: Callable[[], float]) -> float:
+    """Seconds of one call, by this clock."""
+    began, calls = clock(), 0
+    while clock() - began < seconds or not calls:
+        work()
+        calls += 1
+    return (clock() - began) / calls
+
+
+def _loader(task: Task, system: System, threads: int, device: torch.device) -> Any:
+    recipe = task.recipe
+    system = replace(system, images_per_forward=recipe.global_batch)
+    images = {"train_images": task.train_images, "val_images": task.val_images}
+    plan = make_plan(recipe, system, world=1, most=recipe.global_batch, **images)
+    return task.train_loader(plan, system, Place(0, 1, device, threads), first=0, one_batch=False)
+
+
+def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -> dict[str, float]:
+    """Take batches that long, and sleep `step_seconds` after each as an accelerator would compute.
+
+    warm_up  steps taken first, without sleep: then no batch is ready beforehand, and all memory has been touched
+    -> images_per_second; cpu_microseconds an image, of all threads; slept, the share of the time
+    """
+    for _ in range(warm_up):
+        next(loader)
+    began, cpu, steps, images, slept = time.perf_counter(), time.process_time(), 0, 0, 0.0
+    while time.perf_counter() - began < seconds or steps < LEAST_STEPS:
+        images += sum(map(len, next(loader)[1]))
+        steps += 1
+        if step_seconds:
+            before = time.perf_counter()
+            time.sleep(step_seconds)
+            slept += time.perf_counter() - before
+    wall = time.perf_counter() - began
+    return {
+        "images_per_second": images / wall,
+        "cpu_microseconds": (time.process_time() - cpu) / images * 1e6,
+        "slept": slept / wall,
+    }
+
+
+def bare_decoder(samples: Samples, threads: int, seconds: float) -> dict[str, float] | None:
+    """libjpeg-turbo on whole photos, from memory, nothing else; None where no photo is a plain JPEG, or it is not installed."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    plain = [data for data, draw in zip(samples.data, samples.draws) if draw.header.plain_jpeg]
+    if not plain:
+        return None
+    return vars(cost_of(lambda place, _: simplejpeg.decode_jpeg(plain[place % len(plain)]), samples, threads, seconds))
+
+
+def bare_disk(samples: Samples, threads: int) -> dict[str, float] | None:
+    """Reading each sample once in an order of no meaning, its pages dropped from the kernel's cache before; None for a far store.
+
+    A disk with a cache of its own, as that of a virtual machine, may still not be asked.
+    """
+    files = {samples.records.path(index) for index in samples.indices}
+    if not hasattr(os, "posix_fadvise") or any(scheme_of(name) for name in files):
+        return None
+    for name in files:
+        descriptor = os.open(name, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    order = [samples.indices[place] for place in permutation(len(samples), seed=1, epoch=0)]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        read = sum(map(len, pool.map(samples.records.read, order)))
+    took = time.perf_counter() - began
+    return {"images_per_second": len(order) / took, "mib_per_second": read / took / 2**20}
