@@ -1,0 +1,120 @@
+"""One run from every container: the weights are those of the folder's, also where it began on the one and goes on from the other."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import packed_sets
+import pytest
+from devkit_files import write_devkit
+from packed_sets import CONTAINERS, pack_both, photos_of, with_magic
+from tiny_runs import TINY, command, make_photos, of_its_own, train
+
+import paceline.prepare.imagenet as imagenet
+from paceline.cli.main import main
+from paceline.data.manifest import Manifest
+
+BY_DAY = ("tar in tar", "deflated zip", "recordio")
+
+
+@pytest.fixture(scope="module")
+def patch():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, patch):
+    of_its_own(patch, tmp_path_factory)
+    root = make_photos(tmp_path_factory.mktemp("set"))
+    first = root / "train" / "ant" / "0.jpg"
+    first.write_bytes(with_magic(first.read_bytes()))
+    return root
+
+
+def weights(run: Path) -> dict[str, str]:
+    """Of every tensor file of the newest checkpoint, its hash."""
+    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in newest.glob("*.safetensors")}
+
+
+@pytest.fixture(scope="module")
+def wanted(folder, tmp_path_factory):
+    """The weights of four steps from the folder, never stopped."""
+    out = tmp_path_factory.mktemp("reference") / "run"
+    words = ["train", "resnet50-tiny", "--data", folder, "--out", out, *TINY, "--steps", 4, "--quiet"]
+    assert main(list(map(str, words))) == 0
+    return weights(out)
+
+
+@pytest.mark.parametrize(
+    "container", [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.nightly) for name in CONTAINERS]
+)
+def test_a_run_goes_on_from_a_container_to_the_weights_of_the_folders(folder, wanted, container, tmp_path, capsys):
+    words = pack_both(folder, container, tmp_path / "packed")
+    assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
+    # Begun on the folder, gone on with from the container; and the other way.
+    for number, (first, second) in enumerate([(folder, tmp_path / "set"), (tmp_path / "set", folder)]):
+        run = tmp_path / f"run-{number}"
+        assert train(capsys, first, run, steps=2).code == 0
+        said = train(capsys, second, run, steps=4)
+        assert said.code == 0 and "resumed from step-000002" in said.out, said
+        assert weights(run) == wanted
+
+
+def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_path, capsys, s3_bucket):
+    photos = {split: photos_of(folder, split) for split in ("train", "val")}
+    (tmp_path / "up").mkdir()
+    packed_sets.webdataset(photos["train"][:9], tmp_path / "up" / "train-000.tar")
+    packed_sets.webdataset(photos["train"][9:], tmp_path / "up" / "train-001.tar")
+    packed_sets.webdataset(photos["val"], tmp_path / "up" / "val-000.tar")
+    s3_bucket.upload(tmp_path / "up", "shards/")
+    sources = ("--train", s3_bucket.url("shards/train-*.tar"), "--val", s3_bucket.url("shards/val-000.tar"))
+    said = command(capsys, "prepare", "webdataset", *sources, "--out", tmp_path / "set")
+    assert said.code == 0, said.err
+    assert train(capsys, tmp_path / "set", tmp_path / "run", steps=2).code == 0
+    said = train(capsys, tmp_path / "set", tmp_path / "run", steps=4)
+    assert said.code == 0 and "resumed from step-000002" in said.out, said
+    assert weights(tmp_path / "run") == wanted
+
+
+def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsys, monkeypatch):
+
+    wnids = imagenet.official_wnids()[:3]
+    monkeypatch.setattr(imagenet, "official_wnids", lambda: wnids)
+    counts = {"train": imagenet.Counts(18, 6, 6), "val": imagenet.Counts(9, 1, 9)}
+    monkeypatch.setattr(imagenet, "COUNTS", counts)
+    monkeypatch.setattr(imagenet, "VAL_IMAGES", 9)
+    labels = [*wnids, *random.Random(1).choices(wnids, k=6)]
+    renamed = [
+        (wnids[number], number, f"{wnids[number]}_{i}.JPEG", data)
+        for i, (_, number, _, data) in enumerate(photos_of(folder, "train"))
+    ]
+    packed_sets.tar_in_tar(renamed[::-1], tmp_path / "ILSVRC2012_img_train.tar")
+    flat = [(f"ILSVRC2012_val_{i + 1:08d}.JPEG", data) for i, (*_, data) in enumerate(photos_of(folder, "val"))]
+    with open(tmp_path / "ILSVRC2012_img_val.tar", "wb") as file:
+        packed_sets.write_tar(file, [(name.encode(), data) for name, data in flat[::-1]])
+    tars = ("--train-tar", tmp_path / "ILSVRC2012_img_train.tar", "--val-tar", tmp_path / "ILSVRC2012_img_val.tar")
+    said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
+    assert said.code == 2 and "ILSVRC2012_devkit_t12.tar.gz" in said.err
+    digest = write_devkit(tmp_path / "ILSVRC2012_devkit_t12.tar.gz", labels)
+    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", digest)
+    said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
+    assert said.code == 0, said.err
+    unpacked = tmp_path / "unpacked"
+    for name, _, file, data in renamed:
+        path = unpacked / "train" / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    for (file, data), label in zip(flat, labels):
+        path = unpacked / "val" / label / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    assert command(capsys, "prepare", "imagenet", unpacked).code == 0
+    ours, plain = Manifest.load(tmp_path / "out"), Manifest.load(unpacked)
+    assert (ours.content_hash, ours.expect) == (plain.content_hash, "imagenet")
+    packed_sets.tar_in_tar(renamed[1:], tmp_path / "ILSVRC2012_img_train.tar")
+    said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
+    assert said.code == 2 and "ILSVRC2012_img_train.tar: 17 images, ImageNet has 18" in said.err
