@@ -43,8 +43,16 @@ def run(arguments: Sequence[str]) -> int:
     name, folder = names[0], Path(names[1]).expanduser()
     if name not in DATA_SETS:
         raise UserError(f"download {name!r}: there is no such data set.\n{_usage()}")
-    chosen = DATA_SETS[name]
     refuse_other_place(folder)
+    try:
+        return _carry_out(name, folder, flags)
+    except KeyboardInterrupt:
+        say(f"stopped; the same command goes on from here:  paceline download {shlex.join(arguments)}")
+        raise
+
+
+def _carry_out(name: str, folder: Path, flags: Flags) -> int:
+    chosen = DATA_SETS[name]
     with _live() as progress:
         if chosen.account:
             _by_account(chosen, name, folder, flags, progress)
@@ -59,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
             progress=progress,
         )
     if not flags.unpack:
-        say(f"train from the archives as they are:  paceline prepare {chosen.prepare[0]} {_quoted(folder)} --zips")
+        if chosen.prepare[0] == "coco":
+            place = _quoted(folder)
+            say(f"train from the archives as they are:  paceline prepare coco --zips {place} --out {place}")
         return 0
     root = folder / chosen.inside
     command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]

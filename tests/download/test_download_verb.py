@@ -135,6 +135,18 @@ def test_the_network_gone_in_the_middle(coco: Site, tmp_path: Path, capsys) -> N
     assert {path for path, _ in coco.asked} == {"/zips/train2017.zip"}
 
 
+def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
+    from paceline.download import bring
+
+    def stopped(*words, **known) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bring, "unpack", stopped)
+    folder = tmp_path / "my data"
+    assert download("coco2017", folder, "--keep-archives") == 75
+    assert f"goes on from here:  paceline download coco2017 '{folder}' --keep-archives\n" in capsys.readouterr().out
+
+
 def test_room_for_all_of_it_is_asked_for_before_the_first_byte(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(wanted, "free_bytes", lambda folder: sum(map(len, coco.files.values())))
     assert download("coco2017", tmp_path / "out") == 2
