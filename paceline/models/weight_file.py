@@ -54,7 +54,8 @@ def open_weights(path: Path) -> WeightFile:
     except FormError as problem:
         raise CheckpointError(f"{path}: {problem}.") from None
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
-        raise CheckpointError(f"{path}: weights of {form.about}, garbled: {short(str(problem), 200)}") from None
+        reason = short(str(problem), 200)
+        raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
     written = _of_its_run(path)
     certain = bool(written) or (form.name == "ours" and bool(ours.classes) and "paceline" in facts)
     return WeightFile(path, kind, form, ours, written or tuple((name,) for name in ours.classes), certain)

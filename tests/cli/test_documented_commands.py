@@ -48,6 +48,10 @@ def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         from paceline.cli import bench_input, bench_step
 
         modules = [bench_input, bench_step]
+    elif words[0] == "weights":
+        from paceline.cli import weights_check, weights_convert
+
+        modules = [verb, weights_check, weights_convert]
     else:
         modules = [verb]
     for module in modules:
