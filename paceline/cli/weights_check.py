@@ -47,8 +47,10 @@ def run_check(arguments: Sequence[str]) -> int:
     from paceline.cli.choose import choose_recipe
     from paceline.models.weight_file import broken, open_weights
 
-    recipes = {name: choose_recipe(name) for name in ([flags.recipe] if flags.recipe else NETWORKS)}
     path = weights_file(str(flags.file))
+    recipes = {name: choose_recipe(name) for name in ([flags.recipe] if flags.recipe else NETWORKS)}
+    if not flags.recipe:
+        recipes |= _of_its_run(path)
     file = open_weights(path)
     tensors = file.ours.tensors
     _row("file", f"{path}{_bytes_and_digest(path)}")
@@ -86,6 +88,25 @@ def run_check(arguments: Sequence[str]) -> int:
         for line in lines[1:]:
             _row("", line)
     return 0 if fits and not wild else 1
+
+
+def _of_its_run(path: Path) -> dict[str, Recipe]:
+    """The recipe of the run whose checkpoint this is, by the run's folder; none where it is no checkpoint, or runs code of its own."""
+    from paceline.config.run import read_run
+    from paceline.workloads import saved_recipe
+
+    run = path.absolute().parents[2] if len(path.absolute().parents) > 2 else path
+    if path.absolute().parents[1].name != "checkpoints" or not (run / "run.json").is_file():
+        return {}
+    try:
+        return {
+            str(run): saved_recipe(
+                read_run(run), run, named="", again=lambda name: f"paceline eval {run} --workload {name}"
+            )
+        }
+    except UserError as problem:
+        say(f"note      {str(problem).splitlines()[0]}")
+        return {}
 
 
 def _fits(file: WeightFile, recipes: Mapping[str, Recipe], every: bool) -> Iterator[tuple[str, list[str], bool]]:

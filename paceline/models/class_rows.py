@@ -101,13 +101,14 @@ def take_rows(own: Tensor, saved: Tensor, places: Sequence[int | None], *, cells
 
 def row_count(tensors: Mapping[str, Tensor]) -> int:
     """Class rows of weights under our names, without a background; 0 where there are none, or a padded head does not tell."""
-    for name, boxes, background in (
+    boxes = len(tensors["heads.0.loc.bias"]) // 4 if "heads.0.loc.bias" in tensors else 0
+    for name, each, background in (
         ("fc.bias", 1, 0),
         ("roi_heads.box_predictor.cls_score.bias", 1, 1),
-        ("heads.0.conf.bias", 4, 1),
+        ("heads.0.conf.bias", boxes, 1),
     ):
-        if name in tensors:
-            return max(0, len(tensors[name]) // boxes - background)
+        if name in tensors and each and tensors[name].dim() == 1:
+            return max(0, len(tensors[name]) // each - background)
     return 0
 
 

@@ -117,7 +117,7 @@ def rows_of(file: WeightFile, labels: Labels | None, rows: int) -> Rows | None:
 
     None: nothing is known of either, or all rows stay where they are, or what was published with so many rows has none of the names.
     """
-    if labels is None or not rows or len(file.classes) != rows:
+    if labels is None or not labels.names or not rows or len(file.classes) != rows:
         return None
     found = match_rows(file.classes, labels)
     return None if found.same or not (found.any or file.certain) else found

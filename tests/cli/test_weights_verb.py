@@ -152,7 +152,7 @@ REFUSED = {
     "nothing": (["{nothing}", "--to", "ours", "--out", "x.pth"], "no such weight file"),
     "onto itself": (["{ours}", "--to", "ours", "--out", "{ours}"], "the file that is converted"),
     "a folder that cannot be": (["{ours}", "--to", "ours", "--out", "{ours}/x.pth"], "cannot be written"),
-    "names that are too few": (["{ours}", "--to", "ours", "--out", "x.safetensors", "--classes", "{names}"], "1 names for the 3 class rows"),
+    "too few names": (["{ours}", "--to", "ours", "--out", "x.safetensors", "--classes", "{names}"], "1 names for the 3 class rows"),
     "a deep stem": (["{deep}", "--to", "ours", "--out", "x.pth"], "three convolutions in its stem"),
 }  # fmt: skip
 

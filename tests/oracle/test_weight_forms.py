@@ -133,9 +133,9 @@ def habana(tmp_path_factory) -> tuple[Path, Tensor, tuple[Tensor, Tensor]]:
 
 def ssd(padding: str = "both", heads: str = "separate", classes: int = 80) -> SSD:
     settings, cells = SSDModel(width=4, padding=padding), grids(300)  # type: ignore[arg-type]
-    model = SSD(
-        make_trunk(settings, Form(stride=8)), classes, cells=cells, boxes_a_cell=boxes_a_cell(6), extras=8, padding=padding, heads=heads
-    )  # type: ignore[arg-type]  # fmt: skip
+    trunk = make_trunk(settings, Form(stride=8))
+    more = {"padding": padding, "heads": heads, "extras": 8}
+    model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(6), **more)  # type: ignore[arg-type]
     initialise_ssd(model, torch.Generator().manual_seed(0))
     return model.eval()
 
@@ -181,7 +181,7 @@ def test_a_tensorflow_classifiers_trunk_fills_ours_for_any_size(size, tmp_path):
 
 
 class CaffeResNet:
-    """detectron2's or Caffe2's bottleneck network on BGR pixels less their mean; it strides in the first 1x1, norms are scale and shift."""
+    """detectron2's or Caffe2's bottlenecks on BGR pixels less their mean; the first 1x1 strides, norms are scale and shift."""
 
     def __init__(self, naming: str) -> None:
         self.naming, self.draw = naming, Drawn(3)
