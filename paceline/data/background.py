@@ -39,7 +39,7 @@ class Background:
         return future
 
     def close(self) -> None:
-        """Threads end after what they are at; what was not begun is not done."""
+        """Threads end when all that was submitted is done."""
         for _ in range(self._threads):
             self._waiting.put(None)
         self._threads = 0

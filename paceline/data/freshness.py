@@ -13,17 +13,19 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
+from paceline.data.background import Background
 from paceline.data.class_folder import list_folder
 from paceline.data.index import index_damage, open_split, places_of
 from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
-from paceline.data.stores import store_of
+from paceline.data.stores import LocalFiles, Status, StoreTrouble, store_of
 
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -115,22 +117,35 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
 def _check_containers(manifest: Manifest, name: str) -> str | None:
     """The size of each file that holds a split's records, and the bytes of some records, evenly spaced."""
     places = places_of(manifest, name)
-    for file in range(len(places.file_sizes)):
-        path = places.file_path(file)
+    paths = [places.file_path(file) for file in range(len(places.file_sizes))]
+    for path, status, was in zip(paths, _statuses(paths), places.file_sizes.tolist()):
         try:
-            size = store_of(path).status(path).size
+            size = status().size
+        except StoreTrouble as error:  # which says nothing of the file
+            raise UserError(f"{os.fsdecode(path)}: cannot be read ({error.strerror}).") from None
         except OSError as error:
             return f"{os.fsdecode(path)}: cannot be read ({error.strerror or error})"
-        if size != places.file_sizes[file]:
-            return f"{os.fsdecode(path)}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
+        if size != was:
+            return f"{os.fsdecode(path)}: {size:,} bytes, {was:,} when it was prepared"
     index = open_split(manifest, name)
     digests = index.extra.get("digests")
     if digests is None or not len(index):
         return None
-    for i in np.unique(np.linspace(0, len(index) - 1, num=SAMPLED_RECORDS, dtype=np.int64)).tolist():
-        if int.from_bytes(hashlib.sha256(index.read(i)).digest()[:8], "big") != int(digests[i]):
+    sample = np.unique(np.linspace(0, len(index) - 1, num=SAMPLED_RECORDS, dtype=np.int64)).tolist()
+    for i, data in zip(sample, index.records.read_many(sample)):
+        if int.from_bytes(hashlib.sha256(data).digest()[:8], "big") != int(digests[i]):
             return f"{index.name(i)}: other bytes than when it was prepared"
     return None
+
+
+def _statuses(paths: Sequence[bytes]) -> Iterator[Callable[[], Status]]:
+    """What asks for each file's status, or waits for it where the store is asked for several at once."""
+    store = store_of(paths[0]) if paths else LocalFiles()
+    if store.at_once == 1:
+        yield from (partial(store.status, path) for path in paths)
+        return
+    threads = Background(store.at_once, "status")
+    yield from [threads.submit(store.status, path).result for path in paths]
 
 
 def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:

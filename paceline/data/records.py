@@ -45,6 +45,10 @@ class Damaged(DataError):
         self.reason = reason
 
 
+# What to do where the store, not the file, is the trouble.
+GO_ON = "When that is mended, the same command goes on; a run does from its last checkpoint."
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the records of one split lie, as the index says (data/index.py). What offsets count is the container's matter."""
@@ -131,8 +135,8 @@ class Records(ABC):
 
     def unreadable(self, i: int, error: OSError) -> DataError:
         """What to raise where the system refuses to read record i."""
-        remedy = "" if isinstance(error, StoreTrouble) else f" {self.places.remedy}"
-        return DataError(f"{self.name(i)}: cannot be read ({error.strerror or error}).{remedy}")
+        remedy = GO_ON if isinstance(error, StoreTrouble) else self.places.remedy
+        return DataError(f"{self.name(i)}: cannot be read ({error.strerror or error}). {remedy}")
 
 
 class FileRecords(Records):
