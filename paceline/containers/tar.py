@@ -73,12 +73,10 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Me
                 if is_image_name(base):
                     raise DataError(f"{name}: {shown(outer.name)} lies beside tars, in one of which it should be.")
                 continue
-            end = outer.offset + outer.length
-            for member in _members(file, outer.offset, min(end, size), f"{name}: {shown(outer.name)}"):
+            end = min(outer.offset + outer.length, size)
+            for member in _members(file, outer.offset, end, f"{name}: {shown(outer.name)}"):
                 yield outer.name, member
                 records += 1
-            if end > size:
-                raise _Cut(size, f"inside {shown(outer.name)}")
     except _Cut as cut:
         raise Truncated(name, records, *cut.args) from None
 

@@ -82,7 +82,7 @@ def test_the_writer_writes_mxnets_bytes(shared_data, stem):
         assert b"".join(lst_line(*line) for line in listed) == (folder / f"{stem}.lst").read_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), LABELS, PAYLOADS), max_size=5))
 def test_any_records_come_back(records):
     out = io.BytesIO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import subprocess
 import warnings
@@ -64,7 +65,7 @@ def patched(data: bytes, at: int, form: str, *values: int) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(
         st.text("abü/.\u65e5", min_size=1, max_size=12).filter(
@@ -154,6 +155,39 @@ def test_cut_off_at_any_byte_all_whole_members_survive():
         assert (error.value.offset, error.value.records) == (cut, survive)
 
 
+def test_cut_off_with_sizes_in_an_extra_field_or_behind_the_bytes():
+    for out, survive in ((io.BytesIO(), 2), (Pipe(), 0)):
+        with zipfile.ZipFile(out, "w") as archive:  # type: ignore[arg-type]
+            for name in ("a.jpg", "b.jpg"):
+                with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file:
+                    file.write(PHOTO)
+        data = bytes(out.bytes) if isinstance(out, Pipe) else out.getvalue()
+        with pytest.raises(Truncated, match=f"after {survive} whole records"):
+            read_all(data[: central(data) + 7])
+
+
+def test_a_directory_that_counts_otherwise():
+    data = packed(("a.jpg", PHOTO), ("b.jpg", PHOTO))
+    with pytest.raises(DataError, match="its end record counts 3 members, its directory has 2"):
+        read_all(patched(data, len(data) - 14, "HH", 3, 3))
+
+
+def test_cut_off_behind_a_zip_that_is_a_member():
+    data = packed(("inner.zip", packed(("a.jpg", PHOTO))), ("b.jpg", PHOTO))
+    end = data.index(b"PK\3\4", 1100)
+    found = zip_members(io.BytesIO(data[:end]), end, "a.zip")
+    assert next(found).name == b"inner.zip"
+    with pytest.raises(Truncated, match="after 1 whole records"):
+        next(found)
+
+
+def test_a_local_header_that_says_otherwise_than_the_directory():
+    data = packed(("a.jpg", PHOTO))
+    for at, value in ((14, 7), (18, 5), (22, 5)):
+        with pytest.raises(DataError, match=r"^a\.zip: at byte 0 there is not a\.jpg"):
+            read_all(patched(data, at, "I", value))
+
+
 def test_any_flipped_byte_is_an_error_or_the_same_photos():
     data = packed(("a.jpg", b"first"), ("b.jpg", bytes(100)), method=zipfile.ZIP_DEFLATED)
     for place in range(len(data)):
@@ -227,6 +261,18 @@ class TestBombs:
         for length in (4 << 20, 100 << 20):
             with pytest.raises(DataError, match=r"a\.jpg says .* packed: a bomb"):
                 read_all(patched(patched(data, 22, "I", length), central(data) + 24, "I", length))
+
+    def test_a_large_photo_packed_as_no_photo_is(self):
+        data = packed(("a.jpg", random.Random(0).randbytes(300_000)), method=zipfile.ZIP_DEFLATED)
+        lying = patched(patched(data, 22, "I", 100 << 20), central(data) + 24, "I", 100 << 20)
+        with pytest.raises(DataError, match=r"a\.jpg says 104,857,600 bytes, of 300,\d+ packed: a bomb"):
+            read_all(lying)
+        assert len(read_all(lying.replace(b"a.jpg", b"a.csv"))) == 1
+
+    def test_a_stored_member_of_two_sizes(self):
+        data = packed(("a.jpg", PHOTO))
+        with pytest.raises(DataError, match=r"a\.jpg is stored, and says two sizes"):
+            read_all(patched(patched(data, 22, "I", 5), central(data) + 24, "I", 5))
 
     def test_a_length_that_is_not_true(self):
         data = packed(("a.jpg", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
