@@ -186,6 +186,8 @@ def test_a_local_header_that_says_otherwise_than_the_directory():
     for at, value in ((14, 7), (18, 5), (22, 5)):
         with pytest.raises(DataError, match=r"^a\.zip: at byte 0 there is not a\.jpg"):
             read_all(patched(data, at, "I", value))
+    with pytest.raises(DataError, match=r"^a\.zip: at byte 0 there is not a\.jpg"):
+        read_all(data.replace(b"a.jpg", b"b.jpg", 1))
 
 
 def test_any_flipped_byte_is_an_error_or_the_same_photos():
