@@ -13,7 +13,6 @@ import io
 import json
 import os
 import platform
-import resource
 import shlex
 import statistics
 import sys
@@ -28,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.bench.input_contenders import contenders, make_sample
+from paceline.bench.peers.peer_protocol import tree_cpu_seconds
 from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.data.decode import Decoder, require_decoder
@@ -137,30 +137,6 @@ def _measure(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
         while (wall := time.perf_counter() - began) < seconds:
             images += take()
         return images / wall, images / (tree_cpu_seconds() - cpu)
-
-
-def tree_cpu_seconds() -> float:
-    """User + system seconds of this process, its reaped children and its living descendants."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = own.ru_utime + own.ru_stime + reaped.ru_utime + reaped.ru_stime
-    tick = os.sysconf("SC_CLK_TCK")
-    times, children = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
-                continue
-            # After "(name)": state, parent, ...; user, system and those of its reaped children are fields 14 to 17.
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-            times[int(entry.name)] = sum(int(field) for field in fields[11:15]) / tick
-    below = list(children.get(os.getpid(), []))
-    while below:
-        process = below.pop()
-        total += times[process]
-        below.extend(children.get(process, []))
-    return total
 
 
 def summary(

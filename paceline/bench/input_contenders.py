@@ -50,15 +50,24 @@ def records_of(paths: list[Path]) -> Records:
 
 
 @contextmanager
-def ours(records: Records, size: int, threads: int, decoder: Decoder, fetch_threads: int = 0) -> Iterator[Take]:
-    """paceline's loader on the CPU, with so many threads."""
+def ours(
+    records: Records,
+    size: int,
+    threads: int,
+    decoder: Decoder,
+    fetch_threads: int = 0,
+    numbers: np.ndarray | None = None,
+) -> Iterator[Take]:
+    """paceline's loader on the CPU, with so many threads; on the records of these numbers, None: on all."""
+    chosen = np.arange(len(records)) if numbers is None else numbers
     settings = PhotoInput(size=size, decoder=decoder)
 
     def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
         return draw_training_sample(header, name, 0, SampleRandom(0, epoch, index), settings)
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(len(records), seed=0, step=step, global_batch=BATCH)]
+        epochs, places = batch_indices(len(chosen), seed=0, step=step, global_batch=BATCH)
+        return [(epochs, chosen[places])]
 
     with Loader(
         records=records,

@@ -12,15 +12,18 @@ from pathlib import Path
 
 from paceline.cli.bench_step import benched
 from paceline.cli.flags import parse
+from paceline.cli.voice import say
 from paceline.config.classification import Decoder
-from paceline.config.errors import RecipeError
+from paceline.config.errors import RecipeError, UserError
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to measure."""
 
-    data: Path | None = None  # folder with JPEG photos, at any depth; other tasks: a data set with boxes or masks
+    data: tuple[
+        Path, ...
+    ] = ()  # folder with JPEG photos; tasks: data with objects; --peers: prepared sets of the same photos too
     task: str = "classification"  # whose training input: a workload
     decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
     size: int = 0  # side of the output, pixels; 0 = 224, ssd 300, maskrcnn 800 (the shorter side)
@@ -29,6 +32,9 @@ class Flags:
     out: Path | None = None  # also write the JSON here
     simulate: int = 0  # instead: rate of the loader with this many threads and a sleeping stand-in for the decoder
     latency: float = 0.0  # instead: with each read so many milliseconds later, with and without --system.fetch-threads
+    peers: tuple[str, ...] = ()  # instead, beside torchvision: dali, ffcv, mxnet, webdataset, grain, spdl, or all
+    peers_in: Path | None = None  # folder of their environments; empty = a folder of the cache
+    install_peers: bool = False  # install those that are not there yet, each in an environment of its own
     memory: bool = False  # instead: resident memory over 20,000 steps on an index of 1.3 million records
 
 
@@ -50,8 +56,15 @@ def run_input(arguments: Sequence[str]) -> int:
         if flags.memory:
             memory()
         return 0
-    if flags.data is None:
+    if flags.seconds <= 0 or flags.rounds < 1:
+        raise RecipeError("--seconds must be above 0, --rounds 1 or more.")
+    if flags.peers or flags.install_peers:
+        return _peers(flags)
+    if not flags.data:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
+    if len(flags.data) > 1:
+        raise RecipeError(f"--data names {len(flags.data)} folders: only --peers compares several.")
+    (data,) = flags.data
     if flags.latency < 0:
         raise RecipeError(f"--latency {flags.latency:g}: milliseconds, 0 (off) or more.")
     if flags.latency > 0:
@@ -63,7 +76,7 @@ def run_input(arguments: Sequence[str]) -> int:
 
         size = flags.size or 224
         run_fetch_bench(
-            flags.data,
+            data,
             milliseconds=flags.latency,
             seconds=flags.seconds,
             size=size,
@@ -72,11 +85,45 @@ def run_input(arguments: Sequence[str]) -> int:
         )
         return 0
     benched(flags.task, "input").bench["input"](
-        flags.data,
+        data,
         seconds=flags.seconds,
         **({"size": flags.size} if flags.size else {}),
         decoders=list(flags.decoders) or None,
         out=flags.out,
         rounds=flags.rounds,
+    )
+    return 0
+
+
+def _peers(flags: Flags) -> int:
+    """Other libraries beside ours."""
+    from paceline.bench.peer_installs import install_peers, named_peers
+    from paceline.config.cache import cache_folder
+
+    names = named_peers(flags.peers or ("all",))
+    if flags.task != Flags.task:
+        raise RecipeError("--peers: measures classification's input. Leave --task away.")
+    place = flags.peers_in or cache_folder() / "peers"
+    absent = install_peers(place, names, say) if flags.install_peers else {}
+    if not flags.data:
+        if flags.install_peers:
+            return 0
+        raise RecipeError("--peers: name a folder with photos: paceline bench input --peers all --data DIR")
+    for folder in flags.data:
+        if not folder.is_dir():
+            raise UserError(f"--data {folder}: there is no such folder.")
+
+    from paceline.bench.input_peers import run_peers_bench
+
+    run_peers_bench(
+        flags.data,
+        peers=names,
+        environments=place,
+        absent=absent,
+        seconds=flags.seconds,
+        rounds=flags.rounds,
+        size=flags.size or 224,
+        decoders=list(flags.decoders) or None,
+        out=flags.out,
     )
     return 0
