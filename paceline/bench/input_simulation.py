@@ -1,7 +1,8 @@
 """The loader without pictures: how close threads come to the ideal rate, and whether memory stays flat.
 
 `simulate` puts a sleep in the decoder's place, so it measures the loader's own cost with more threads than this machine
-has cores. `memory` walks a long way through an index as large as ImageNet's.
+has cores. `memory` walks two epochs (or further) through an index as large as ImageNet's. `boundary` crosses from one of its
+epochs into the next at an accelerator's pace, and looks for a pause.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from paceline.batch.batch import Batch, labelled_batch
 from paceline.config.errors import UserError
+from paceline.config.system import System
 from paceline.data.crop import Window
 from paceline.data.draw import Draw
 from paceline.data.header import Header
@@ -31,6 +33,9 @@ from paceline.data.stream import batch_indices
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004
 RECORDS = 1_300_000
+# An H100's share of a step, and how long it computes on it (bench/accelerators.py).
+SHARE, STEP_SECONDS = 400, 400 / 7165
+BOUNDARY_STEPS = 60  # watched before a boundary, and after it
 
 
 _WHOLE = Window(0, 0, 16, 16, 16, 16)
@@ -99,15 +104,16 @@ def simulate(threads: int = 16, *, seconds: float = 5.0, sleep_seconds: float = 
     }
 
 
-def memory(*, steps: int = 20_000, batch: int = 512, threads: int = 2) -> dict[str, Any]:
-    """Resident memory over many steps on an index of 1.3 million records, memory-mapped as a prepared data set's.
+def memory(*, epochs: float = 2.0, batch: int = 512, threads: int = 2) -> dict[str, Any]:
+    """Resident memory over two epochs of an index of 1.3 million records, memory-mapped as a prepared data set's.
 
-    Each epoch sorts a new permutation. Sampling starts with the third, when the ring, the index and both kept
-    permutations are in and the allocator knows their size.
-    -> {"steps", "records", "first_mib", "last_mib", "most_mib", "growth_mib"}; it is printed too. Linux only.
+    Each epoch sorts a new permutation. What the process has once the loader is warm and the first epoch is half over is compared with
+    what it has in the end.
+    -> {"epochs", "steps", "records", "first_mib", "last_mib", "most_mib", "growth"}, the last a share; it is printed too. Linux only.
     """
     if not Path("/proc/self/statm").exists():
         raise UserError("the memory measurement reads /proc/self/statm: it runs on Linux only.")
+    steps = int(epochs * RECORDS / batch)
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         offsets = _mapped(Path(folder) / "offsets.npy", np.arange(RECORDS, dtype=np.int64) * 110_000)
@@ -138,22 +144,73 @@ def memory(*, steps: int = 20_000, batch: int = 512, threads: int = 2) -> dict[s
             device=torch.device("cpu"),
         ) as loader:
             for step, _ in loader:
-                if step * batch > 2 * RECORDS and step % max(1, steps // 20) == 0:
+                if step * batch > RECORDS / 2 and step % max(1, steps // 20) == 0:
                     sampled.append(_resident_mib())
                     console.print(f"step {step:,}  {sampled[-1]:.1f} MiB")
         sampled.append(_resident_mib())
-    growth = sampled[-1] - sampled[0]
+    growth = sampled[-1] / sampled[0] - 1
     console.print(
-        f"{steps:,} steps of {batch} over {RECORDS:,} records: {sampled[0]:.1f} -> {sampled[-1]:.1f} MiB, {growth:+.1f}"
+        f"{epochs:g} epochs of {RECORDS:,} records in {steps:,} steps of {batch}: {sampled[0]:.1f} -> {sampled[-1]:.1f} MiB, "
+        f"{growth:+.2%}"
     )
     return {
+        "epochs": epochs,
         "steps": steps,
         "records": RECORDS,
         "first_mib": sampled[0],
         "last_mib": sampled[-1],
         "most_mib": max(sampled),
-        "growth_mib": growth,
+        "growth": growth,
     }
+
+
+def boundary(*, threads: int = 2, step_seconds: float = STEP_SECONDS, steps: int = BOUNDARY_STEPS) -> dict[str, Any]:
+    """How long an accelerator waits for each of the steps around the end of an epoch of 1.3 million records.
+
+    Between two steps it sleeps as long as an H100 computes on its share of a batch.
+    -> {"share", "step_seconds", "waits_at_boundary_ms", "waits_elsewhere_ms"}, the longest of each, where the boundary's are the
+    steps that the loader made while the epoch changed; it is printed too.
+    """
+    last = RECORDS // SHARE  # the step that the epoch ends in
+    waits: dict[int, float] = {}
+
+    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+        return Draw(name, header, _WHOLE, 0)
+
+    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [batch_indices(RECORDS, seed=0, step=step, global_batch=SHARE)]
+
+    with Loader(
+        records=OnePhoto(),
+        draw=draw,
+        render=lambda data, drawn, out: None,
+        schedule=schedule,
+        first_step=max(0, last - steps),
+        last_step=last + steps,
+        threads=threads,
+        prefetch=System().prefetch,
+        image_shape=(32, 32, 3),
+        device=torch.device("cpu"),
+    ) as loader:
+        before = 0.0
+        for step, _ in loader:
+            waits[step], before = loader.wait_seconds - before, loader.wait_seconds
+            time.sleep(step_seconds)
+    first = min(waits)
+    # The loader is ahead by its ring; the very first steps wait for the first permutation.
+    near = {step for step in waits if last - 1 <= step <= last + 2 * System().prefetch}
+    found = {
+        "share": SHARE,
+        "step_seconds": step_seconds,
+        "waits_at_boundary_ms": 1e3 * max(waits[step] for step in near),
+        "waits_elsewhere_ms": 1e3
+        * max(waited for step, waited in waits.items() if step > first + 5 and step not in near),
+    }
+    Console().print(
+        f"an accelerator of {SHARE / step_seconds:,.0f} images/s waits {found['waits_at_boundary_ms']:.1f} ms at most for a step "
+        f"at the end of an epoch, {found['waits_elsewhere_ms']:.1f} ms elsewhere"
+    )
+    return found
 
 
 def _mapped(path: Path, values: np.ndarray) -> np.ndarray:

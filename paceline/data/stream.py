@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
@@ -43,7 +44,13 @@ def permutation(n: int, *, seed: int, epoch: int) -> np.ndarray:
     The last two are kept; 1.28 million samples take about a fifth of a second and 10 MB.
     """
     with _sorting:  # two threads that ask for the same new epoch must not both sort it
-        return _permutation(n, seed, epoch)
+        return _sorter().submit(_permutation, n, seed, epoch).result()
+
+
+@lru_cache(maxsize=1)
+def _sorter() -> ThreadPoolExecutor:
+    # Always the same thread: what a sort leaves in malloc's heap of its thread, tens of megabytes, the next one takes again.
+    return ThreadPoolExecutor(1, "paceline-order")
 
 
 def stream_positions(

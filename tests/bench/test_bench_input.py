@@ -14,8 +14,9 @@ from PIL import Image
 from paceline.bench import input as bench
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of, torchvision_loader
 from paceline.bench.input_fetch import FETCH_THREADS, run_fetch_bench
-from paceline.bench.input_simulation import memory, simulate
+from paceline.bench.input_simulation import boundary, memory, simulate
 from paceline.config.errors import DataError
+from paceline.data import stream as bench_stream
 
 # torchvision 0.29 announces that its image decoders will go; the peer still has them.
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
@@ -104,6 +105,22 @@ def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos,
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):
     monkeypatch.setattr("paceline.bench.input_simulation.RECORDS", 2000)
-    report = memory(steps=80, batch=64)
-    assert report["steps"] == 80
-    assert report["growth_mib"] == pytest.approx(report["last_mib"] - report["first_mib"])
+    report = memory(epochs=2.5, batch=64)
+    assert report["steps"] == 78
+    assert report["growth"] == pytest.approx(report["last_mib"] / report["first_mib"] - 1)
+
+
+def test_the_wait_at_the_end_of_an_epoch_is_that_of_the_steps_that_the_epoch_changes_in(monkeypatch):
+    monkeypatch.setattr("paceline.bench.input_simulation.RECORDS", 4000)
+    sort = bench_stream.permutation
+
+    def slow(n, *, seed, epoch):
+        if epoch == 1 and not sorted_once:
+            sorted_once.append(epoch)
+            time.sleep(0.5)
+        return sort(n, seed=seed, epoch=epoch)
+
+    sorted_once: list[int] = []
+    monkeypatch.setattr(bench_stream, "permutation", slow)
+    report = boundary(step_seconds=0.001, steps=9)
+    assert sorted_once and report["waits_at_boundary_ms"] > 100

@@ -13,7 +13,7 @@ from PIL import Image
 def sample(encoded: bytes, size: int, draw: random.Random) -> np.ndarray:
     """(size, size, 3) uint8."""
     pixels = simplejpeg.decode_jpeg(encoded)
-    top, left, height, width = crop(*pixels.shape[:2], draw)
+    top, left, height, width = crop(pixels.shape[0], pixels.shape[1], draw)
     resized = Image.fromarray(pixels[top : top + height, left : left + width]).resize(
         (size, size), Image.Resampling.BILINEAR
     )

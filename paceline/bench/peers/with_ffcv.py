@@ -72,4 +72,5 @@ def make(task: Task) -> Contender:
     return Contender(take, f"{task.threads} workers, resized by OpenCV's INTER_AREA", version("ffcv"))
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)

@@ -29,4 +29,5 @@ def make(task: Task) -> Contender:
     return Contender(take, f"{task.threads} threads, simplejpeg and Pillow", grain.__version__)
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)

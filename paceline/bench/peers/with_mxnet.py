@@ -52,4 +52,5 @@ def make(task: Task) -> Contender:
     return Contender(take, f"{task.threads} preprocess threads, resized by OpenCV without antialiasing", mx.__version__)
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)

@@ -48,4 +48,5 @@ def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)

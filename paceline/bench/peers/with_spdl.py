@@ -54,4 +54,5 @@ def make(task: Task) -> Contender:
     return Contender(take, f"{task.threads} threads, FFmpeg", version("spdl"))
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)

@@ -32,4 +32,5 @@ def make(task: Task) -> Contender:
     return Contender(take, f"{decode} decode, {workers} workers", torchvision.__version__)
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)

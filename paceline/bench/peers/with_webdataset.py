@@ -58,4 +58,5 @@ def _batches(task: Task, shards: list[str], workers: int) -> Any:
     return take
 
 
-serve(make)
+if __name__ == "__main__":
+    serve(make)
