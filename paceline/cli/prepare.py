@@ -17,8 +17,8 @@ from paceline.config.errors import UserError
 KINDS = """usage: paceline prepare KIND ...
 
   folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg; or DIR/CLASS/*.jpg with --val-fraction
-  imagenet DIR   the same, checked to be ImageNet-1k: 1000 wnid folders, 1,281,167 and 50,000 photos
-  coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017, or --images and --annotations
+  imagenet DIR   the same, checked to be ImageNet-1k: 1,281,167 and 50,000 photos; or --train-tar FILE --val-tar FILE
+  coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017; or --zips DIR; or the files
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
   tar, zip       photos in archives as they were downloaded: --train FILE... --val FILE... --out DIR; bytes stay there
@@ -53,9 +53,8 @@ class ImagenetFlags(FolderFlags):
 
     train_tar: str = ""  # ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked
     val_tar: str = ""  # ILSVRC2012_img_val.tar
-    # Beside --val-tar where it is not named. With a folder whose val/ is flat, its photos are moved into class folders first.
     devkit: str = (
-        ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of the validation photos (a flat val/ is sorted)
+        ""  # ILSVRC2012_devkit_t12.tar.gz, empty = beside --val-tar; with a folder: a flat val/ is sorted by it
     )
 
 

@@ -24,32 +24,30 @@ class Progress(Protocol):
 Bar = Callable[[], AbstractContextManager[Progress]]
 
 
+Files = tuple[str, ...]
+OnFlaw = Literal["refuse", "skip"]
+
+
 @dataclass(frozen=True)
 class ContainerFlags:
     """What to index, and what to do about flaws."""
 
-    train: tuple[
-        str, ...
-    ] = ()  # files, patterns ('shards-*.tar', 'shard-{000..127}.tar') or URLs (s3://, gs://, https://)
-    val: tuple[str, ...] = ()  # the same of the validation photos
+    train: Files = ()  # files: paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
+    val: Files = ()  # the same of the validation photos
     out: str = ""  # where manifest and index go; empty = a folder in the cache, which is printed
     annotations: str = ""  # boxes: COCO JSON of the training photos, or the zip that holds it
     val_annotations: str = ""  # boxes: the same of the validation photos
     classes: str = ""  # a file of class names, one a line or a JSON list; or how many classes there are
     first_label: int = -1  # number of the first class in the files; -1 = 1 in TFRecords, 0 in others
-    label_column: int = -1  # RecordIO whose labels are several numbers and no boxes: which of them is the class, from 0
+    label_column: int = -1  # RecordIO with several numbers as label, no boxes: which of them is the class, from 0
     devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of ImageNet's validation tar
     expect: Literal["any", "imagenet", "coco2017"] = "any"  # refuse whatever is not the whole of that set
     val_fraction: float = 0.0  # share of the photos that is set apart for validation, where no --val is named
     val_seed: int = 0  # another seed sets other photos apart
     val_group: str = ""  # regular expression: photos whose names match with the same captured text stay together
-    on_truncated: Literal["refuse", "skip"] = "refuse"  # a file that is cut off: stop, or use its whole records
-    on_unreadable: Literal["refuse", "skip"] = (
-        "refuse"  # a photo that does not decode: stop, or leave it out and count it
-    )
-    on_missing: Literal["refuse", "skip"] = (
-        "refuse"  # an annotated photo that is not there: stop, or leave it out and count it
-    )
+    on_truncated: OnFlaw = "refuse"  # a file that is cut off: stop, or use its whole records
+    on_unreadable: OnFlaw = "refuse"  # a photo that does not decode: stop, or leave it out and count it
+    on_missing: OnFlaw = "refuse"  # an annotated photo that is not there: stop, or leave it out and count it
     on_class_mismatch: Literal["refuse", "warn"] = "refuse"  # objects in val of a class that train does not know
     workers: int = 0  # threads that list and decode; 0 = one a core
 
