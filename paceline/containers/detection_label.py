@@ -13,6 +13,9 @@ import numpy as np
 
 from paceline.config.errors import DataError
 
+# A float32 tells whole numbers apart up to here.
+_MOST_CLASS = 1 << 24
+
 
 class Objects(NamedTuple):
     """Objects of one photo, M of them (0 too), in the label's order.
@@ -49,8 +52,11 @@ def detection_objects(labels: np.ndarray, where: str) -> Objects:
         )
     objects = labels[header:].reshape(count, width)
     objects = objects[objects[:, 0] >= 0]
-    if (objects[:, 0] != np.floor(objects[:, 0])).any():
-        raise DataError(f"{where}: an object's class is {objects[objects[:, 0] % 1 != 0][0, 0]:g}, not a whole number.")
+    wrong = (objects[:, 0] != np.floor(objects[:, 0])) | (objects[:, 0] > _MOST_CLASS)
+    if wrong.any():
+        raise DataError(
+            f"{where}: an object's class is {objects[wrong][0, 0]:g}, not a whole number up to {_MOST_CLASS:,}."
+        )
     return Objects(
         objects[:, 1:5].astype(np.float32), objects[:, 0].astype(np.int64), objects[:, 5:].astype(np.float32)
     )

@@ -235,6 +235,7 @@ class TestDetectionLabel:
             ([2, 5, 1, 0, 0, 1], "has 6 numbers"),
             ([9, 5, 1], "has 3 numbers"),
             ([2, 5, 0.5, 0, 0, 1, 1], "class is 0.5"),
+            ([2, 5, 1e30, 0, 0, 1, 1], "class is 1e"),
             ([2, 5, 1, 0, float("nan"), 1, 1], "no detection label"),
         ],
     )
