@@ -31,9 +31,7 @@ class GetFlags:
 
     name: Annotated[str, tyro.conf.Positional] = ""  # which weights; empty = list them
     out: Path = Path()  # folder to keep the file in, under its own name; empty = here
-    from_: Annotated[str, tyro.conf.arg(name="from")] = (
-        ""  # another place: a folder or address that has it, or the file
-    )
+    from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a copy: its folder, its address, or the file
 
 
 def run(arguments: Sequence[str]) -> int:

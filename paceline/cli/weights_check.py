@@ -31,9 +31,7 @@ LEFT_OUT = 3
 class Flags:
     """What to look at."""
 
-    file: Annotated[Path, tyro.conf.Positional] = (
-        Path()
-    )  # a weight file, a checkpoint's folder, a TensorFlow checkpoint
+    file: Annotated[Path, tyro.conf.Positional] = Path()  # weight file, or a checkpoint's folder
     recipe: str = ""  # compare with this recipe's network alone; empty = with each that there is
     rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
 

@@ -26,14 +26,10 @@ MOST_NAMES_BYTES = 2**24
 class Flags:
     """What to convert."""
 
-    file: Annotated[Path, tyro.conf.Positional] = (
-        Path()
-    )  # a weight file, a checkpoint's folder, a TensorFlow checkpoint
+    file: Annotated[Path, tyro.conf.Positional] = Path()  # weight file, or a checkpoint's folder
     to: str = ""  # form of the new file; empty = list them
     out: Path = Path()  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
-    classes: str = (
-        ""  # for --to ours: names of the class rows, a line each, or a JSON list; they are kept in .safetensors
-    )
+    classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
 
 
 def run_convert(arguments: Sequence[str]) -> int:
