@@ -32,9 +32,7 @@ class System:
     compile: bool = False  # torch.compile the model
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     fetch_threads: int = 0  # threads a rank that fetch photos ahead of them, for a store that answers late; 0 = none
-    store_cache_gib: float = (
-        0.0  # disk for what is read from buckets and web servers, in PACELINE_CACHE, in GiB; 0 = none
-    )
+    store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
     cache: str = (
@@ -52,7 +50,6 @@ def check_system(system: System) -> None:
         ("images_per_forward", MOST_IMAGES, "automatic"),
         ("loader_threads", MOST_THREADS, "automatic"),
         ("fetch_threads", MOST_THREADS, "none"),
-        ("store_cache_gib", MOST_GIB, "none"),
         ("intra_op_threads", MOST_THREADS, "automatic"),
         ("loss_scale", 2.0**127, "automatic"),
     ):
@@ -63,6 +60,7 @@ def check_system(system: System) -> None:
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
     cache_bytes(system.cache)
+    store_cache_bytes(system.store_cache)
     if system.per_node < 1 or system.prefetch < 1 or not 0 < system.memory_gib < math.inf:
         raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")
     for name, most in (("per_node", MOST_RANKS), ("prefetch", MOST_PREFETCH), ("memory_gib", MOST_GIB)):
@@ -75,10 +73,21 @@ def cache_bytes(text: str) -> int | None:
 
     Raises RecipeError for anything else.
     """
-    if text in ("auto", "off"):
-        return None if text == "auto" else 0
+    if text == "auto":
+        return None
+    return _size("--system.cache", text, "auto, off")
+
+
+def store_cache_bytes(text: str) -> int:
+    """Bytes that --system.store-cache means, 0 for "off". Raises RecipeError for anything else."""
+    return _size("--system.store-cache", text, "off")
+
+
+def _size(flag: str, text: str, words: str) -> int:
+    if text == "off":
+        return 0
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024.0 ** ("KMGT".index(match[2].upper()) + 1) if match else 0.0
     if not 0 < size <= MOST_GIB * 2**30:
-        raise RecipeError(f"--system.cache {text!r}: write auto, off, or a size such as 40GiB or 500MiB.")
+        raise RecipeError(f"{flag} {text!r}: write {words}, or a size such as 40GiB or 500MiB.")
     return int(size)

@@ -86,6 +86,11 @@ class CachedRecords(Records):
         """As the records have it."""
         return self._records.relative_name(i)
 
+    def kept_on_disk(self, budget: int) -> Records:
+        """Of what memory did not have."""
+        self._records = self._records.kept_on_disk(budget)
+        return self
+
     def read(self, i: int) -> bytes:
         """From memory, or from the records, and then kept."""
         return self.read_many([i])[0]

@@ -51,7 +51,7 @@ class CachedStore(Store):
 
     is_remote = True
 
-    def __init__(self, store: Store, budget: float) -> None:
+    def __init__(self, store: Store, budget: int) -> None:
         """A cache of at most `budget` bytes in the cache folder. Raises UserError where that cannot be written."""
         self._store, self.at_once = store, store.at_once
         self._folder = cache_folder() / "ranges"
@@ -61,7 +61,7 @@ class CachedStore(Store):
         except OSError as error:
             raise UserError(
                 f"{self._folder}: cannot be written ({error.strerror}). Set PACELINE_CACHE to a folder that can, or leave "
-                "--system.store-cache-gib out."
+                "--system.store-cache out."
             ) from None
         self._threads = Background(self.at_once, "store-status")
         self._full_until = 0.0
@@ -174,7 +174,7 @@ class CachedStore(Store):
 class Budget:
     """Bytes that a folder may hold, counted by all processes of the machine that write there."""
 
-    def __init__(self, folder: Path, most: float) -> None:
+    def __init__(self, folder: Path, most: int) -> None:
         self._folder, self._most = folder, most
         self._lock = threading.Lock()
         self._counter = os.open(folder / "used", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -119,8 +119,8 @@ class Records(ABC):
         """The bytes of several records, in that order. Raises DataError as `read`."""
         return [self.read(i) for i in numbers]
 
-    def kept_on_disk(self, gib: float) -> Records:
-        """These records: what is read over a network from here on is kept in the cache folder, up to so many GiB."""
+    def kept_on_disk(self, budget: int) -> Records:
+        """These records: what is read over a network from here on is kept in the cache folder, up to `budget` bytes."""
         return self
 
     def checked(self, i: int, data: bytes, found: int) -> bytes:
@@ -173,9 +173,9 @@ class RangeRecords(Records):
         self._store: Store = store_of(places.file_path(0)) if len(places.file_sizes) else LocalFiles()
         self.at_once = self._store.at_once
 
-    def kept_on_disk(self, gib: float) -> Records:
+    def kept_on_disk(self, budget: int) -> Records:
         """Done once, however often it is asked for. Raises UserError where the cache folder cannot be written."""
-        self._store = kept_on_disk(self._store, gib)
+        self._store = kept_on_disk(self._store, budget)
         return self
 
     def name(self, i: int) -> str:

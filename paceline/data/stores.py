@@ -119,14 +119,14 @@ def store_of(name: bytes | str) -> Store:
     return STORES[scheme]()
 
 
-def kept_on_disk(store: Store, gib: float) -> Store:
-    """The store, with what it reads kept in the cache folder, up to so many GiB; as it is where it is local, or `gib` is 0.
+def kept_on_disk(store: Store, budget: int) -> Store:
+    """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
 
     Raises UserError where the cache folder cannot be written.
     """
     from paceline.data.cached_store import CachedStore
 
-    return CachedStore(store, gib * 2**30) if gib and store.is_remote and not isinstance(store, CachedStore) else store
+    return CachedStore(store, budget) if budget and store.is_remote and not isinstance(store, CachedStore) else store
 
 
 def pread(descriptor: int, length: int, offset: int) -> bytes:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from paceline.batch.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.system import System
+from paceline.config.system import System, store_cache_bytes
 from paceline.data.decode import require_decoder
 from paceline.data.draw import Draw, DrawSample, render
 from paceline.data.header import Header, read_header
@@ -208,7 +208,7 @@ class Task(ABC):
         least = 0 if place.device.type == "cpu" else self.most_objects
         largest = self.shapes.of_run(plan)[0]
         loader = Loader(
-            records=self.train_index.records.kept_on_disk(system.store_cache_gib),
+            records=self.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_train, largest),
             schedule=schedule,
@@ -233,7 +233,7 @@ class Task(ABC):
             return [Forward(np.zeros(len(numbers), np.int64), numbers, fit.shape, partial(self.draw_val, fit))]
 
         return Loader(
-            records=self.val_index.records.kept_on_disk(system.store_cache_gib),
+            records=self.val_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_val, Fit(min(largest), largest)),
             schedule=schedule,

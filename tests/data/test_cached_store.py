@@ -19,8 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_object_store import reachable
 
-from paceline.config.errors import DataError, UserError
+from paceline.config.errors import DataError, RecipeError, UserError
+from paceline.config.system import System, check_system, store_cache_bytes
 from paceline.data import cached_store
+from paceline.data.byte_cache import CachedRecords, Shelf
 from paceline.data.cached_store import CachedStore
 from paceline.data.records import Places, RangeRecords
 from paceline.data.stores import LocalFiles, Range, RangeError, Status, Store, kept_on_disk
@@ -160,7 +162,7 @@ def test_the_budget_holds_and_what_was_kept_stays(folder: Path) -> None:
 def test_what_nobody_used_for_an_hour_makes_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_store, "FULL_SECONDS", 0.0)
     remote = Memory({b"s3://bucket/%d" % number: noise(MIB, number) for number in range(3)})
-    store = CachedStore(remote, 1.2 * MIB)
+    store = CachedStore(remote, MIB * 6 // 5)
 
     def fill(number: int) -> None:
         for at in range(0, MIB, 50_000):
@@ -269,16 +271,21 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
     )
     monkeypatch.setattr("paceline.data.records.store_of", lambda _: remote)
     records = RangeRecords(places)
-    assert records.kept_on_disk(0.0) is records
+    assert records.kept_on_disk(0) is records
     records.read(0)
     records.read(0)
     assert len(remote.reads) == 2
     for _ in range(2):  # as every evaluation does
-        assert records.kept_on_disk(1.0) is records
+        assert records.kept_on_disk(MIB) is records
         assert [records.read(i) for i in range(10)] == records.read_many(range(10))
     assert len(remote.reads) == 2 + 10
+    # A cache in memory hands on what it is told.
+    other = RangeRecords(places)
+    CachedRecords(other, Shelf(-1, 10, MIB), 0).kept_on_disk(MIB)
+    assert other.read_many(range(10)) == records.read_many(range(10))
+    assert len(remote.reads) == 2 + 10
     local = LocalFiles()
-    assert kept_on_disk(local, 1.0) is local
+    assert kept_on_disk(local, MIB) is local
 
     def fails(wanted: Sequence[Range]) -> list[bytes]:
         raise RangeError(OSError(5, "gone"), 1)
@@ -292,3 +299,10 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
     records._store = fresh
     with pytest.raises(DataError, match=r"bytes 100 on\): cannot be read \(gone\)"):
         records.read_many(range(3))
+
+
+def test_its_size_is_given_with_a_unit() -> None:
+    assert [store_cache_bytes(text) for text in ("off", "200GiB", "1.5 TB")] == [0, 200 * 2**30, 3 * 2**39]
+    for odd in ("auto", "200", "-1GiB", "0GiB", "many"):
+        with pytest.raises(RecipeError, match=r"--system.store-cache .*: write off, or a size such as 40GiB"):
+            check_system(System(store_cache=odd))
