@@ -31,7 +31,7 @@ class System:
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
-    fetch_threads: int = 0  # threads a rank that fetch photos ahead of them, for a store that answers late; 0 = none
+    fetch_threads: int = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
@@ -49,7 +49,7 @@ def check_system(system: System) -> None:
     for name, most, zero in (
         ("images_per_forward", MOST_IMAGES, "automatic"),
         ("loader_threads", MOST_THREADS, "automatic"),
-        ("fetch_threads", MOST_THREADS, "none"),
+        ("fetch_threads", MOST_THREADS, "automatic"),
         ("intra_op_threads", MOST_THREADS, "automatic"),
         ("loss_scale", 2.0**127, "automatic"),
     ):

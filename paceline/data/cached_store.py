@@ -1,15 +1,16 @@
 """What was read of a remote store, kept on a local disk within a budget.
 
 The very ranges that were asked for are kept, at their own offsets in one sparse file an object: a photo is fetched once and nothing
-beside it. Whole objects or large blocks would fetch a shard for one photo, which a random order then does not use before it is
-driven out again. Beside the bytes lies a table of slots: which ranges are there, with the CRC of each.
+beside it. Blocks would be fetched for one photo each, since a random order has no neighbours: counted for photos of 20 to 200 KB in
+shards of a thousand and a budget of half of them, an epoch fetches 0.5 times the data by ranges, 5 times by blocks of 1 MiB and
+hundreds of times by objects. With room for everything all are alike. Beside the bytes lies a table of slots: which ranges are there, with the CRC of each.
 
 - Never stale: a file's place follows from its URL, size and tag (or time), which are asked for once in each process.
 - Killed at any time: a range counts when its slot is written, after its bytes; what a crash of the machine tore fails its CRC
   and is fetched again.
 - Any number of processes at once: all write the same bytes to the same place, and each slot with one write.
 - The budget is counted in one file, under a lock. When it is spent, objects that nobody used for an hour go, longest unused first;
-  then nothing more is kept. To drive out what this epoch read for what it reads now would leave nothing for the next one.
+  then nothing more is kept. Driving out what was used least recently fetches 0.85 times the data an epoch instead of 0.5.
 """
 
 from __future__ import annotations

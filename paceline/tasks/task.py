@@ -29,6 +29,7 @@ from paceline.data.header import Header, read_header
 from paceline.data.index import Index
 from paceline.data.loader import Loader
 from paceline.data.manifest import Manifest
+from paceline.data.records import Records
 from paceline.data.repeated import Repeated
 from paceline.data.ring import Forward
 from paceline.data.stream import batch_indices, shard
@@ -38,6 +39,10 @@ from paceline.tasks.shapes import Fit, Shapes
 if TYPE_CHECKING:
     from paceline.models.weights import WeightReport
     from paceline.tasks.workload import Workload
+
+
+# Each has as many requests under way as the store says (Store.at_once); while one waits for its last, the others go on.
+BUCKET_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -209,13 +214,13 @@ class Task(ABC):
         largest = self.shapes.of_run(plan)[0]
         loader = Loader(
             records=self.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
+            fetch_threads=threads_that_fetch(self.train_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_train, largest),
             schedule=schedule,
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
             threads=place.threads,
-            fetch_threads=system.fetch_threads,
             prefetch=system.prefetch,
             image_shape=(*largest.shape, 3),
             device=place.device,
@@ -234,13 +239,13 @@ class Task(ABC):
 
         return Loader(
             records=self.val_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
+            fetch_threads=threads_that_fetch(self.val_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_val, Fit(min(largest), largest)),
             schedule=schedule,
             first_step=0,
             last_step=len(parts),
             threads=place.threads,
-            fetch_threads=system.fetch_threads,
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
             device=place.device,
@@ -278,6 +283,11 @@ class Task(ABC):
         drawn = draw(epoch, number, read_header(data, name, self.recipe.input.exif), name)
         render(data, drawn, out)
         return drawn
+
+
+def threads_that_fetch(records: Records, system: System) -> int:
+    """Those that were asked for; else enough for a store that answers several requests at once, and none for files."""
+    return system.fetch_threads or (BUCKET_THREADS if records.at_once > 1 else 0)
 
 
 def spread(images: int, limit: int) -> np.ndarray:
