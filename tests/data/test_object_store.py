@@ -156,8 +156,10 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(server: FaultyServer, 
     server.files["/bucket/a.tar"] = DATA[:-1]
     with pytest.raises(OSError, match="changed while it was in use: 100,000 bytes, now 99,999"):
         store.read(Range(name, 0, 10))
-    if scheme != "http":  # there the time counts, which this server does not change
-        server.files["/bucket/a.tar"] = DATA[::-1]
+    server.files["/bucket/a.tar"] = DATA[::-1]
+    if scheme == "http":  # servers that share a load may each have its own ETag: the time counts, which is the same here
+        assert store.read(Range(name, 0, 10)) == DATA[::-1][:10]
+    else:
         with pytest.raises(OSError, match="changed"):
             store.read(Range(name, 0, 10))
     store.status(name)
