@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import IMAGE_SUFFIXES
@@ -21,8 +21,10 @@ _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # Where a label is looked for, in this order; and, in JSON, under which of these names.
 LABEL_FIELDS = (b"cls", b"json", b"txt")
 _JSON_NAMES = ("label", "cls", "class", "class_id", "category_id")
-# No label is longer; of what is, nothing is read.
-MOST_LABEL_BYTES = 1 << 20
+# The JSON of a photo with thousands of outlined objects has a few megabytes; of what is longer, nothing is read.
+MOST_LABEL_BYTES = 1 << 24
+# Under this name a JSON has the objects of the photo, as COCO's files have them.
+OBJECTS = "annotations"
 
 
 class Sample(NamedTuple):
@@ -98,21 +100,24 @@ def samples(members: Iterable[Member], archive: str) -> Iterator[Sample]:
         yield Sample(key, fields)
 
 
-def read_label(field: str, data: bytes, where: str) -> int | str:
-    """The label in the bytes of a field: a class number, or a class name. Raises DataError, beginning with `where`.
+def read_label(field: str, data: bytes, where: str) -> int | str | dict[str, Any]:
+    """The label in the bytes of a field: a class number, a class name, or objects. Raises DataError, beginning with `where`.
 
     cls   a whole number
     txt   a whole number or a name
-    json  a whole number or a name, or an object with one of them under label, cls, class, class_id or category_id
+    json  a whole number or a name, or an object with one of them under label, cls, class, class_id or category_id; or an object
+          with a list under annotations, which is given back as it is
     """
     try:
         value = json.loads(data) if field == "json" else data.decode().strip()
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: its .{field} cannot be read ({short(str(error))}).") from None
     if isinstance(value, dict):
+        if isinstance(value.get(OBJECTS), list):
+            return value
         name = next((name for name in _JSON_NAMES if name in value), None)
         if name is None:
-            raise DataError(f"{where}: its .json has none of {', '.join(_JSON_NAMES)}.")
+            raise DataError(f"{where}: its .json has none of {', '.join(_JSON_NAMES)}, nor a list of {OBJECTS}.")
         value = value[name]
     if isinstance(value, str):
         digits = value.removeprefix("-")

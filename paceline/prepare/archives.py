@@ -3,7 +3,7 @@
 An archive holds class folders, [FOLDER/...][train/|val/]CLASS/photo.jpg, or a tar for each class, CLASS.tar with its photos (as
 ILSVRC2012_img_train.tar does); or photos of which a list beside it speaks (COCO's zips). Records come in the order of class
 folders: classes by name, photos by name, whatever their order in the archive.
-A WebDataset's tars hold files that share the name up to the first dot, KEY.jpg with KEY.cls; records keep their order.
+A WebDataset's tars hold files that share the name up to the first dot, KEY.jpg with KEY.cls or KEY.json; records keep their order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from paceline.data.class_folder import is_image_name
 from paceline.prepare.container_files import ContainerFiles
 from paceline.prepare.contents import AS_IT_IS, RANGES, Contents, Held, contents, folder_names
 from paceline.prepare.listing import TRAIN_FOLDER, VAL_FOLDERS
+from paceline.prepare.sample_boxes import sample_annotations
 
 if TYPE_CHECKING:
     from paceline.prepare.containers import ContainerRequest
@@ -51,12 +53,22 @@ def read_zip(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
 
 
 def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
-    """Photos in WebDataset's tars, with a class number, a class name or {"label": ...} beside each -> split -> contents."""
+    """Photos in WebDataset's tars -> split -> contents. Beside each photo is a class number, a class name or {"label": ...}, or
+    {"annotations": [...]} with its objects.
+    """
     held, labels = [], []
     for name, status, pairs in zip(files.names, files.statuses, files.walk(_labelled)):
         held.append((name, status, [replace(one, name=_in_split(files.split, one.name)) for one, _ in pairs]))
         labels += [label for _, label in pairs]
     whole = contents(RANGES, held)
+    boxed = [label for label in labels if isinstance(label, dict)]
+    if boxed and len(boxed) < len(labels):
+        raise DataError(
+            f"{os.fsdecode(files.names[0])}: some of its photos have a class and some have objects. Prepare them apart."
+        )
+    if boxed:
+        annotations, notes = sample_annotations(Path(os.fsdecode(files.names[0])), whole.names, boxed)
+        return {files.split: replace(whole, annotations=annotations, notes=tuple(notes))}
     if all(isinstance(label, int) for label in labels):
         numbers = np.array(labels, np.int64)
         return {files.split: replace(whole, classes=numbers, class_names=folder_names(numbers, whole.names))}
@@ -138,7 +150,7 @@ def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:
     return b"/".join([split.encode(), *path.split(b"/")[-parts:]])
 
 
-def _labelled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Held, int | str]]:
+def _labelled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Held, int | str | dict[str, Any]]]:
     for sample in samples(tar_members(file, size, name), name):
         photo = sample.photo(name)
         field, member = sample.label(name)

@@ -96,6 +96,11 @@ def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Anno
     Raises DataError, naming the file and the entry, where it is no COCO JSON or contradicts itself.
     """
     path, record = load_json(path, split)
+    return coco_annotations(path, record, images_folder)
+
+
+def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) -> tuple[Annotations, list[str]]:
+    """The same of what such a JSON holds; `path` is what messages call it."""
     images, objects, categories = (_list(path, record, key) for key in ("images", "annotations", "categories"))
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")

@@ -33,6 +33,7 @@ class Classes:
     names: tuple[str, ...]
     splits: dict[str, Contents]
     labels: dict[str, np.ndarray]
+    readable: tuple[str, ...] | None = None  # K, where --classes has readable names beside them
 
 
 def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> Classes:
@@ -57,7 +58,7 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
             f"{request.layout}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
             "classes there are (--classes 10)."
         )
-    return Classes(names, splits, labels)
+    return Classes(names, splits, labels, readable_names(request, names))
 
 
 def _by_name(splits: dict[str, Contents], request: ContainerRequest) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
@@ -145,7 +146,7 @@ def first_label(request: ContainerRequest) -> int:
 
 
 def _listed_names(request: ContainerRequest) -> tuple[str, ...]:
-    """Of --classes: a number of classes, or a file that names them, one a line or as a JSON list."""
+    """Of --classes: a number of classes, or a file that names them, one a line, as a JSON list or {name: readable name}."""
     if request.classes.isdecimal() and not os.path.exists(request.classes):
         return tuple(map(str, range(min(int(request.classes), MOST_CLASSES))))
     path = Path(request.classes).expanduser()
@@ -155,12 +156,26 @@ def _listed_names(request: ContainerRequest) -> tuple[str, ...]:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"--classes {path}: cannot be read ({reason}). Write one class a line.") from None
+    if isinstance(given, dict):
+        given = list(given)
     if not isinstance(given, list):
         raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
     names = tuple(tidy_class_name(name, lambda why: DataError(f"--classes {path}: a class {why}.")) for name in given)
     if (twice := first_twice(names)) is not None:
         raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
     return names
+
+
+def readable_names(request: ContainerRequest, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """K readable names beside the classes', where --classes is a JSON object that has another one for any of them."""
+    path = Path(request.classes).expanduser()
+    if path.suffix != ".json":
+        return None
+    table = json.loads(read_plain_text(path, MOST_LIST_BYTES))  # read before: see _listed_names
+    if not isinstance(table, dict) or all(name == value for name, value in table.items()):
+        return None
+    given = [table.get(name) for name in names]
+    return tuple(tidy_class_name(name, lambda why: DataError(f"--classes {path}: a class {why}.")) for name in given)
 
 
 def _with_official_classes(part: Contents, request: ContainerRequest) -> Contents:

@@ -191,7 +191,7 @@ def _write_classes(
         expect=request.expect,
         root=".",
         classes=classes,
-        class_names=None,
+        class_names=known.readable,
         index=write_index(place, arrays),
         splits=described,
         made_by=f"Pillow {PIL.__version__}",
