@@ -19,7 +19,7 @@ LAYERS = [
     {"recipes", "systems"},
     {"tasks", "prepare"},
     {"workloads"},
-    {"opening"},
+    {"opening", "pack"},
     {"state", "provenance", "machine", "scoring", "loss_groups", "shortage", "going_on"},
     {"trained", "run_folder", "alike", "building", "settling", "keeping"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},

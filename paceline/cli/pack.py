@@ -1,0 +1,90 @@
+"""`paceline pack DIR --to webdataset|recordio --out DIR [--short N --quality Q]`: a data set into few large files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline.cli.flags import parse
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+from paceline.pack.request import PackRequest, check_request, parse_bytes
+
+if TYPE_CHECKING:
+    from paceline.data.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to pack. Without --short and --quality every photo's bytes stay what they are."""
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()  # a data set: prepared, or class folders, COCO, VOC, YOLO
+    to: str = (
+        "webdataset"  # webdataset: tars of KEY.jpg with KEY.cls or KEY.json; recordio: MXNet's .rec, .idx and .lst
+    )
+    out: Path = Path()  # a new or empty folder; the same command given again goes on with what was begun there
+    short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
+    quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is
+    order: str = "kept"  # kept: as the data set has its records; shuffled: in an order that --seed draws
+    seed: int = 0  # another seed shuffles otherwise
+    shards: int = 0  # files of the training split; the others' have as many records each
+    shard_size: str = ""  # about so large a file, for instance 500MB; empty = 1GiB, and one file a split for recordio
+    workers: int = 0  # threads that read and encode; 0 = one a core, more for stores on a network
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Pack and prepare a data set, and say what came of it."""
+    flags = parse(
+        arguments, Flags(), prog="pack", description="Pack a data set into WebDataset's tars or MXNet's RecordIO."
+    )
+    if flags.folder == Path() or flags.out == Path():
+        raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio --out DIR")
+    if flags.order not in ("kept", "shuffled"):
+        raise UserError(f"--order {flags.order}: kept or shuffled.")
+    request = PackRequest(
+        to=flags.to,  # type: ignore[arg-type]  # checked below, with a message of ours
+        order=flags.order,
+        seed=flags.seed,
+        short=flags.short,
+        quality=flags.quality,
+        shards=flags.shards,
+        shard_bytes=parse_bytes(flags.shard_size, "--shard-size"),
+    )
+    check_request(request)
+    from paceline.pack.pack import pack
+    from paceline.pack.source import prepared_source
+
+    manifest = prepared_source(flags.folder, say)
+    with _progress() as progress:
+        packed, notes = pack(manifest, request, flags.out.expanduser(), workers=flags.workers, progress=progress)
+    _tell(packed, notes)
+    return 0
+
+
+def _tell(packed: Manifest, notes: Sequence[str]) -> None:
+    for name, split in packed.splits.items():
+        files = split.arrays["file_sizes"][1]
+        objects = "" if split.boxes is None else f", {split.boxes.objects:,} objects"
+        say(f"{name}: {split.images:,} photos{objects}, {split.bytes:,} bytes, in {files:,} files")
+    for note in notes:
+        say(f"note: {note}")
+    say(f"content {packed.content_hash}")
+    say(f"train with:  --data {shlex.quote(str(packed.folder))}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar while photos are packed; it is gone afterwards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(
+        "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    ) as bar:
+        job = bar.add_task("", total=None)
+        yield lambda done, total, what: bar.update(job, completed=done, total=total, description=what)

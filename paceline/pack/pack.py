@@ -1,0 +1,143 @@
+"""A prepared data set, wherever its photos lie, into WebDataset's tars or MXNet's RecordIO: every split, ready to train on.
+
+    OUT/train-00000.tar ...  val-00000.tar ...    or    OUT/train.rec, train.idx, train.lst, val.rec ...
+    OUT/classes.json         the classes in order, with their readable names; of boxes, COCO's categories
+    OUT/pack.jsonl           what was packed, and the checksum of each file (pack/record.py)
+    OUT/manifest.json        OUT is prepared: `--data OUT` trains
+
+The same command again checks the finished files against their checksums and goes on with the others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.data.manifest import Manifest
+from paceline.pack.objects import in_label
+from paceline.pack.packed import prepare_packed, write_classes
+from paceline.pack.plan import Shard, Source, identity, open_sources, plan_shards
+from paceline.pack.record import PackRecord, locked
+from paceline.pack.request import PackRequest, check_request
+from paceline.pack.write import Pool, remove_parts, write_shard
+from paceline.prepare.inspection import usable_cores
+
+# Index, journal and what a file system needs itself.
+SPARE_BYTES = 64 << 20
+Progress = Callable[[int, int, str], None]
+
+
+def pack(
+    manifest: Manifest,
+    request: PackRequest,
+    out: Path,
+    *,
+    workers: int = 0,
+    progress: Progress = lambda done, total, what: None,
+) -> tuple[Manifest, list[str]]:
+    """-> the packed set, prepared, and notes for people.
+
+    manifest  of what is packed, fresh
+    workers   threads that read and encode; 0: one a core, more where a store answers many at once
+    progress  called with (records done, records in all, what is being done)
+    Raises UserError for a request that cannot be, DataError for a record that cannot be read or a folder that cannot take it;
+    what is finished stays, and no file under its final name is ever half written.
+    """
+    check_request(request)
+    out = Path(os.path.realpath(out))
+    inside = out.is_relative_to(manifest.root_path) and not manifest.in_containers
+    if inside or out == manifest.folder:
+        raise DataError(f"--out {out}: lies in the data set that is packed. Choose a folder outside of it.")
+    with locked(out):
+        record = PackRecord(out)
+        sources = open_sources(manifest, request)
+        if any(not len(source.order) for source in sources.values()):
+            raise DataError(f"{manifest.folder}: a split without photos cannot be packed.")
+        shards = _planned(record, manifest, request, sources)
+        remove_parts(out)
+        total = sum(shard.last - shard.first for shard in shards)
+        left, done = [], 0
+        for shard in shards:
+            if shard.file in record.finished:
+                progress(done, total, "checking")
+                if record.is_whole(shard):
+                    done += shard.last - shard.first
+                    continue
+            left.append(shard)
+        _check_space(out, left)
+        write_classes(out, manifest, request)
+        _write(out, left, sources, request, record, workers, lambda more: progress(done + more, total, "packing"))
+        packed = prepare_packed(out, manifest, sources, shards, request, workers, progress)
+    return packed, _notes(sources, request)
+
+
+def _planned(record: PackRecord, manifest: Manifest, request: PackRequest, sources: dict[str, Source]) -> list[Shard]:
+    """The files; as they were planned where a pack was begun."""
+    asked = identity(manifest, request)
+    if record.begun is None:
+        facts = {"from": str(manifest.folder), "content_hash": manifest.content_hash, "request": asdict(request)}
+        record.begin(asked, plan_shards(sources, request), facts)
+    return record.shards(asked, {name: len(source.order) for name, source in sources.items()})
+
+
+def _check_space(out: Path, left: list[Shard]) -> None:
+    needed, free = sum(shard.estimate for shard in left), shutil.disk_usage(out).free
+    if left and needed + needed // 50 + SPARE_BYTES > free:
+        raise DataError(
+            f"{out}: about {needed:,} bytes are to be written, and {free:,} are free there. Make room, or choose another folder "
+            "with --out."
+        )
+
+
+def _write(
+    out: Path,
+    left: list[Shard],
+    sources: dict[str, Source],
+    request: PackRequest,
+    record: PackRecord,
+    workers: int,
+    progress: Callable[[int], None],
+) -> None:
+    at_once = max((source.index.records.at_once for source in sources.values()), default=1)
+    pool = Pool(workers or max(usable_cores(), min(64, at_once)), request)
+    written = 0
+
+    def one_more() -> None:
+        nonlocal written
+        written += 1
+        progress(written)
+
+    try:
+        for shard in left:
+            record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool, one_more))
+    finally:
+        pool.close()
+
+
+def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
+    """What a reader of the pack should know of what was changed or could not be said."""
+    notes = []
+    if anew := sum(int(source.anew.sum()) for source in sources.values()):
+        size = f"of {request.short} pixels on the shorter side" if request.short else "of their size"
+        notes.append(
+            f"{anew:,} photos were written anew, JPEGs {size}, quality {request.jpeg_quality}: grey ones stay grey, all others "
+            "are RGB, rotations stay noted, other EXIF and colour profiles are gone"
+        )
+    boxed = [source.boxes for source in sources.values() if source.boxes is not None]
+    if boxed and request.to == "recordio":
+        lost = sum(int(np.count_nonzero(~in_label(boxes))) for boxes in boxed)
+        masks = any(len(boxes.polygon_points) or len(boxes.rle_counts) for boxes in boxed)
+        what = ["crowd regions and boxes without area inside the photo"] if lost else []
+        notes.append(
+            "MXNet's detection labels have classes from 0 and boxes alone: category ids, image ids, areas"
+            f"{' and all masks' if masks else ''} are not in this pack"
+            + (f", nor are {lost:,} objects ({what[0]})" if what else "")
+            + "; --to webdataset keeps everything"
+        )
+    return notes

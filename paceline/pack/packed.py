@@ -1,0 +1,127 @@
+"""The packed folder as a data set: its classes in a file, its manifest and index.
+
+Photos that were copied as they were need not be decoded once more: what prepare learnt of them at their source is handed over
+through its journal, under their new names.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.config.printable import tidy_name
+from paceline.data.index import open_split
+from paceline.data.manifest import Manifest
+from paceline.pack.plan import Shard, Source
+from paceline.pack.request import PackRequest
+from paceline.prepare import journal
+from paceline.prepare.class_names import first_twice
+from paceline.prepare.containers import ContainerRequest, prepare_containers
+from paceline.prepare.verify import Facts
+
+CLASSES = "classes.json"
+
+
+def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
+    """OUT/classes.json. Raises OSError.
+
+    class folders  {name: readable name, ...} in class order
+    boxes          {"categories": [{"id", "name"}, ...]}, ids as the pack's labels have them
+    """
+    if manifest.kind == "class-folder":
+        readable = manifest.class_names or manifest.classes
+        text = json.dumps(dict(zip(manifest.classes, readable)), indent=1)
+    else:
+        ids = manifest.category_ids if request.to == "webdataset" else range(len(manifest.classes))
+        named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
+        text = json.dumps({"categories": named}, indent=1)
+    part = out / f".{CLASSES}.{secrets.token_hex(4)}.part"
+    try:
+        with open(part, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, out / CLASSES)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def prepare_packed(
+    out: Path,
+    manifest: Manifest,
+    sources: dict[str, Source],
+    shards: Sequence[Shard],
+    request: PackRequest,
+    workers: int,
+    progress: Callable[[int, int, str], None],
+) -> Manifest:
+    """Index what was packed. Raises DataError where it is not what was to be packed."""
+    with_list = manifest.kind == "boxes" or _says_all(manifest.classes)
+    wanted = ContainerRequest(
+        request.to,
+        train=_files(out, "train", shards),
+        val=_files(out, "val", shards),
+        classes=str(out / CLASSES) if with_list else "",
+        on_class_mismatch="warn",
+    )
+    writer = journal.Journal(out / journal.FILE_NAME)
+    try:
+        for source in sources.values():
+            writer.append(_known(out, source, shards))
+    finally:
+        writer.close()
+    packed = prepare_containers(
+        wanted,
+        out=out,
+        workers=workers or None,
+        walked=lambda done, total: progress(done, total, "listing"),
+        progress=lambda done, total: progress(done, total, "verifying"),
+    )
+    for split, source in sources.items():
+        found = open_split(packed, split)
+        same = np.array_equal(found.labels, source.index.labels[source.order])
+        if source.boxes is not None and request.to == "webdataset":
+            same &= np.array_equal(found.extra["image_ids"], source.boxes.image_ids[source.order])
+        if not same:
+            raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
+    return packed
+
+
+def _says_all(classes: tuple[str, ...]) -> bool:
+    """Whether a list of classes keeps these names; else the folders in the pack say them."""
+    try:
+        return first_twice(classes) is None and all(tidy_name(name) == name for name in classes)
+    except ValueError:
+        return False
+
+
+def _files(out: Path, split: str, shards: Sequence[Shard]) -> tuple[str, ...]:
+    """The files of a split: none, the only one, or a pattern that finds them all."""
+    own = [shard.file for shard in shards if shard.split == split]
+    if len(own) < 2:
+        return tuple(str(out / name) for name in own)
+    return (f"{glob.escape(str(out))}/{split}-*{Path(own[0]).suffix}",)
+
+
+def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple[bytes, Facts]]:
+    """What is known of the photos that were copied as they were."""
+    index = source.index
+    if not {"flags", "digests"} <= index.extra.keys():
+        return
+    flags, digests = index.extra["flags"], index.extra["digests"]
+    for shard in shards:
+        if shard.split != source.split:
+            continue
+        mtime = os.stat(out / shard.file).st_mtime_ns
+        for row in source.order[shard.first : shard.last].tolist():
+            if not source.anew[row]:
+                size = (int(index.heights[row]), int(index.widths[row]))
+                facts = Facts(int(index.lengths[row]), mtime, *size, int(flags[row]), int(digests[row]))
+                yield f"{source.split}/".encode() + source.names[row], facts

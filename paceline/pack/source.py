@@ -1,0 +1,35 @@
+"""What is packed: a prepared data set as it is, or a folder that is prepared first, as training would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.config.errors import DataError, UserError
+from paceline.data.freshness import check_fresh
+from paceline.data.manifest import Manifest, manifest_places, prepare_again
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.box_sources import detect_layout
+from paceline.prepare.folder import ensure_prepared
+
+
+def prepared_source(folder: Path, say: Callable[[str], None]) -> Manifest:
+    """The manifest of a data set, fresh.
+
+    folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
+    say     takes one line, when something is prepared
+    Raises UserError where there is no such folder, DataError where it cannot be used.
+    """
+    root = folder.expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder}: there is no such folder. Name a data set, or a folder that prepare wrote to.")
+    stale = None
+    for path in manifest_places(root):
+        manifest = Manifest.load(path)
+        if (why := check_fresh(manifest)) is None:
+            return manifest
+        stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {prepare_again(manifest)}")
+    if stale is not None:
+        raise stale
+    boxes = detect_layout(root) is not None
+    return Manifest.load((ensure_boxes_prepared if boxes else ensure_prepared)(root, say=say))

@@ -1,0 +1,160 @@
+"""One file of a pack: its records in order, under their names, whole or not at all.
+
+WebDataset   NAME.jpg with NAME.cls (the class's number), or with NAME.json (the objects)
+RecordIO     FILE.rec with FILE.idx and FILE.lst; the class's number, or a detection label, in each record's header
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
+from paceline.containers.write_tar import write_tar
+from paceline.pack.encode import Encoded, encode
+from paceline.pack.objects import detection_label, json_field
+from paceline.pack.plan import Shard, Source
+from paceline.pack.request import PackRequest
+
+
+class Photo(NamedTuple):
+    """One record to be packed."""
+
+    place: int  # in the split's packed order
+    row: int  # in the index
+    encoded: Encoded
+
+
+class Pool:
+    """Threads that read photos and write them anew, a bounded number ahead of who writes the file."""
+
+    def __init__(self, workers: int, request: PackRequest) -> None:
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="pack")
+        self._ahead = 2 * workers
+        self._request = request
+
+    def photos(self, source: Source, first: int, last: int) -> Iterator[Photo]:
+        """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
+        waiting: deque[Future[Photo]] = deque()
+        try:
+            for place in range(first, last):
+                waiting.append(self._threads.submit(self._photo, source, place))
+                if len(waiting) > self._ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _photo(self, source: Source, place: int) -> Photo:
+        row = int(source.order[place])
+        index = source.index
+        data = index.read(row)
+        digests = index.extra.get("digests")
+        if digests is not None and int.from_bytes(hashlib.sha256(data).digest()[:8], "big") != int(digests[row]):
+            raise DataError(f"{index.name(row)}: other bytes than when it was prepared. {index.records.places.remedy}")
+        if not source.anew[row]:
+            return Photo(place, row, Encoded(data, int(index.heights[row]), int(index.widths[row])))
+        try:
+            return Photo(place, row, encode(data, self._request.short, self._request.jpeg_quality))
+        except (
+            Exception
+        ) as error:  # as in prepare/verify.py: Pillow's readers raise whatever a damaged file leads them into
+            raise DataError(f"{index.name(row)}: cannot be decoded ({error}). {index.records.places.remedy}") from None
+
+
+def write_shard(
+    out: Path, shard: Shard, source: Source, request: PackRequest, pool: Pool, progress: Callable[[], None]
+) -> dict[str, dict[str, Any]]:
+    """-> file name -> bytes and SHA-256 of what is in place now.
+
+    progress  called after each record
+    Raises DataError for a record, OSError for the folder; then none of the new files is there.
+    """
+    photos = _told(pool.photos(source, shard.first, shard.last), progress)
+    if request.to == "webdataset":
+        return {shard.file: _write_whole(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
+    placed: list[tuple[int, int]] = []
+    lines: list[bytes] = []
+    parts = {
+        shard.file: _write_whole(
+            out / shard.file, lambda file: placed.extend(write_recordio(file, _records(photos, source, lines)))
+        )
+    }
+    stem = Path(shard.file).stem
+    for name, text in ((f"{stem}.idx", idx_text(placed)), (f"{stem}.lst", b"".join(lines))):
+        parts[name] = _write_whole(out / name, lambda file, text=text: file.write(text))
+    return parts
+
+
+def remove_parts(out: Path) -> None:
+    """Delete what a pack that was killed had half written."""
+    for entry in out.glob(".*.part"):
+        entry.unlink(missing_ok=True)
+
+
+def _samples(photos: Iterator[Photo], source: Source) -> Iterator[tuple[bytes, bytes]]:
+    for photo in photos:
+        name = source.names[photo.row]
+        yield name, photo.encoded.data
+        stem = os.path.splitext(name)[0]
+        if source.boxes is None:
+            yield stem + b".cls", b"%d" % source.index.labels[photo.row]
+        else:
+            size = photo.encoded.height, photo.encoded.width
+            says = bool(source.says_sizes[photo.row])
+            yield stem + b".json", json_field(source.boxes, photo.row, os.fsdecode(name), size, says)
+
+
+def _records(photos: Iterator[Photo], source: Source, lines: list[bytes]) -> Iterator[Packed]:
+    for photo in photos:
+        boxes = source.boxes
+        labels = float(source.index.labels[photo.row]) if boxes is None else detection_label(boxes, photo.row)
+        lines.append(lst_line(photo.place, np.atleast_1d(labels).tolist(), source.names[photo.row]))
+        yield Packed(photo.place, labels, photo.encoded.data)
+
+
+def _told(photos: Iterator[Photo], progress: Callable[[], None]) -> Iterator[Photo]:
+    for photo in photos:
+        yield photo
+        progress()
+
+
+class _Summed(io.RawIOBase):
+    """Writes on, and sums what it wrote."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.digest, self.total = file, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.digest.update(data)
+        self.total += len(data)
+        return len(data)
+
+
+def _write_whole(path: Path, write: Callable[[Any], object]) -> dict[str, Any]:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb", buffering=1 << 20) as file:
+            summed = _Summed(file)
+            write(summed)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return {"bytes": summed.total, "sha256": summed.digest.hexdigest()}
