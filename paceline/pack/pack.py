@@ -54,6 +54,7 @@ def pack(
     inside = out.is_relative_to(manifest.root_path) and not manifest.in_containers
     if inside or out == manifest.folder:
         raise DataError(f"--out {out}: lies in the data set that is packed. Choose a folder outside of it.")
+    _check_frames(manifest, request)
     with locked(out):
         record = PackRecord(out)
         sources = open_sources(manifest, request)
@@ -75,6 +76,17 @@ def pack(
         _write(out, left, sources, request, record, workers, lambda more: progress(done + more, total, "packing"))
         packed = prepare_packed(out, manifest, sources, shards, request, workers, progress)
     return packed, _notes(sources, request)
+
+
+def _check_frames(manifest: Manifest, request: PackRequest) -> None:
+    """A detection label has fractions of a photo and cannot say of which frame: readers take the stored one."""
+    shown = [split for split in manifest.splits.values() if split.boxes is not None and split.boxes.exif == "apply"]
+    if shown and request.to == "recordio":
+        raise DataError(
+            f"{manifest.root_path}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
+            "as they are shown, which MXNet's labels cannot say. Use  --to webdataset, or store the photos upright and export the "
+            "boxes again."
+        )
 
 
 def _planned(record: PackRecord, manifest: Manifest, request: PackRequest, sources: dict[str, Source]) -> list[Shard]:

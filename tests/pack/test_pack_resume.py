@@ -105,7 +105,7 @@ def test_a_disk_that_fills_up_is_named_and_the_finished_files_are_kept(source, t
 
     real = write.write_tar
     monkeypatch.setattr(write, "write_tar", full)
-    with pytest.raises(DataError, match="No space left on device.*the same command goes on"):
+    with pytest.raises(DataError, match=r"No space left on device.*the same command goes on"):
         pack(source, REQUEST, tmp_path)
     assert sorted(files_of(tmp_path)) == ["train-00000.tar", "train-00001.tar"]
     monkeypatch.setattr(write, "write_tar", real)
