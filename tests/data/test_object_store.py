@@ -157,7 +157,9 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(server: FaultyServer, 
     with pytest.raises(OSError, match="changed while it was in use: 100,000 bytes, now 99,999"):
         store.read(Range(name, 0, 10))
     server.files["/bucket/a.tar"] = DATA[::-1]
-    if scheme == "http":  # servers that share a load may each have its own ETag: the time counts, which is the same here
+    if (
+        scheme == "http"
+    ):  # servers that share a load may each have its own ETag: the time counts, which is the same here
         assert store.read(Range(name, 0, 10)) == DATA[::-1][:10]
     else:
         with pytest.raises(OSError, match="changed"):
