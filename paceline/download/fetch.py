@@ -26,6 +26,8 @@ from paceline.download.wanted import NotWanted, Wanted, in_words, require_room
 
 # Bytes that are read at a time.
 SLICE = 1 << 18
+# Files whose comparison takes so long that a line says what is going on.
+LARGE = 1 << 30
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -69,6 +71,8 @@ def fetch(
                     resumed = part.arrived()
                     try:
                         _bring(url, part, wanted, say, progress or (lambda done, total: None))
+                        if wanted.told_by_digest and part.path.stat().st_size > LARGE:
+                            say(f"{destination.name}: all of it is here; comparing {wanted.words}")
                         wanted.check(part.path)
                         part.finish()
                         return destination
@@ -90,10 +94,12 @@ def fetch(
                 say(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
             raise
         kept = part.arrived()
-    reasons = "\n  ".join(f"{shown(url)}: {reason}" for url, reason in failures)
+    reasons = [f"{shown(url)}: {reason}" for url, reason in failures]
     goes_on = f"{in_words(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
+    if len(reasons) == 1:
+        raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
     raise DataError(
-        f"{destination.name}: it could not be brought here. {goes_on}; --from names another place.\n  {reasons}"
+        f"{destination.name}: no address gives it. {goes_on}; --from names another place.\n  " + "\n  ".join(reasons)
     )
 
 
@@ -121,7 +127,7 @@ def _bring(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -
     for _ in range(2):
         try:
             version = look(url, say)
-            if version is None:
+            if version is None or not (version.mark or wanted.told_by_digest):  # ranges of two versions could be mixed
                 _stream(url, part, wanted, say, progress)
             else:
                 _gather(version, part, wanted, say, progress)
@@ -170,7 +176,9 @@ def _stream(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) 
             if size is not None and done < size:
                 raise Cut(f"the connection was cut after {done:,} of {size:,} bytes")
 
-    say(f"{part.destination.name}: from {shown(url)}, in one stream (the server gives no ranges)")
+    say(
+        f"{part.destination.name}: from {shown(url)}, in one stream (the server gives no ranges, or no mark of the version)"
+    )
     patiently(attempt, threading.Event(), say)
 
 

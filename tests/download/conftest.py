@@ -14,3 +14,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     small_blocks(monkeypatch)
     with serving() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each unpacking asks for all of the machine's writes, which takes seconds where others write too."""
+    monkeypatch.setattr("os.sync", lambda: None)

@@ -29,6 +29,8 @@ class Site:
     claimed: int = 0  # added to the length of the whole that the answer claims
     length: bool = True  # Content-Length is sent
     pause: float = 0.0  # seconds before each kilobyte
+    stalls: int = 0  # how many of the next bodies stop for a while after their first bytes
+    stall: float = 0.0  # seconds
     flip: int = -1  # position of a byte that is sent wrong
     encoding: str = ""
     redirect: str = ""
@@ -90,6 +92,12 @@ class _Handler(BaseHTTPRequestHandler):
         site.at_once += 1
         site.most_at_once = max(site.most_at_once, site.at_once)
         try:
+            if site.stalls > 0 and len(body) > 1:
+                site.stalls -= 1
+                self.wfile.write(body[:10])
+                self.wfile.flush()
+                time.sleep(site.stall)
+                body = body[10:]
             for at in range(0, len(body), 1024 if site.pause else 1 << 16):
                 time.sleep(site.pause)
                 self.wfile.write(body[at : at + (1024 if site.pause else 1 << 16)])

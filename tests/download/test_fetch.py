@@ -16,8 +16,8 @@ import pytest
 from loopback_site import Site, small_blocks
 
 from paceline.config.errors import DataError
+from paceline.download import asking, gather, wanted
 from paceline.download import fetch as fetching
-from paceline.download import gather, wanted
 from paceline.download.fetch import fetch
 
 CONTENT = random.Random(1).randbytes(50_123)
@@ -72,6 +72,21 @@ def test_several_connections_share_a_file(there: Site, tmp_path: Path) -> None:
 def test_cut_connections_are_taken_up_again(there: Site, tmp_path: Path, cut_after: int, ranges: bool) -> None:
     there.cut_after, there.cuts, there.ranges = cut_after, 3, ranges
     assert bring(f"{there.url}/set.zip", tmp_path)[0].read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_connection_that_falls_silent_is_taken_up_again(
+    there: Site, tmp_path: Path, monkeypatch, ranges: bool
+) -> None:
+    monkeypatch.setattr(asking, "SILENCE", 0.1)
+    there.stalls, there.stall, there.ranges = 2, 0.4, ranges
+    assert bring(f"{there.url}/set.zip", tmp_path)[0].read_bytes() == CONTENT
+
+
+def test_ranges_of_a_file_without_a_mark_are_not_mixed_unless_a_digest_tells(there: Site, tmp_path: Path) -> None:
+    there.etag = ""
+    assert "in one stream" in bring(f"{there.url}/set.zip", tmp_path / "one")[1][0]
+    assert "in one stream" not in bring(f"{there.url}/set.zip", tmp_path / "two", md5=MD5)[1][0]
 
 
 def test_a_server_that_always_cuts_ends_in_one_line_and_what_arrived_is_kept(there: Site, tmp_path: Path) -> None:
