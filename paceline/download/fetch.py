@@ -63,30 +63,23 @@ def fetch(
         return destination
     if not urls:
         raise ValueError("no address is given")
-    failures = []
+    failures: list[tuple[str, str]] = []
+    silent: set[str] = set()
     with Part(destination) as part:
         try:
             for url in urls:
-                for _ in range(2):  # a second time where bytes of several addresses or days may have been mixed
-                    resumed = part.arrived()
-                    try:
-                        _bring(url, part, wanted, say, progress or (lambda done, total: None))
-                        if wanted.told_by_digest and part.path.stat().st_size > LARGE:
-                            say(f"{destination.name}: all of it is here; comparing {wanted.words}")
-                        wanted.check(part.path)
-                        part.finish()
-                        return destination
-                    except NotWanted as other:
-                        part.drop()
-                        failures.append((url, str(other).removeprefix(f"{part.path}: ")))
-                        if not resumed:
-                            break
-                        say(
-                            f"{destination.name}: {failures[-1][1]} What had arrived is dropped; from the beginning again"
-                        )
-                    except (Refused, Cut) as failure:
-                        failures.append((url, f"{failure}."))
-                        break
+                host = urlsplit(url).netloc if url.startswith("http") else ""
+                if host and host in silent:
+                    continue  # another path there would be waited for as long
+                try:
+                    _bring_checked(url, part, wanted, say, progress or (lambda done, total: None))
+                    part.finish()
+                    return destination
+                except (Refused, NotWanted) as failure:
+                    failures.append((url, str(failure)))
+                except Cut as failure:
+                    failures.append((url, str(failure)))
+                    silent.add(host)
         except OSError as error:
             raise _no_room_or(destination, error, part.arrived()) from None
         except KeyboardInterrupt:
@@ -94,7 +87,7 @@ def fetch(
                 say(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
             raise
         kept = part.arrived()
-    reasons = [f"{shown(url)}: {reason}" for url, reason in failures]
+    reasons = [f"{shown(url)}: {reason.rstrip('.')}." for url, reason in failures]
     goes_on = f"{in_words(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
     if len(reasons) == 1:
         raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
@@ -116,6 +109,24 @@ def local_path(url: str) -> Path | None:
     if scheme == "file":
         return Path(url2pathname(urlsplit(url).path))
     raise Refused(f"addresses begin with http://, https:// or file://, not with {one_line(scheme)[:20]}://")
+
+
+def _bring_checked(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
+    """As `_bring`, and compared; once more where bytes of several addresses or days may have been mixed."""
+    for again in (True, False):
+        resumed = part.arrived()
+        _bring(url, part, wanted, say, progress)
+        if wanted.told_by_digest and part.path.stat().st_size > LARGE:
+            say(f"{part.destination.name}: all of it is here; comparing {wanted.words}")
+        try:
+            wanted.check(part.path)
+            return
+        except NotWanted as other:
+            part.drop()
+            reason = str(other).removeprefix(f"{part.path}: ")
+            if not (resumed and again):
+                raise NotWanted(reason) from None
+            say(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
 
 
 def _bring(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:

@@ -187,6 +187,12 @@ def test_a_failure_that_does_not_pass_is_one_line(there: Site, tmp_path: Path) -
     assert "the server answered 500" in refusal(f"{there.url}/set.zip", tmp_path)
 
 
+def test_a_host_that_failed_is_not_waited_for_again(there: Site, tmp_path: Path) -> None:
+    there.always = 500
+    refusal([f"{there.url}/a", f"{there.url}/b"], tmp_path)
+    assert {path for path, _ in there.asked} == {"/a"}
+
+
 def test_nobody_listens_and_a_mirror_does(there: Site, tmp_path: Path) -> None:
     path, said = bring(["http://127.0.0.1:9/set.zip", f"{there.url}/set.zip"], tmp_path)
     assert path.read_bytes() == CONTENT and "trying again" in said[0]
