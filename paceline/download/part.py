@@ -18,9 +18,9 @@ from typing import Any
 
 from paceline.config.errors import DataError
 
-BLOCK = 4 << 20  # bytes; what a kill can lose of each connection
+BLOCK = 1 << 20  # bytes; what a kill can lose of each connection
 FORMAT = 1
-# A million blocks of 4 MiB are 4 TB.
+# A million blocks of 1 MiB are 1 TB, and 7 MB of numbers.
 MOST_JOURNAL_BYTES = 16 << 20
 
 
