@@ -12,7 +12,7 @@ from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
 from paceline.config.run import read_run
 from paceline.models.forms.files import read_contents
-from paceline.models.forms.ours import NEEDS, FormError, Ours
+from paceline.models.forms.ours import METADATA, NEEDS, FormError, Ours
 from paceline.models.forms.table import Form, form_of
 from paceline.models.trunk import Trunk
 
@@ -57,7 +57,7 @@ def open_weights(path: Path) -> WeightFile:
         reason = short(str(problem), 200)
         raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
     written = _of_its_run(path)
-    certain = bool(written) or (form.name == "ours" and bool(ours.classes) and "paceline" in facts)
+    certain = bool(written) or (form.name == "ours" and bool(ours.classes) and METADATA in facts)
     return WeightFile(path, kind, form, ours, written or tuple((name,) for name in ours.classes), certain)
 
 

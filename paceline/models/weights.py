@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from paceline.config.errors import CheckpointError
 from paceline.models.class_rows import Labels, Rows, match_rows, take_rows
+from paceline.models.forms.files import read_contents
 from paceline.models.forms.torchvision import export
 from paceline.models.trunk import Trunk
 from paceline.models.weight_file import WeightFile, broken, open_weights
@@ -123,13 +124,13 @@ def rows_of(file: WeightFile, labels: Labels | None, rows: int) -> Rows | None:
     return None if found.same or not (found.any or file.certain) else found
 
 
-def load_own(model: nn.Module, path: Path, _: Labels) -> WeightReport:
+def load_own(model: nn.Module, path: Path, __: Labels) -> WeightReport:
     """Copy a file of the very same network, such as one of its checkpoints, into it, in place: the usual rule of a network of
     one's own (`Workload.load_weights`).
 
     Raises CheckpointError naming the file and the keys where anything does not fit; the model is then unchanged.
     """
-    saved = dict(open_weights(path).ours.tensors)
+    _, (saved, _) = read_contents(path)
     if not saved.keys() & model.state_dict().keys():  # where all names begin with it, it was taken for a wrapper's
         saved = {f"network.{name}": tensor for name, tensor in saved.items()}
     return copy_named(model, saved, path, fresh=(), converted=())

@@ -73,11 +73,10 @@ def test_there_and_back_is_the_same_file_content(ours, tmp_path, capsys):
 @pytest.mark.parametrize("end", [".pkl", ".pth"])
 def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_background(end, stride, tmp_path, capsys):
     model = mask_rcnn(stride_in=stride)
-    source, theirs, back = (
-        saved(model, tmp_path / "m.safetensors"),
-        tmp_path / f"d2{end}",
-        tmp_path / "back.safetensors",
-    )
+    source, theirs, back = tmp_path / "m.safetensors", tmp_path / f"d2{end}", tmp_path / "back.safetensors"
+    needs = {"stride_in": stride} if stride == "1x1" else {}
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, source, {"paceline": json.dumps({"needs": needs})})
     assert weights_verb("convert", source, "--to", "detectron2", "--out", theirs) == 0
     assert "INPUT.FORMAT RGB" in capsys.readouterr().out
     content = pickle.loads(theirs.read_bytes()) if end == ".pkl" else torch.load(theirs, weights_only=True)
@@ -100,6 +99,8 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
     scores = state["roi_heads.box_predictor.cls_score.weight"].numpy()
     np.testing.assert_array_equal(found["roi_heads.box_predictor.cls_score.weight"], [*scores[1:], scores[0]])
     assert weights_verb("convert", theirs, "--to", "ours", "--out", back) == 0
+    with safe_open(back, "pt") as file:
+        assert json.loads(file.metadata()["paceline"]).get("needs", {}) == needs
     last = load_file(back)
     assert last.keys() == {name for name in state if not name.endswith("num_batches_tracked")}
     for name, tensor in last.items():

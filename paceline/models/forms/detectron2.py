@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.models.forms.class_names import published
-from paceline.models.forms.ours import Facts, FormError, Ours, Tensors
+from paceline.models.forms.ours import NEEDS, Facts, FormError, Ours, Tensors
 from paceline.models.forms.pixels import NOTE, from_caffe
 from paceline.models.forms.renaming import inverse, renamed
 
@@ -71,11 +71,12 @@ SCORES, BOXES, MASKS = (
 EPS = 1e-5
 BODY = "backbone.body."
 TORCHVISION = "torchvision"  # the author of files whose trunk is torchvision's
+STRIDE = "stride_in"  # what our own files for detectron2 say beside that
 
 
 def is_detectron2(names: Tensors, _: Facts) -> bool:
     """Whether the names are detectron2's, or Caffe2's."""
-    return any(name.startswith(("backbone.bottom_up.", "stem.conv1.", "res2.")) for name in names) or is_caffe2(names)
+    return bool({f"{BOTTOM_UP}stem.conv1.weight", "stem.conv1.norm.weight"} & names.keys()) or is_caffe2(names)
 
 
 def is_caffe2(names: Tensors) -> bool:
@@ -110,6 +111,8 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
         notes.append(NOTE)
         if any(name.endswith("layer1.0.conv3.weight") for name in state):
             needs["stride_in"] = "1x1"
+    elif facts.get(STRIDE) == "1x1":
+        needs["stride_in"] = "1x1"
     if f"{SCORES}.weight" in state:
         notes.append(
             "detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs"
@@ -119,6 +122,8 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
 
 def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
     """-> tensors, what stands beside them in the file, and what its user must know. Raises FormError for an SSD."""
+    if ours.needs.get("padding"):
+        raise FormError(f"detectron2 has no such network: {NEEDS['padding']['end']}")
     state, theirs = dict(ours.tensors), {}
     whole = any(name.startswith(BODY) for name in state)
     if f"{SCORES}.weight" in state:
@@ -141,7 +146,7 @@ def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tup
         "set in detectron2: INPUT.FORMAT RGB, MODEL.PIXEL_MEAN [123.675, 116.28, 103.53], MODEL.PIXEL_STD [58.395, 57.12, 57.375], "
         f"MODEL.RESNETS.STRIDE_IN_1X1 {stride}",
     )
-    return theirs, {"__author__": TORCHVISION, "matching_heuristics": True}, notes
+    return theirs, {"__author__": TORCHVISION, "matching_heuristics": True, **ours.needs}, notes
 
 
 def _from_caffe2(saved: Tensors) -> Ours:
