@@ -6,6 +6,7 @@ It speaks what http:// and, at /BUCKET/KEY, reading from s3:// need; signatures 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import socket
 import struct
@@ -17,6 +18,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+import pytest
 
 # "cut": no answer; "reset": no answer, and the connection is torn down; "half": half of the body, then cut;
 # "whole": the range that was asked for is not heard; a number: that status; "slow": the answer comes late.
@@ -65,6 +68,22 @@ class FaultyServer:
         assert self._server is not None
         self._server.shutdown()
         self._server.server_close()
+
+    def be_reached(self, monkeypatch: pytest.MonkeyPatch, patience: str = "1") -> None:
+        """As s3:// and gs:// too, by clients that give up after so many seconds."""
+        for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+            monkeypatch.delenv(name)
+        for name, value in {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "key-of-mine",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_CONFIG_FILE": "/nowhere",
+            "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
+            "GOOGLE_BASE_URL": self.url,
+            "GOOGLE_SKIP_SIGNATURE": "true",
+            "PACELINE_STORE_PATIENCE": patience,
+        }.items():
+            monkeypatch.setenv(name, value)
 
     def _begin(self, line: str, authorization: str) -> Fault:
         with self._lock:

@@ -17,7 +17,6 @@ import pytest
 from faulty_server import FaultyServer
 from hypothesis import given
 from hypothesis import strategies as st
-from test_object_store import reachable
 
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.system import System, check_system, store_cache_bytes
@@ -253,7 +252,7 @@ def test_processes_share_it_and_one_may_be_killed(
     data = noise(3 * MIB)
     (tmp_path / "truth").write_bytes(data)
     with FaultyServer(files={"/bucket/a.tar": data}) as server:
-        reachable(monkeypatch, server)
+        server.be_reached(monkeypatch)
         command = [sys.executable, "-c", PROGRAM, "s3://bucket/a.tar"]
         rest = [str(len(data)), str(tmp_path / "truth")]
         with subprocess.Popen([*command, "0", *rest], stdout=subprocess.PIPE) as endless:

@@ -33,24 +33,8 @@ SCHEMES = ("s3", "gs", "http")
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """Reached as s3://, gs:// and http://, by clients that lose patience after a second."""
     with FaultyServer(files={"/bucket/a.tar": DATA}) as server:
-        reachable(monkeypatch, server)
+        server.be_reached(monkeypatch)
         yield server
-
-
-def reachable(monkeypatch: pytest.MonkeyPatch, server: FaultyServer, patience: str = "1") -> None:
-    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
-        monkeypatch.delenv(name)
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "key-of-mine",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_CONFIG_FILE": "/nowhere",
-        "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
-        "GOOGLE_BASE_URL": server.url,
-        "GOOGLE_SKIP_SIGNATURE": "true",
-        "PACELINE_STORE_PATIENCE": patience,
-    }.items():
-        monkeypatch.setenv(name, value)
 
 
 def place(server: FaultyServer, scheme: str = "s3", key: str = "a.tar") -> tuple[Store, bytes]:
@@ -139,7 +123,7 @@ def test_a_server_that_is_late_or_gone_is_given_up(server: FaultyServer, monkeyp
 
 
 def test_a_server_that_comes_back_is_waited_for(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    reachable(monkeypatch, server, patience="30")
+    server.be_reached(monkeypatch, patience="30")
     with FaultyServer() as before:
         store, name = place(before, "http")
     asked = object_store.Background(1, "test").submit(store.read, Range(name, 5, 50))
