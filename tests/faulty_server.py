@@ -70,7 +70,7 @@ class FaultyServer:
         self._server.server_close()
 
     def be_reached(self, monkeypatch: pytest.MonkeyPatch, patience: str = "1") -> None:
-        """As s3:// and gs:// too, by clients that give up after so many seconds."""
+        """As s3://, gs:// and az:// too, by clients that give up after so many seconds."""
         for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
             monkeypatch.delenv(name)
         for name, value in {
@@ -79,6 +79,9 @@ class FaultyServer:
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_CONFIG_FILE": "/nowhere",
             "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
+            "AZURE_STORAGE_ENDPOINT": self.url,
+            "AZURE_STORAGE_ACCOUNT_NAME": "account",
+            "AZURE_SKIP_SIGNATURE": "true",
             "GOOGLE_BASE_URL": self.url,
             "GOOGLE_SKIP_SIGNATURE": "true",
             "PACELINE_STORE_PATIENCE": patience,

@@ -13,10 +13,10 @@ import os
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_plain
 from paceline.data.stores import StoreTrouble
 
 # How long one read is tried again before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one
@@ -29,6 +29,8 @@ CONNECT_SECONDS = 5.0
 # Machines in AWS and in Google's cloud find their role's credentials here.
 METADATA_SERVICE = ("169.254.169.254", 80)
 METADATA_SECONDS = 1.0
+# All the authorities that browsers trust are a quarter of this.
+MOST_BUNDLE_BYTES = 1 << 20
 
 NO_AWS = (
     "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a "
@@ -84,7 +86,7 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
             found = aws_settings(os.environ)
             common["client_options"]["allow_http"] = _is_plain(found.get("endpoint"))
             if bundle := os.environ.get("AWS_CA_BUNDLE"):
-                common["client_options"]["root_certificate"] = Path(bundle).read_bytes()
+                common["client_options"]["root_certificate"] = _bundle(bundle)
             return made.S3Store(place, **found, **common)
         if scheme == "gs":
             if not _google_credentials(os.environ):
@@ -199,6 +201,13 @@ def _metadata_answers() -> bool:
     except OSError:
         return False
     return True
+
+
+def _bundle(path: str) -> bytes:
+    try:
+        return read_plain(path, MOST_BUNDLE_BYTES)
+    except OSError as error:
+        raise StoreTrouble(errno.EINVAL, f"AWS_CA_BUNDLE={path} cannot be read ({error.strerror})") from None
 
 
 def _is_plain(endpoint: str | None) -> bool:

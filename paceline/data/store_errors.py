@@ -16,7 +16,10 @@ _CAUSES = (
     ("failed to lookup address", "its name is not known"),
     ("dns error", "its name is not known"),
     ("TimedOut", "timed out"),
-    ("certificate", "its certificate is not trusted"),
+    (
+        "InvalidCertificate",
+        "its certificate is not trusted here; a private authority's goes into AWS_CA_BUNDLE or SSL_CERT_FILE",
+    ),
     ("Network is unreachable", "the network is not reachable"),
     ("error sending request", "the connection broke"),
     ("body error", "the connection broke"),

@@ -26,12 +26,12 @@ from paceline.data.stores import LocalFiles, Range, RangeError, Store, StoreTrou
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 
 DATA = np.random.default_rng(0).bytes(100_000)
-SCHEMES = ("s3", "gs", "http")
+SCHEMES = ("s3", "gs", "az", "http")
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    """Reached as s3://, gs:// and http://, by clients that lose patience after a second."""
+    """Reached as s3://, gs://, az:// and http://, by clients that lose patience after a second."""
     with FaultyServer(files={"/bucket/a.tar": DATA}) as server:
         server.be_reached(monkeypatch)
         yield server
