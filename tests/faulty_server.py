@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +25,11 @@ import pytest
 # "cut": no answer; "reset": no answer, and the connection is torn down; "half": half of the body, then cut;
 # "whole": the range that was asked for is not heard; a number: that status; "slow": the answer comes late.
 Fault = int | str
+
+
+@lru_cache(64)
+def _digest(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
 
 
 @dataclass
@@ -132,7 +138,7 @@ class FaultyServer:
                 if isinstance(fault, int) or data is None:
                     self._send(fault if isinstance(fault, int) else 404, b"", {})
                     return
-                tag = f'"{hashlib.md5(data).hexdigest()}"'
+                tag = f'"{_digest(data)}"'
                 headers = {
                     "ETag": tag,
                     "Last-Modified": formatdate(1_700_000_000, usegmt=True),
