@@ -22,6 +22,9 @@ from paceline.prepare.shape_masks import run_lengths
 
 # Widths of a detection label's header, and of an object: class and corners.
 HEADER_WIDTH, OBJECT_WIDTH = 2, 5
+# What stands for a photo without objects: MXNet's ImageDetIter ends on a label without any (1.9.1, _parse_label), and takes class -1
+# for padding everywhere, as our reader does.
+PADDING = (-1.0, 0.0, 0.0, 1.0, 1.0)
 
 
 def json_field(split: BoxSplit, i: int, name: str, size: tuple[int, int], says_size: bool) -> bytes:
@@ -52,13 +55,14 @@ def json_field(split: BoxSplit, i: int, name: str, size: tuple[int, int], says_s
 
 
 def detection_label(split: BoxSplit, i: int) -> np.ndarray:
-    """(2 + 5 M,) float32: the widths 2 and 5, then class from 0 and corners as fractions inside the photo; M may be 0."""
+    """(2 + 5 max(1, M),) float32: the widths 2 and 5, then class from 0 and corners as fractions inside the photo, or padding."""
     found = split.objects(i)
     kept = in_label(split)[found.first : found.first + len(found.boxes)]
     corners = np.concatenate([found.boxes[:, :2], found.boxes[:, :2] + found.boxes[:, 2:]], axis=1)[kept]
     fractions = (corners / np.tile([split.widths[i], split.heights[i]], 2)).clip(0.0, 1.0)
     objects = np.concatenate([found.classes[kept, None] - 1, fractions], axis=1)
-    return np.concatenate([[HEADER_WIDTH, OBJECT_WIDTH], objects.reshape(-1)]).astype(np.float32)
+    said = objects.reshape(-1) if len(objects) else PADDING
+    return np.concatenate([[HEADER_WIDTH, OBJECT_WIDTH], said]).astype(np.float32)
 
 
 def in_label(split: BoxSplit) -> np.ndarray:
