@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,10 @@ class Process:
         if self._process.poll() is None:
             os.killpg(self._process.pid, 9)
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # of what it was told last
+                    pipe.close()
 
 
 def run_peers_bench(
@@ -114,6 +118,7 @@ def run_peers_bench(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-peers-")))
         photos = _photos(data[0], folder)
+        facts_of_photos = _facts(photos)
         task = {"photos": [str(path) for path in photos], "size": size, "batch": BATCH, "threads": cores}
         menu = _menu(data, peers, environments, installed_decoders() if decoders is None else decoders)
         console.print(f"{len(photos)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
@@ -139,7 +144,7 @@ def run_peers_bench(
             console.print(f"{name}: {facts['ready']} ({facts['version']})", markup=False)
         measured = _in_turn({name: process for name, (process, _) in running.items()}, rounds, seconds, absent, console)
     report = {
-        "photos": _facts(photos),
+        "photos": facts_of_photos,
         "output_size": size,
         "seconds_per_round": seconds,
         "contenders": {name: facts for name, (_, facts) in running.items()},
@@ -195,14 +200,18 @@ def _menu(
                 )
             continue
         manifest = Manifest.load(folder)
-        kind, images = manifest.splits[manifest.learnt].records, manifest.splits[manifest.learnt].images
+        images = manifest.splits[manifest.learnt].images
         if images > MOST_RECORDS:
             raise DataError(f"--data {folder}: {images:,} photos; name a set of {MOST_RECORDS:,} at most.")
         for decoder in decoders:
-            name = f"paceline {decoder}, {kind} in {folder.name}"
-            menu[name] = (own, "paceline", {"decoder": decoder, "data": str(folder.absolute())})
-    menu["torchvision, best of its worker counts"] = (own, "torchvision", {})
-    menu["torchvision, one tuned process"] = (own, "torchvision", {"tuned": True})
+            name = f"paceline {decoder}, {folder.name}"
+            menu[name if name not in menu else f"{name} ({folder.parent})"] = (
+                own,
+                "paceline",
+                {"decoder": decoder, "data": str(folder.absolute())},
+            )
+    menu["torchvision, best workers"] = (own, "torchvision", {})
+    menu["torchvision, tuned"] = (own, "torchvision", {"tuned": True})
     for peer in peers:
         menu[peer] = (python_of(environments, peer).absolute(), peer, {})
     menu[BARE] = (own, "paceline", {"bare": True})
@@ -255,8 +264,9 @@ def _table(report: dict[str, Any]) -> Table:
     shown = Table(title="JPEG files to batches for ResNet-50 (medians over rounds)")
     columns = ["contender", "images/s", "images/CPU-s"]
     ours = list(report["ratio_of_images_per_cpu_second"])[:2]
-    for column in [*columns, *(f"{name.split()[1].rstrip(',')} is x" for name in ours)]:
-        shown.add_column(column, justify="left" if column == "contender" else "right")
+    for column in [*columns, *(f"x {name.split()[1].rstrip(',')}" for name in ours)]:
+        shown.add_column(column, justify="left" if column == "contender" else "right", no_wrap=True)
+    shown.caption = "the last columns: how many times as many images of a CPU-second ours makes from files"
     for name in sorted(cpu, key=lambda name: -statistics.median(cpu[name])):
         ratios = [report["ratio_of_images_per_cpu_second"][mine].get(name) for mine in ours]
         shown.add_row(
