@@ -133,7 +133,7 @@ def advice(report: Report) -> str:
         return f"cores compute {computing:.0%} of the time: one process's Python is the limit, so start more ranks on this machine"
     most = max(costs, key=lambda name: costs[name])
     if most == "decode":
-        more = "more cores, or smaller photos: 256 pixels on the shorter side decode several times as fast"
+        more = "more cores, or smaller photos (paceline pack DIR --to recordio --short 352 --out SMALLER)"
         if report["decoder"] == "simplejpeg":
             more = (
                 f"--input.decoder nvimgcodec decodes only what a crop needs (pip install 'paceline[fast]'); else {more}"

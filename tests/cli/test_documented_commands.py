@@ -45,9 +45,9 @@ def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command)
     verb = front_door.verb(words[0])
     if words[0] == "bench":
-        from paceline.cli import bench_input, bench_step
+        from paceline.cli import bench_input, bench_stages, bench_step
 
-        modules = [bench_input, bench_step]
+        modules = [bench_input, bench_stages, bench_step]
     elif words[0] == "weights":
         from paceline.cli import weights_check, weights_convert
 
