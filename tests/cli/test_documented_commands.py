@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -44,16 +45,9 @@ def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Carry a command out up to the point where its flags are known to be right."""
     words = shlex.split(command)
     verb = front_door.verb(words[0])
-    if words[0] == "bench":
-        from paceline.cli import bench_input, bench_stages, bench_step
-
-        modules = [bench_input, bench_stages, bench_step]
-    elif words[0] == "weights":
-        from paceline.cli import weights_check, weights_convert
-
-        modules = [verb, weights_check, weights_convert]
-    else:
-        modules = [verb]
+    # A verb may keep some of its parsing in files beside it: bench_step.py, prepare_containers.py.
+    folder = Path(front_door.__file__).parent
+    modules = [importlib.import_module(f"paceline.cli.{path.stem}") for path in sorted(folder.glob(f"{words[0]}*.py"))]
     for module in modules:
         for name in ("parse", "parse_recipe"):
             if hasattr(module, name):
