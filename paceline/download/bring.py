@@ -70,7 +70,7 @@ def is_unpacked(archive: Archive, folder: Path) -> bool:
 
 
 def verified(archive: Archive, folder: Path, progress: Progress) -> str:
-    """ "" where the archive lies in `folder` and is the official one; else what is the matter with it."""
+    """Empty where the archive lies in `folder` and is the official one; else what is the matter with it."""
     path = folder / archive.name
     if not path.exists():
         return "missing"

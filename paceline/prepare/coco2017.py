@@ -50,9 +50,9 @@ def coco2017_counts(splits: Mapping[str, Annotations]) -> Counts | None:
 
 
 def part_of_coco2017(splits: Mapping[str, Annotations]) -> str:
-    """ "COCO 2017: 282 of ..." for a part of it; "" for the whole, and for another data set."""
+    """The words "COCO 2017: 282 of ..." for a part of it; "" for the whole, another set, and what is only scored on."""
     counts = coco2017_counts(splits)
-    if counts is None or counts == WHOLE:
+    if counts is None or counts == WHOLE or "train" not in splits:
         return ""
     return (
         f"COCO 2017: {counts.with_objects:,} of {WHOLE.with_objects:,} training photos with objects, "

@@ -47,8 +47,8 @@ def official_wnids() -> list[str]:
 
 
 def part_of_imagenet(classes: Sequence[str], splits: Mapping[str, Split]) -> str:
-    """ "ImageNet-1k: 10 of ..." where all classes are ImageNet's; "" for the whole, and for other classes."""
-    if not set(classes) <= set(official_wnids()):
+    """The words "ImageNet-1k: 10 of ..." where all classes are ImageNet's; "" for the whole, other classes, what is only scored on."""
+    if "train" not in splits or not set(classes) <= set(official_wnids()):
         return ""
     images = {name: splits[name].images if name in splits else 0 for name in COUNTS}
     if all(images[name] == counts.images for name, counts in COUNTS.items()):

@@ -56,6 +56,12 @@ def test_photos_that_are_left_out_make_a_part(root: Path) -> None:
         prepare_boxes(root, replace(skipping, expect="coco2017"))
 
 
+def test_a_set_that_is_only_scored_on_is_no_part(root: Path, monkeypatch) -> None:
+    monkeypatch.setattr(coco2017, "WHOLE", Counts(9, 9, 9))
+    splits = read_source(root).splits
+    assert part_of_coco2017(splits) and not part_of_coco2017({"val": splits["val"]})
+
+
 def test_crowds_count_as_objects(root: Path) -> None:
     edit(root, lambda record: [entry.update(iscrowd=1) for entry in record["annotations"]])
     assert part_of_coco2017(read_source(root).splits) == ""
