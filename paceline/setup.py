@@ -86,8 +86,8 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         console.doing("opening the data")
         task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
         world.agree(data_facts(task), "data")
-        if task.manifest.part_of:
-            say(f"the data are a part of {task.manifest.part_of}")
+        if part_of := task.facts.get("part_of"):
+            say(f"the data are a part of {part_of}")
         recipe = settle_target(request, task, warn)
         check_metrics(recipe, task)
         system = settle_system(task, system, controls.exact, say)
