@@ -14,6 +14,7 @@ from paceline.config.run import Run
 from paceline.dist.world import World
 from paceline.loss_groups import configure_loss_groups
 from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.forms.tf_checkpoint import find_index
 from paceline.optim.average import WeightAverage
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.make import make_optimiser
@@ -68,6 +69,6 @@ def weights_file(name: str) -> Path:
         raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
     if not (path / INDEX).is_file():
         check_file(path)
-        return path
+        return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
     groups = load_checkpoint(path).tensors
     return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"

@@ -16,9 +16,12 @@ import torch
 
 from paceline.config.errors import CheckpointError
 from paceline.models.forms.params_file import read_params
+from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.weight_file import open_weights
 from paceline.models.weights import load_weights
+from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+from paceline.recipes import RECIPES
 
 pytestmark = pytest.mark.nightly
 
@@ -51,6 +54,34 @@ for name in ("resnet34_v1b", "resnet50_v1b", "resnet50_v1d"):
         parameter.set_data(mx.nd.array(values))
     net.save_parameters(name + ".params")
     np.save(name + ".npy", net(photo).asnumpy())
+"""
+# Each part of its Mask R-CNN on its own: pyramid, proposals of the finest level, box head, mask head.
+GLUONCV_MASKS = """
+import numpy as np, mxnet as mx
+from gluoncv.model_zoo import get_model
+net, random = get_model("mask_rcnn_fpn_resnet50_v1b_coco", pretrained=False, pretrained_base=False), np.random.RandomState(1)
+net.initialize()
+net(mx.nd.zeros((1, 3, 128, 128)))
+for key, parameter in net.collect_params().items():
+    if "anchor" not in key:
+        values = random.standard_normal(parameter.shape)
+        if values.ndim > 1:
+            values *= np.sqrt(2 / np.prod(values.shape[1:]))
+        elif key.endswith("running_var"):
+            values = np.abs(values) + 0.5
+        else:
+            values = 0.1 * values + key.endswith("gamma")
+        parameter.set_data(mx.nd.array(values))
+net.save_parameters("mask_rcnn.params")
+given = lambda *shape: mx.nd.array(np.random.RandomState(5).standard_normal(shape))
+out = {f"level{number}": map for number, map in enumerate(net.features(given(1, 3, 128, 192)))}
+head = net.rpn.rpn_head
+middle = head.conv1(out["level0"])
+out |= {"scores": head.score(middle), "deltas": head.loc(middle), "pooled": net.box_features[0](given(4, 256, 14, 14))}
+features = net.box_features(given(4, 256, 14, 14))
+out |= {"classes": net.class_predictor(features), "boxes": net.box_predictor(features)}
+out["masks"] = net.mask.mask(mx.nd.relu(net.mask.deconv(given(4, 256, 14, 14))))
+np.savez("mask_rcnn.npz", **{name: array.asnumpy() for name, array in out.items()})
 """
 # The backbone of Habana's SSD: a ResNet-34 whose variables are counted as tf.layers counts them.
 TENSORFLOW = """
@@ -133,6 +164,24 @@ def test_gluoncvs_networks_give_their_outputs(tmp_path):
         assert close(model.classify(photo(1, 3, 96, 96)), np.load(folder / f"resnet{depth}_v1b.npy"))
     with pytest.raises(CheckpointError, match="three convolutions in its stem"):
         open_weights(folder / "resnet50_v1d.params")
+
+
+def test_each_part_of_gluoncvs_mask_rcnn_gives_its_outputs(tmp_path):
+    folder = written("PACELINE_MXNET_PYTHON", GLUONCV_MASKS, tmp_path)
+    model = MaskRCNN(RECIPES["maskrcnn-gluoncv"]().model, 80).eval()
+    report = load_mask_rcnn_weights(model, folder / "mask_rcnn.params")
+    assert not (report.unexpected or report.reinitialised)
+    with np.load(folder / "mask_rcnn.npz") as file, torch.no_grad():
+        wanted = dict(file)
+        for number, map in enumerate(model.backbone(photo(1, 3, 128, 192))):
+            assert close(map, wanted[f"level{number}"])
+        (scores,), (deltas,) = model.rpn.head([torch.from_numpy(wanted["level0"])])
+        assert close(scores, wanted["scores"].transpose(0, 2, 3, 1).reshape(1, -1))
+        assert close(deltas, wanted["deltas"].transpose(0, 2, 3, 1).reshape(1, -1, 4))
+        classes, boxes = model.roi_heads.boxes(torch.from_numpy(wanted["pooled"]))
+        assert close(classes, wanted["classes"]) and close(boxes[:, 4:], wanted["boxes"])
+        labels = torch.tensor([1, 5, 80, 33])
+        assert close(model.roi_heads.masks(photo(4, 256, 14, 14), labels), wanted["masks"][range(4), labels - 1])
 
 
 def test_tensorflows_own_checkpoint_gives_its_map(tmp_path):
