@@ -17,6 +17,7 @@ from paceline.config.python_file import is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.models.weight_file import names_beside
 from paceline.provenance import versions
 from paceline.tasks.task import Task
 
@@ -74,6 +75,7 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
         "compute threads": run.provenance["threads"]["intra_op"],
         "checkpoint": checkpoint,
         "SHA-256 of --weights": file_digest(weights) if weights is not None else "",
+        "class names beside --weights": ", ".join(map("/".join, names_beside(weights))) if weights is not None else "",
     }
 
 

@@ -94,6 +94,8 @@ echo; echo "== report, list, runs"
 ends 0 paceline report run
 [ -n "${SHORT:-}" ] || ends 0 paceline list recipes | head -5
 ends 0 paceline runs .
+[ -n "${SHORT:-}" ] || ends 0 paceline weights check run/checkpoints/best
+[ -n "${SHORT:-}" ] || ends 0 paceline weights convert run/checkpoints/best --to ours --out ours.safetensors
 
 echo; echo "== Python"
 "$python" - "$data" <<'END'

@@ -56,7 +56,7 @@ def open_weights(path: Path) -> WeightFile:
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
         reason = short(str(problem), 200)
         raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
-    written = _of_its_run(path)
+    written = names_beside(path)
     certain = bool(written) or (form.name == "ours" and bool(ours.classes) and METADATA in facts)
     return WeightFile(path, kind, form, ours, written or tuple((name,) for name in ours.classes), certain)
 
@@ -71,7 +71,7 @@ def broken(tensors: dict[str, Tensor]) -> list[str]:
     return [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
 
 
-def _of_its_run(path: Path) -> tuple[tuple[str, ...], ...]:
+def names_beside(path: Path) -> tuple[tuple[str, ...], ...]:
     """Names of each class of the run whose checkpoint this file is; () where it is none, or its run says nothing."""
     if path.name not in ("model.safetensors", "average.safetensors") or len(path.absolute().parents) < 3:
         return ()

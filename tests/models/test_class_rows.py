@@ -224,6 +224,16 @@ def test_names_that_nobody_knows_change_nothing(kind, tmp_path):
     assert name in report.reinitialised and torch.equal(model.state_dict()[name], make(4, 2).state_dict()[name])
 
 
+def test_what_was_published_with_cocos_90_rows_has_their_names(tmp_path):
+    source, model, fresh = mask_rcnn(90, 1), mask_rcnn(2, 2), mask_rcnn(2, 2)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    report = load_mask_rcnn_weights(model, tmp_path / "w.pth", Labels(("helmet", "Stop Sign"), (1, 2)))
+    assert "    class 2 Stop Sign: row 13 of the file, stop sign" in report.lines()
+    name = "roi_heads.box_predictor.cls_score.weight"
+    own, first, theirs = (net.state_dict()[name] for net in (model, fresh, source))
+    assert torch.equal(own, torch.stack((theirs[0], first[1], theirs[13])))
+
+
 @pytest.mark.parametrize(("kind", "rows"), [("classifier", 4), ("ssd", 4), ("mask r-cnn", 4)])
 def test_rows_are_counted_without_the_background(kind, rows):
     assert row_count(LOADERS[kind][0](4, 1).state_dict()) == rows
