@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from paceline.config.errors import DataError, UserError
 from paceline.data import bucket_access, object_store, read_ahead
 from paceline.data.records import Places, RangeRecords
-from paceline.data.stores import LocalFiles, Range, RangeError, Store, StoreTrouble, store_of
+from paceline.data.stores import LocalFiles, Range, RangeError, Store, StoreTrouble, kept_on_disk, store_of
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 
@@ -160,6 +160,13 @@ def test_many_ranges_are_under_way_at_once_and_come_in_order(server: FaultyServe
     found = store.read_many(wanted)
     assert found == [DATA[number % 3 + 7 * number :][:100] for number in range(16)]
     assert server.most > 4
+
+
+def test_a_bucket_is_kept_on_disk_where_that_is_asked_for(server: FaultyServer) -> None:
+    store, name = place(server)
+    kept = kept_on_disk(store, 1 << 20)
+    assert [kept.read(Range(name, 7, 70)) for _ in range(3)] == [DATA[7:77]] * 3
+    assert len(server.requests) == 2, "the head, and the range once"
 
 
 def records_of(names: list[bytes], number: int, length: int) -> RangeRecords:
