@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class Flags:
     """What to pack. Without --short and --quality every photo's bytes stay what they are."""
 
-    folder: Annotated[Path, tyro.conf.Positional] = Path()  # a data set: prepared, or class folders, COCO, VOC, YOLO
+    folder: Annotated[str, tyro.conf.Positional] = ""  # a data set: prepared, or class folders, COCO, VOC, YOLO
     to: str = (
         "webdataset"  # webdataset: tars of KEY.jpg with KEY.cls or KEY.json; recordio: MXNet's .rec, .idx and .lst
     )
-    out: Path = Path()  # a new or empty folder; the same command given again goes on with what was begun there
+    out: str = ""  # a new or empty folder; the same command given again goes on with what was begun there
     short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
     quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is
     order: str = "kept"  # kept: as the data set has its records; shuffled: in an order that --seed draws
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(
         arguments, Flags(), prog="pack", description="Pack a data set into WebDataset's tars or MXNet's RecordIO."
     )
-    if flags.folder == Path() or flags.out == Path():
+    if not flags.folder or not flags.out:
         raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio --out DIR")
     if flags.order not in ("kept", "shuffled"):
         raise UserError(f"--order {flags.order}: kept or shuffled.")
@@ -60,9 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.pack.pack import pack
     from paceline.pack.source import prepared_source
 
-    manifest = prepared_source(flags.folder, say)
+    manifest = prepared_source(Path(flags.folder), say)
     with _progress() as progress:
-        packed, notes = pack(manifest, request, flags.out.expanduser(), workers=flags.workers, progress=progress)
+        packed, notes = pack(manifest, request, Path(flags.out).expanduser(), workers=flags.workers, progress=progress)
     _tell(packed, notes)
     return 0
 

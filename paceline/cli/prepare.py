@@ -22,7 +22,7 @@ KINDS = """usage: paceline prepare KIND ...
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
   tar, zip       photos in archives as they were downloaded: --train FILE... --val FILE... --out DIR; bytes stay there
-  webdataset     tars of KEY.jpg with KEY.cls          (these five take paths, patterns, and URLs: s3://, gs://, https://)
+  webdataset     tars of KEY.jpg with KEY.cls or .json (these five take paths, patterns, and URLs: s3://, gs://, https://)
   recordio       MXNet's .rec files
   tfrecord       TensorFlow's, with the features of the original ImageNet and COCO scripts
   shapes         the built-in data set, rendered into the cache

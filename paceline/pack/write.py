@@ -35,7 +35,10 @@ class Photo(NamedTuple):
 
 
 class Pool:
-    """Threads that read photos and write them anew, a bounded number ahead of who writes the file."""
+    """Threads that read photos and write them anew, a bounded number ahead of who writes the file.
+
+    Threads and no processes: hashing, and Pillow's decoding, resizing and encoding, let go of Python's lock.
+    """
 
     def __init__(self, workers: int, request: PackRequest) -> None:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="pack")

@@ -17,7 +17,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import recordio
 
-BATCH = 16
+# A batch of more photos than there are is an error to this iterator.
+BATCH = 1
 
 
 def found_in(path):
