@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weight_bytes import V1, V2, V3, params, tf_checkpoint
+from weight_bytes import V1, V2, V3, block, field, masked, params, tf_checkpoint, varint
 from weight_bytes import crc32c as by_bits
 
 from paceline.config.errors import CheckpointError
@@ -141,6 +141,24 @@ def test_a_damaged_tensorflow_checkpoint_is_refused_in_one_line(damage, tmp_path
     with pytest.raises(CheckpointError, match=says) as refused:
         read_weights(tmp_path / "m.index")
     assert "\n" not in str(refused.value)
+
+
+def test_variables_that_stand_for_the_same_bytes_are_refused_before_they_are_read(tmp_path):
+    index = tf_checkpoint(tmp_path / "m", arrays())
+    size = (tmp_path / "m.data-00000-of-00001").stat().st_size
+    assert equal(read_tf_checkpoint(index, size), arrays())
+    with pytest.raises(CheckpointError, match="more than"):
+        read_tf_checkpoint(index, size - 1)
+    rows = [(b"", field(1, 1)), (b"a", field(1, 1))]
+    first = varint(0) + varint(len(block(rows)))
+    body = block(rows) + b"\0" + struct.pack("<I", masked(block(rows) + b"\0"))
+    places = []
+    for part in (block([]), block([(b"a", first), (b"b", first)], 1)):
+        places.append(varint(len(body)) + varint(len(part)))
+        body += part + b"\0" + struct.pack("<I", masked(part + b"\0"))
+    index.write_bytes(body + b"".join(places).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57))
+    with pytest.raises(CheckpointError, match="names a block twice"):
+        read_tf_checkpoint(index, size)
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))

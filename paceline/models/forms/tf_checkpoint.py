@@ -25,6 +25,7 @@ FOOTER, TRAILER = 48, 5
 INDEX = ".index"
 # An index names variables: this is a hundred thousand of them.
 MOST_INDEX = 2**24
+MOST_VARIABLES = 10**5
 MOST_SIDES = 32
 # TensorFlow's numbers of types that weights come in; text (7) is what newer checkpoints keep beside variables.
 TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "|u1", 5: "<i2", 6: "|i1", 9: "<i8", 10: "|b1", 19: "<f2"}
@@ -48,7 +49,14 @@ def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
     Raises CheckpointError where a file is missing, torn, damaged (checksum), or not a checkpoint.
     """
     try:
-        entries = {name: _fields(value) for name, value in _table(_read(index, MOST_INDEX))}
+        entries = {}
+        for name, value in _table(_read(index, MOST_INDEX)):
+            entries[name] = _fields(value)
+            if len(entries) > MOST_VARIABLES:
+                raise ValueError(f"it names more than {MOST_VARIABLES:,} variables")
+        # Before they are read: many names may stand for the same bytes.
+        if sum(_number(entry, 5) for entry in entries.values()) > most:
+            raise ValueError(f"its variables have more than {most:,} bytes")
         header = entries.pop(b"", None)
         if header is None:
             raise ValueError("it has no header")
@@ -108,7 +116,11 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     for _ in range(2):  # of the block that describes the table, which is not needed
         _, place = _varint(data, place)
     handle = data[place : len(data) - 8]
+    seen = set()
     for _, value in _block(data, handle):
+        if value in seen:
+            raise ValueError("it names a block twice")
+        seen.add(value)
         yield from _block(data, value)
 
 
