@@ -146,6 +146,15 @@ def _from_buffer(content: Any, kind: Any, shape: Any, order: Any, *_: Any) -> _A
     return made
 
 
+def _ndarray(*arguments: Any) -> _Array:
+    """numpy.ndarray(shape, type, bytes) is whole at once, as `paceline weights convert` writes it; else its state follows."""
+    made = _Array()
+    if len(arguments) == 3 and isinstance(arguments[1], str):
+        shape, kind, content = arguments
+        made.array = _array(content, _Type(kind), shape, "C")
+    return made
+
+
 def _encode(text: Any, encoding: Any) -> bytes:
     if encoding != "latin1" or not isinstance(text, str):
         raise pickle.UnpicklingError(f"encoding {short(encoding)}")
@@ -156,7 +165,7 @@ ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("__builtin__", "bytes"): _Call(lambda: b""),  # how old protocols spell the content of an empty array
     ("numpy", "dtype"): _Call(lambda text, *_: _Type(text)),
-    ("numpy", "ndarray"): _Call(lambda *_: _Array()),
+    ("numpy", "ndarray"): _Call(_ndarray),
 }
 for _numpy in ("numpy.core", "numpy._core"):  # numpy 1 and 2
     ALLOWED[f"{_numpy}.multiarray", "_reconstruct"] = _Call(lambda *_: _Array())

@@ -44,7 +44,7 @@ def never(_: Tensors, __: Facts) -> bool:
 FORMS = (
     Form("reference", "the MLPerf reference SSD", is_reference, read_reference, write_reference, (".pth", ".safetensors")),
     Form("maskrcnn-benchmark", "the MLPerf reference Mask R-CNN", is_maskrcnn_benchmark, from_maskrcnn_benchmark),
-    Form("detectron2", "detectron2, or Caffe2 (MSRA)", is_detectron2, from_detectron2, to_detectron2, (".pkl", ".pth")),
+    Form("detectron2", "detectron2, or Caffe2 (MSRA)", is_detectron2, from_detectron2, to_detectron2, (".pth", ".pkl")),
     Form("gluoncv", "GluonCV", is_gluoncv, from_gluoncv),
     Form("mxnet", "the MXNet systems of MLPerf", is_mxnet, from_mxnet),
     Form("tensorflow", "TensorFlow (Habana's SSD and its backbone)", is_tensorflow, from_tensorflow),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -62,8 +63,18 @@ def _write(
         return
     with part.open("wb") as file:
         if suffix == ".pkl":
-            pickle.dump(
-                {"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside}, file, protocol=2
+            _Pickler(file, protocol=4).dump(
+                {"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside}
             )
         else:
             torch.save({"model": dict(tensors), **beside} if form.name in WRAPPED else dict(tensors), file)
+
+
+class _Pickler(pickle.Pickler):
+    """numpy 1 and 2 name the function that usually makes an array again differently, and neither knows the other's name."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """An array is numpy.ndarray(shape, type, bytes), which both know."""
+        if isinstance(obj, np.ndarray):
+            return np.ndarray, (obj.shape, obj.dtype.str, obj.tobytes())
+        return NotImplemented
