@@ -52,7 +52,9 @@ PARSER = {"tyro", "typeguard", "docstring_parser", "typing_extensions"}
 SHOW = PARSER | {"PIL", "safetensors"}
 PREDICT = SHOW | {"simplejpeg"}
 # Live progress; TensorBoard with what it is made of, and MLPerf's logger, where it is installed.
-TRAIN = PREDICT | {"rich", "pygments", "markdown_it", "mdurl"}
+# TensorBoard's writer takes boto3 along where it is installed, as it is beside the tests' server of buckets.
+BOTO3 = {"boto3", "botocore", "certifi", "dateutil", "jmespath", "s3transfer", "six", "urllib3"}
+TRAIN = PREDICT | {"rich", "pygments", "markdown_it", "mdurl"} | BOTO3
 TRAIN |= {"tensorboard", "google", "absl", "fsspec", "packaging", "six", "mlperf_logging"}
 TASKS = {"resnet50-tiny": "classification", "ssd-tiny": "ssd", "maskrcnn-tiny": "maskrcnn"}
 # COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.
