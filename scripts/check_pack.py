@@ -153,7 +153,8 @@ def main() -> int:
     same = True
     for data in asked.data:
         manifest = prepared_source(data, lambda line: None)
-        for to, python in (("recordio", asked.mxnet), ("webdataset", asked.webdataset)):
+        tools: list[tuple[Form, str | None]] = [("recordio", asked.mxnet), ("webdataset", asked.webdataset)]
+        for to, python in tools:
             for name, changes in CHANGES.items() if python else ():
                 with tempfile.TemporaryDirectory() as folder:
                     try:

@@ -18,6 +18,7 @@ from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stream import permutation
 from paceline.pack.pack import pack
+from paceline.pack.plan import open_sources, plan_shards
 from paceline.pack.request import PackRequest, parse_bytes
 from paceline.prepare.folder import prepare_folder
 
@@ -91,6 +92,18 @@ def test_a_shuffled_order_is_the_seeds_and_loses_nothing(source, tmp_path):
     assert not np.array_equal(order, np.arange(len(wanted)))
 
 
+def test_files_are_cut_by_the_bytes_of_the_records_that_they_get(source):
+    request = PackRequest("recordio", order="shuffled", seed=2, shard_bytes=4000)
+    sources = open_sources(source, request)
+    shards = plan_shards(sources, request)
+    for shard in shards:
+        rows = sources[shard.split].order[shard.first : shard.last]
+        lengths = sources[shard.split].index.lengths[rows]
+        assert shard.estimate == lengths.sum() + 128 * len(rows)
+        assert shard.estimate <= 4000 or len(rows) == 1
+    assert max(shard.last - shard.first for shard in shards) > 1
+
+
 @pytest.mark.parametrize("to", ["webdataset", "recordio"])
 def test_a_class_whose_name_is_no_folders_and_one_without_photos_come_back(source, to, tmp_path):
     names = ("cat", "sea lion", "none / of these")
@@ -136,6 +149,7 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
     index, old = open_split(packed, "train"), open_split(source, "train")
     assert np.array_equal(index.heights, old.heights) and np.array_equal(index.widths, old.widths)
     assert packed.splits["train"].not_jpeg == 0
+    assert packed.splits["train"].greyscale == source.splits["train"].greyscale == 2
     tables = {tuple(Image.open(io.BytesIO(index.read(i))).quantization[0]) for i in range(len(index))}
     assert len(tables) == 1
 
