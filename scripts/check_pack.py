@@ -155,7 +155,9 @@ def main() -> int:
         manifest = prepared_source(data, lambda line: None)
         tools: list[tuple[Form, str | None]] = [("recordio", asked.mxnet), ("webdataset", asked.webdataset)]
         for to, python in tools:
-            for name, changes in CHANGES.items() if python else ():
+            if python is None:
+                continue
+            for name, changes in CHANGES.items():
                 with tempfile.TemporaryDirectory() as folder:
                     try:
                         what = check(manifest, PackRequest(to, **changes), python, Path(folder) / "packed")
