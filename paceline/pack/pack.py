@@ -145,11 +145,12 @@ def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
     if boxed and request.to == "recordio":
         lost = sum(int(np.count_nonzero(~in_label(boxes))) for boxes in boxed)
         masks = any(len(boxes.polygon_points) or len(boxes.rle_counts) for boxes in boxed)
-        what = ["crowd regions and boxes without area inside the photo"] if lost else []
+        left = ["category ids", "image ids", "areas", *(["masks"] if masks else [])]
+        if lost:
+            left.append(f"crowd regions and boxes without area inside the photo ({lost:,})")
         notes.append(
-            "MXNet's detection labels have classes from 0 and boxes alone: category ids, image ids, areas"
-            f"{' and all masks' if masks else ''} are not in this pack"
-            + (f", nor are {lost:,} objects ({what[0]})" if what else "")
-            + "; --to webdataset keeps everything"
+            "MXNet's detection labels have classes from 0 and boxes alone. Left out: "
+            + ", ".join(left)
+            + ". --to webdataset keeps everything"
         )
     return notes

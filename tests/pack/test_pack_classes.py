@@ -13,7 +13,7 @@ from sets_to_pack import class_set, photo, photos_and_labels
 
 from paceline.cli.main import main
 from paceline.config.errors import UserError
-from paceline.containers.recordio import read_recordio
+from paceline.containers.recordio import MAGIC, read_recordio
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stream import permutation
@@ -210,3 +210,18 @@ def test_sizes_are_read_as_people_write_them(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(UserError, match="--shard-size"):
         parse_bytes(text, "--shard-size")
+
+
+def test_a_photo_that_holds_recordios_magic_word_comes_back(tmp_path):
+    for split in ("train", "val"):
+        for label in "ab":
+            path = tmp_path / "set" / split / label / "1.jpg"
+            photo(path, seed=ord(label))
+            with open(path, "ab") as file:
+                file.write(bytes(-path.stat().st_size % 4) + MAGIC * 3)
+    source = prepare_folder(tmp_path / "set", out=tmp_path / "index")
+    packed, _ = pack(source, PackRequest("recordio"), tmp_path / "out")
+    assert packed.splits["train"].records == "recordio"
+    assert photos_and_labels(packed, "train") == photos_and_labels(source, "train")
+    again, _ = pack(packed, PackRequest("webdataset"), tmp_path / "again")
+    assert again.content_hash == packed.content_hash == source.content_hash
