@@ -1,7 +1,8 @@
 """`paceline bench input --data DIR --latency MS`: photos from a store that answers late, with and without fetch threads.
 
 Every read of a photo sleeps that long first, as an object store or a loaded network mount does; decoding and all else is
-as in bench/input.py. "no latency" is the same loader on the files themselves, what fetch threads can bring back at most.
+as in bench/input.py. "no latency" is the same loader on the files themselves, what fetch threads can bring back at most; "all kept"
+is what `--system.cache` brings once it holds all photos.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shlex
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from rich.console import Console
 
 from paceline.bench.input import ROUNDS, measure_in_turn, photos_in, require_linux, versions, write_report
 from paceline.bench.input_contenders import ours, records_of
+from paceline.data.byte_cache import CachedRecords, Shelf
 from paceline.data.records import Records
 
 FETCH_THREADS = (0, 8, 32)
+KEPT = "late, all kept in memory"
 
 
 class LateRecords(Records):
@@ -42,6 +46,15 @@ class LateRecords(Records):
         return self._records.read(i)
 
 
+def _kept(late: Records) -> Records:
+    """As --system.cache has them from the second epoch on, where the room holds all of them."""
+    room = int(late.places.lengths.sum())
+    kept = CachedRecords(late, Shelf(-1, len(late), room), 0)
+    with ThreadPoolExecutor(max(FETCH_THREADS)) as pool:
+        list(pool.map(kept.read, range(len(kept))))
+    return kept
+
+
 def run_fetch_bench(
     data: Path, *, milliseconds: float, seconds: float, size: int, out: Path | None = None, rounds: int = ROUNDS
 ) -> dict[str, Any]:
@@ -56,6 +69,7 @@ def run_fetch_bench(
     menu: dict[str, Any] = {"no latency": partial(ours, records, size, cores, "simplejpeg")}
     for threads in FETCH_THREADS:
         menu[f"late, {threads} fetch threads"] = partial(ours, late, size, cores, "simplejpeg", threads)
+    menu[KEPT] = partial(ours, _kept(late), size, cores, "simplejpeg")
     measured = measure_in_turn(menu, rounds, seconds, console)
     rates = {name: [wall for wall, _ in found] for name, found in measured.items()}
     without = rates["late, 0 fetch threads"]

@@ -69,6 +69,9 @@ class Process:
         ready, _, _ = select.select([out], [], [], seconds)
         line = out.readline() if ready else ""
         if not line:
+            if ready:
+                with suppress(subprocess.TimeoutExpired):  # its last words may come after it has closed its answers
+                    self._process.wait(10)
             self.end()
             words = [line.strip() for line in self._said.read_text(errors="replace").splitlines() if line.strip()]
             silent = "" if not ready else f" {words[-1]}" if words else ""

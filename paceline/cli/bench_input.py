@@ -31,7 +31,7 @@ class Flags:
     rounds: int = 5  # rounds; every contender is measured once in each
     out: Path | None = None  # also write the JSON here
     simulate: int = 0  # instead: rate of the loader with this many threads and a sleeping stand-in for the decoder
-    latency: float = 0.0  # instead: with each read so many milliseconds later, with and without --system.fetch-threads
+    latency: float = 0.0  # instead: with each read so many milliseconds later, with fetch threads, and kept in memory
     peers: tuple[str, ...] = ()  # instead, beside torchvision: dali, ffcv, mxnet, webdataset, grain, spdl, or all
     peers_in: Path | None = None  # folder of their environments; empty = a folder of the cache
     install_peers: bool = False  # install those that are not there yet, each in an environment of its own

@@ -13,7 +13,7 @@ from PIL import Image
 
 from paceline.bench import input as bench
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of, torchvision_loader
-from paceline.bench.input_fetch import FETCH_THREADS, run_fetch_bench
+from paceline.bench.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from paceline.bench.input_simulation import boundary, memory, simulate
 from paceline.config.errors import DataError
 from paceline.data import stream as bench_stream
@@ -98,7 +98,7 @@ def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos,
     report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, out=out, rounds=1)
     assert json.loads(out.read_text()) == report
     times = report["times_without_fetch_threads"]
-    assert list(times) == ["no latency", *(f"late, {threads} fetch threads" for threads in FETCH_THREADS)]
+    assert list(times) == ["no latency", *(f"late, {threads} fetch threads" for threads in FETCH_THREADS), KEPT]
     assert times["late, 0 fetch threads"] == 1 and min(times.values()) > 0
     assert report["command"] == "paceline bench input --latency 10"
 
