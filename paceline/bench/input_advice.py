@@ -96,10 +96,11 @@ def emulated(report: Report) -> str:
     found = report["emulated"]
     if found is None:
         return ""
+    cores = math.ceil(found["cores_needed"])
     return (
         f"{found['accelerators']} ask for {found['images_per_second']:,.0f} images/s: {found['utilisation']:.1%} busy, "
-        f"{found['delivered_images_per_second']:,.0f} images/s delivered by {report['cores']} cores; "
-        f"about {math.ceil(found['cores_needed']):,} cores of this kind would feed them"
+        f"{found['delivered_images_per_second']:,.0f} images/s delivered by {report['cores']} core{'s'[: report['cores'] > 1]}; "
+        f"about {cores:,} core{'s'[: cores > 1]} of this kind would feed them"
     )
 
 

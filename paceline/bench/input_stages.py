@@ -3,8 +3,8 @@
 Each stage is measured alone: on one thread (what an image costs) and on all loader threads at once (what they reach together). Then
 all of it together, as training does it: the loader. Beside them stand two bare limits, the decoder on whole photos from memory, and
 the disk with the kernel's cache of these photos dropped first. With `--emulate` an accelerator stands at the end that takes a batch,
-sleeps as long as its step would take, and takes the next one: its utilisation is the share of the time that it slept, as MLPerf
-Storage defines it.
+sleeps as long as its step would take, and takes the next one: its utilisation is the share of the time that it computes, as
+MLPerf Storage defines it.
 
 Letters: B images of a forward   H, W pixels of the network's input
 """
@@ -41,6 +41,7 @@ FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
 SAMPLES = 256  # photos that the stages are measured on, again and again
 STEPS = 20_000  # of the recipe's order that the loader could bring; no measurement lasts so long
 LEAST_STEPS = 6  # of the loader that are measured
+READY_SECONDS = 2e-4  # a batch that comes so soon was ready
 Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the thread's own)
 
 
@@ -149,7 +150,7 @@ def measure_stages(
             "accelerators": wanted.name,
             "images_per_second": wanted.rate,
             "delivered_images_per_second": busy["images_per_second"],
-            "utilisation": busy["slept"],
+            "utilisation": busy["busy"],
             "cores_needed": wanted.rate * cpu_seconds,
         },
     }
@@ -221,23 +222,26 @@ def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -
     """Take batches that long, and sleep `step_seconds` after each as an accelerator would compute.
 
     warm_up  steps taken first, without sleep: then no batch is ready beforehand, and all memory has been touched
-    -> images_per_second; cpu_microseconds an image, of all threads; slept, the share of the time
+    -> images_per_second; cpu_microseconds an image, of all threads; busy, the share of the time that the accelerator computed
     """
     for _ in range(warm_up):
         next(loader)
-    began, cpu, steps, images, slept = time.perf_counter(), time.process_time(), 0, 0, 0.0
-    while time.perf_counter() - began < seconds or steps < LEAST_STEPS:
+    began, cpu, steps, images = time.perf_counter(), time.process_time(), 0, 0
+    computes_until = asked = began
+    while asked - began < seconds or steps < LEAST_STEPS:
         images += sum(map(len, next(loader)[1]))
         steps += 1
+        came = time.perf_counter()
+        # A sleep ends late, which an accelerator does not: where the batch was there, the step began when the last one ended.
+        computes_until = step_seconds + (computes_until if came - asked < READY_SECONDS else max(came, computes_until))
         if step_seconds:
-            before = time.perf_counter()
-            time.sleep(step_seconds)
-            slept += time.perf_counter() - before
-    wall = time.perf_counter() - began
+            time.sleep(max(0.0, computes_until - came))
+        asked = time.perf_counter()
+    wall = max(asked, computes_until) - began
     return {
         "images_per_second": images / wall,
         "cpu_microseconds": (time.process_time() - cpu) / images * 1e6,
-        "slept": slept / wall,
+        "busy": steps * step_seconds / wall,
     }
 
 

@@ -34,6 +34,14 @@ class Clock:
         self.now += seconds
 
 
+def test_a_sleep_that_ends_late_is_not_the_inputs_fault(monkeypatch):
+    clock = Clock()
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds + 0.004)  # type: ignore[method-assign]
+    monkeypatch.setattr(input_stages, "time", clock)
+    found = run_loader(iter(lambda: (0, [range(8)]), None), 1.0, 0.01, warm_up=1)
+    assert found["busy"] == pytest.approx(1.0, abs=0.01) and found["images_per_second"] == pytest.approx(800, rel=0.01)
+
+
 @pytest.mark.parametrize("input_seconds, utilisation, rate", [(0.03, 0.25, 200.0), (0.0, 1.0, 800.0)])
 def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(
     monkeypatch, input_seconds, utilisation, rate
@@ -47,7 +55,7 @@ def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(
             yield 0, [range(5), range(3)]
 
     found = run_loader(steps(), 1.0, 0.01, warm_up=3)
-    assert found["slept"] == pytest.approx(utilisation) and found["images_per_second"] == pytest.approx(rate)
+    assert found["busy"] == pytest.approx(utilisation) and found["images_per_second"] == pytest.approx(rate)
 
 
 def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, capsys):
@@ -124,7 +132,7 @@ def report(**changes: Any) -> dict[str, Any]:
             "batch": {"cpu_microseconds": 0},
         },
         "transfer_microseconds": None,
-        "together": {"images_per_second": rate, "cpu_microseconds": work, "slept": 0.0},
+        "together": {"images_per_second": rate, "cpu_microseconds": work, "busy": 0.0},
         "limits": {"decoder": cost(2000), "disk": {"images_per_second": 300.0, "mib_per_second": 30.0}},
         "loader_threads": changes.get("threads", 2),
         "fetch_threads": 0,
