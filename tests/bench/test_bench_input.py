@@ -124,3 +124,10 @@ def test_the_wait_at_the_end_of_an_epoch_is_that_of_the_steps_that_the_epoch_cha
     monkeypatch.setattr(bench_stream, "permutation", slow)
     report = boundary(step_seconds=0.001, steps=9)
     assert sorted_once and report["waits_at_boundary_ms"] > 100
+
+
+@pytest.mark.nightly
+def test_memory_does_not_grow_over_two_epochs_of_an_index_as_large_as_imagenets():
+    program = "from paceline.bench.input_simulation import memory; import sys; sys.exit(memory()['growth'] >= 0.02)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

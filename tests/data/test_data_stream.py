@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
+from paceline.data import stream
 from paceline.data.stream import batch_indices, permutation, shard
 
 GOLDEN = [7, 5, 2, 3, 8, 0, 9, 4, 1, 6]
@@ -135,3 +138,19 @@ def test_evaluation_shards_cover_every_sample_once(n, world):
     shards = [shard(n, rank, world) for rank in range(world)]
     assert [sample for part in shards for sample in part] == list(range(n))
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+def test_every_permutation_is_sorted_by_the_same_thread(monkeypatch):
+    sorted_by = []
+
+    def sort(n, seed, epoch):
+        sorted_by.append(threading.get_ident())
+        return np.arange(n)
+
+    monkeypatch.setattr(stream, "_permutation", sort)
+    callers = [threading.Thread(target=lambda: stream.permutation(3, seed=0, epoch=0)) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(sorted_by) == 3 and len(set(sorted_by)) == 1
