@@ -265,11 +265,11 @@ def _ratios(measured: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 def _table(report: dict[str, Any]) -> Table:
     rates, cpu = report["images_per_second"], report["images_per_cpu_second"]
     shown = Table(title="JPEG files to batches for ResNet-50 (medians over rounds)")
-    columns = ["contender", "images/s", "images/CPU-s"]
+    columns = ["contender", "img/s", "img/CPU-s"]
     ours = list(report["ratio_of_images_per_cpu_second"])[:2]
-    for column in [*columns, *(f"x {name.split()[1].rstrip(',')}" for name in ours)]:
+    for column in [*columns, *(name.split()[1].rstrip(",") for name in ours)]:
         shown.add_column(column, justify="left" if column == "contender" else "right", no_wrap=True)
-    shown.caption = "the last columns: how many times as many images of a CPU-second ours makes from files"
+    shown.caption = "last columns: images of a CPU-second that ours makes from files, over the row"
     for name in sorted(cpu, key=lambda name: -statistics.median(cpu[name])):
         ratios = [report["ratio_of_images_per_cpu_second"][mine].get(name) for mine in ours]
         shown.add_row(
