@@ -21,9 +21,7 @@ from paceline.config.errors import RecipeError, UserError
 class Flags:
     """What to measure."""
 
-    data: tuple[
-        Path, ...
-    ] = ()  # folder with JPEG photos; tasks: data with objects; --peers: prepared sets of the same photos too
+    data: tuple[Path, ...] = ()  # folder of JPEG photos; tasks: data with objects; --peers: prepared sets too
     task: str = "classification"  # whose training input: a workload
     decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
     size: int = 0  # side of the output, pixels; 0 = 224, ssd 300, maskrcnn 800 (the shorter side)

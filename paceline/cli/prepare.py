@@ -53,9 +53,7 @@ class ImagenetFlags(FolderFlags):
 
     train_tar: str = ""  # ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked
     val_tar: str = ""  # ILSVRC2012_img_val.tar
-    devkit: str = (
-        ""  # ILSVRC2012_devkit_t12.tar.gz, empty = beside --val-tar; with a folder: a flat val/ is sorted by it
-    )
+    devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz; empty = beside --val-tar. With a folder: a flat val/ is sorted
 
 
 @dataclass(frozen=True)

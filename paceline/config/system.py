@@ -35,9 +35,7 @@ class System:
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
-    cache: str = (
-        "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of what is free, for far stores only
-    )
+    cache: str = "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of the free, for far stores
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
 
 
