@@ -17,7 +17,7 @@ from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.data.freshness import check_fresh
 from paceline.data.index import open_split
-from paceline.data.manifest import Manifest, find_manifest
+from paceline.data.manifest import Manifest, find_manifest, prepare_again
 
 USAGE = """usage: paceline data info DIR [--json]
 
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     manifest = Manifest.load(place)
     if (stale := check_fresh(manifest)) is not None:
-        raise UserError(f"{flags.folder}: out of date: {stale}. Prepare it again.")
+        raise UserError(f"{flags.folder}: out of date: {stale}. Prepare it again:\n  {prepare_again(manifest)}")
     facts = describe(manifest)
     if flags.json:
         print(json.dumps(facts, indent=1))

@@ -157,6 +157,8 @@ def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
     if annotation_digest(manifest.root_path, found) == counts.digest:
         return None
     which = counts.files[0] if len(counts.files) == 1 else f"{len(found):,} files of annotations"
+    if not found:
+        return f"{manifest.root_path / which}: the annotations are gone"
     return f"{manifest.root_path / which}: the annotations changed since it was prepared"
 
 

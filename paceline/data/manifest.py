@@ -38,6 +38,8 @@ MOST_BYTES = 1 << 30
 Expect = Literal["any", "imagenet", "coco2017"]
 Kind = Literal["class-folder", "boxes"]
 FILES = "files"  # what the records of a split are where its manifest says nothing: each a file of its own
+# What a request for containers calls files, which lie in the manifest's folder where they are named without another.
+CONTAINER_FILES = ("train", "val", "annotations", "val_annotations", "devkit", "classes")
 # Of class folders written only where there is something to say, so that older manifests stay what they are.
 OPTIONAL_FIELDS = ("request", "notes", "part_of")
 
@@ -267,20 +269,29 @@ def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None)
 
 
 def container_command(request: Mapping[str, Any], out: Path) -> str:
-    """The command that prepares containers as `request` asks (prepare/containers.py ContainerRequest), to be pasted."""
-    words = ["paceline prepare", request["layout"], *_flags({k: v for k, v in request.items() if k != "layout"})]
+    """The command that prepares containers as `request` asks (prepare/containers.py ContainerRequest), to be pasted.
+
+    Files that it names without a folder or scheme lie in `out`.
+    """
+
+    def place(name: str, one: Any) -> str:
+        inside = name in CONTAINER_FILES and "://" not in one and not (name == "classes" and one.isdecimal())
+        return os.path.join(out, one) if inside else str(one)
+
+    words = ["paceline prepare", request["layout"]]
+    for name, value in request.items():
+        # A class may be number 0; a share, and its seed, are nothing then.
+        nothing = value in ("", -1, "refuse", "any", (), []) or (value == 0 and name.startswith("val_"))
+        if name != "layout" and not nothing:
+            values = value if isinstance(value, (list, tuple)) else [value]
+            words += [f"--{name.replace('_', '-')}", *(shlex.quote(place(name, one)) for one in values)]
     return " ".join([*words, "--out", shlex.quote(str(out))])
 
 
 def _flags(request: Mapping[str, Any]) -> list[str]:
     """The flags that differ from their defaults."""
-    named = [(name, value) for name, value in request.items() if value not in ("", 0, -1, "refuse", "any", (), [])]
-    return [f"--{name.replace('_', '-')} {_words(value)}" for name, value in named]
-
-
-def _words(value: Any) -> str:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return " ".join(shlex.quote(str(one)) for one in values)
+    named = [(name, value) for name, value in request.items() if value not in ("", 0, "refuse")]
+    return [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in named]
 
 
 def prepare_again(manifest: Manifest) -> str:

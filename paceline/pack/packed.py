@@ -19,11 +19,13 @@ from paceline.config.errors import DataError
 from paceline.config.printable import tidy_name
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
+from paceline.data.stores import LocalFiles
 from paceline.pack.plan import Shard, Source
 from paceline.pack.request import PackRequest
 from paceline.prepare import journal
 from paceline.prepare.class_names import first_twice
 from paceline.prepare.containers import ContainerRequest, prepare_containers
+from paceline.prepare.contents import container_stamp
 from paceline.prepare.verify import Facts
 
 CLASSES = "classes.json"
@@ -119,9 +121,10 @@ def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple
     for shard in shards:
         if shard.split != source.split:
             continue
-        mtime = os.stat(out / shard.file).st_mtime_ns
+        path = os.fsencode(out / shard.file)
+        stamp = container_stamp(path, LocalFiles().status(path))
         for row in source.order[shard.first : shard.last].tolist():
             if not source.anew[row]:
                 size = (int(index.heights[row]), int(index.widths[row]))
-                facts = Facts(int(index.lengths[row]), mtime, *size, int(flags[row]), int(digests[row]))
+                facts = Facts(int(index.lengths[row]), stamp, *size, int(flags[row]), int(digests[row]))
                 yield f"{source.split}/".encode() + source.names[row], facts

@@ -9,6 +9,7 @@ A WebDataset's tars hold files that share the name up to the first dot, KEY.jpg 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -24,6 +25,7 @@ from paceline.containers.tar import inner_tars, tar_members
 from paceline.containers.webdataset import read_label, samples
 from paceline.containers.zip import zip_members
 from paceline.data.class_folder import is_image_name
+from paceline.data.stores import Status
 from paceline.prepare.container_files import ContainerFiles
 from paceline.prepare.contents import AS_IT_IS, RANGES, Contents, Held, contents, folder_names
 from paceline.prepare.listing import TRAIN_FOLDER, VAL_FOLDERS
@@ -33,6 +35,17 @@ if TYPE_CHECKING:
     from paceline.prepare.containers import ContainerRequest
 
 
+SPLITS = {TRAIN_FOLDER: "train", **{name: "val" for name in VAL_FOLDERS}, "test": "test"}
+
+
+class Laid(NamedTuple):
+    """Where a photo lies in its archive: [above/]label/photo.jpg."""
+
+    split: str  # "train", "val", "test" where a folder above the class's is called so; "" where none is
+    above: bytes  # the folders above the class's
+    label: bytes  # its own folder; empty where it has none
+
+
 class Found(NamedTuple):
     """A member of an archive: its path in it, and where it lies."""
 
@@ -40,16 +53,16 @@ class Found(NamedTuple):
     held: Held
 
 
-def read_tar(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
+def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
     """Photos in tars, by class folders or inner tars -> split -> contents."""
-    return _archived(files, files.walk(_tar), RANGES)
+    return _archived(files, files.walk(_tar), RANGES, bool(request.devkit))
 
 
-def read_zip(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
+def read_zip(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
     """Photos in zips, stored or deflated -> split -> contents."""
     found = files.walk(_zip)
     packed = any(one.held.stored != AS_IT_IS for one in chain.from_iterable(found))
-    return _archived(files, found, "deflate" if packed else RANGES)
+    return _archived(files, found, "deflate" if packed else RANGES, bool(request.devkit))
 
 
 def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
@@ -60,7 +73,7 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     for name, status, pairs in zip(files.names, files.statuses, files.walk(_labelled)):
         held.append((name, status, [replace(one, name=_in_split(files.split, one.name)) for one, _ in pairs]))
         labels += [label for _, label in pairs]
-    whole = contents(RANGES, held)
+    whole = contents(RANGES, _told_apart(files.split, held))
     boxed = [label for label in labels if isinstance(label, dict)]
     if boxed and len(boxed) < len(labels):
         raise DataError(
@@ -75,15 +88,34 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     return {files.split: replace(whole, classes=list(map(str, labels)))}
 
 
+def _told_apart(
+    split: str, held: Sequence[tuple[bytes, Status, list[Held]]]
+) -> Sequence[tuple[bytes, Status, list[Held]]]:
+    """With the shard's name before each photo's where shards repeat their keys."""
+    names = [one.name for _, _, photos in held for one in photos]
+    stems = [os.path.splitext(os.path.basename(name))[0] for name, _, _ in held]
+    if len(set(names)) == len(names) or len(set(stems)) < len(stems):
+        return held
+    start = len(split) + 1
+    return [
+        (name, status, [replace(one, name=one.name[:start] + stem + b"/" + one.name[start:]) for one in photos])
+        for (name, status, photos), stem in zip(held, stems)
+    ]
+
+
 def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Found]:
     outer = tar_members(file, size, name)
-    first = next(outer, None)
-    if first is not None and first.name.endswith(b".tar"):
+    before = []
+    for member in outer:
+        before.append(member)
+        if is_image_name(os.path.basename(member.name)) or member.name.lower().endswith(b".tar"):
+            break
+    if before and before[-1].name.lower().endswith(b".tar"):
         for inner, member in inner_tars(file, size, name):
             # The inner tar stands for the folder that its photos would be unpacked into.
             yield _found(os.path.splitext(inner)[0] + b"/" + os.path.basename(member.name), member)
         return
-    for member in chain([] if first is None else [first], outer):
+    for member in chain(before, outer):
         yield _found(member.name, member)
 
 
@@ -97,8 +129,11 @@ def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Found]:
         yield Found(member.name, Held(member.name, member.offset, member.length, stored, member.crc))
 
 
-def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str) -> dict[str, Contents]:
-    """The photos among `found`, by split; one split alone where the archives do not tell."""
+def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str, devkit: bool) -> dict[str, Contents]:
+    """The photos among `found`, by split; one split alone where the archives do not tell.
+
+    devkit  a list knows the classes of photos that lie in no class folders
+    """
     photos = [[one for one in members if is_image_name(os.path.basename(one.path))] for members in found]
     ignored = sum(map(len, found)) - sum(map(len, photos))
     if not any(photos):
@@ -110,27 +145,62 @@ def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str
             for name, status, members in zip(files.names, files.statuses, photos)
         ]
         return {files.split: replace(contents(kind, held), ignored=ignored)}
-    tops = {_split_of(one.path) for one in chain.from_iterable(photos)}
-    splits = ["train", "val"] if tops == {"train", "val"} else [files.split]
+    laid = [[layout_of(one.path) for one in members] for members in photos]
+    named = {one.split for one in chain.from_iterable(laid)} - {""}
+    if not named:
+        return {files.split: replace(_in_order(files, photos, laid, kind, files.split, devkit), ignored=ignored)}
+    splits = {"train": "train", "val": "val"} if {"train", "val"} <= named else _only(files, named)
     result = {}
-    for split in splits:
-        chosen = [[one for one in members if len(splits) == 1 or _split_of(one.path) == split] for members in photos]
-        result[split] = replace(_in_order(files, chosen, kind, split), ignored=ignored)
+    for split, folder in splits.items():
+        keep = [[one.split == folder for one in members] for members in laid]
+        chosen = [[one for one, kept in zip(*pair) if kept] for pair in zip(photos, keep)]
+        result[split] = replace(
+            _in_order(
+                files, chosen, [[one for one, kept in zip(*pair) if kept] for pair in zip(laid, keep)], kind, split
+            ),
+            ignored=ignored,
+        )
         ignored = 0  # counted once
+    left = [
+        one.path
+        for members, own in zip(photos, laid)
+        for one, at in zip(members, own)
+        if at.split not in splits.values()
+    ]
+    if left:
+        files.notes.append(
+            f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
+            f"{shown(left[0])} first: left out"
+        )
     return result
 
 
-def _split_of(path: bytes) -> str | None:
-    """ "train" or "val" where the folder above the class's is called so."""
-    folders = path.split(b"/")[:-2]
-    above = os.fsdecode(folders[-1]) if folders else ""
-    return TRAIN_FOLDER if above == TRAIN_FOLDER else "val" if above in VAL_FOLDERS else None
+def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:
+    """Which folder of splits is the one that was asked for."""
+    if len(named) == 1:
+        return {files.split: next(iter(named))}
+    if files.split in named:
+        return {files.split: files.split}
+    raise DataError(
+        f"{os.fsdecode(files.names[0])}: its photos lie in {' and '.join(f'{name}/' for name in sorted(named))}; which of them is "
+        f"--{files.split}? Pack it alone."
+    )
 
 
-def _in_order(files: ContainerFiles, photos: Sequence[Sequence[Found]], kind: str, split: str) -> Contents:
+def _in_order(
+    files: ContainerFiles,
+    photos: Sequence[Sequence[Found]],
+    laid: Sequence[Sequence[Laid]],
+    kind: str,
+    split: str,
+    devkit: bool = False,
+) -> Contents:
     """By class folder and name; as class folders of that split would name them."""
-    classes = [os.fsdecode(os.path.basename(os.path.dirname(one.path))) for one in chain.from_iterable(photos)]
-    flat = not all(classes)
+    for name, own, members in zip(files.names, laid, photos):
+        _refuse_nested(os.fsdecode(name), own, members)
+    classes = [os.fsdecode(one.label) for one in chain.from_iterable(laid)]
+    # A list knows the classes of photos that lie in one folder.
+    flat = not all(classes) or (devkit and len(set(classes)) == 1)
     named = [
         (name, status, [replace(one.held, name=_in_split(split, one.path, 1 if flat else 2)) for one in members])
         for name, status, members in zip(files.names, files.statuses, photos)
@@ -139,10 +209,32 @@ def _in_order(files: ContainerFiles, photos: Sequence[Sequence[Found]], kind: st
     return sorted_contents(replace(whole, classes=None if flat else classes))
 
 
+def _refuse_nested(archive: str, laid: Sequence[Laid], members: Sequence[Found]) -> None:
+    """Raises DataError unless all photos of one archive and split lie in class folders that lie side by side."""
+    if not laid:
+        return
+    usual = Counter(one.above for one in laid).most_common(1)[0][0]
+    odd = next((i for i, one in enumerate(laid) if one.above != usual), None)
+    if odd is not None:
+        right = next(one.path for one, at in zip(members, laid) if at.above == usual)
+        raise DataError(
+            f"{archive}: {shown(members[odd].path)} and {shown(right)} do not lie in class folders side by side, so their classes "
+            "are unknown. Pack it as CLASS/photo.jpg, below train/ and val/ where both are in it."
+        )
+
+
 def sorted_contents(held: Contents) -> Contents:
     """Folder by folder, in each photo by photo, as class folders are listed."""
     parts = [name.split(b"/") for name in held.names]
     return held.chosen(np.array(sorted(range(len(parts)), key=parts.__getitem__), np.int64))
+
+
+def layout_of(path: bytes) -> Laid:
+    """`path` in an archive, told by its folders' names alone."""
+    *folders, _ = path.split(b"/")
+    called = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
+    split = next((name for name in reversed(called) if name), "")
+    return Laid(split, b"/".join(folders[:-1]), folders[-1] if folders else b"")
 
 
 def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:

@@ -110,7 +110,7 @@ def _read_json(root: Path, pairs: dict[str, tuple[Path, Path]]) -> BoxSource:
         splits[split], said = read_coco(file, images)
         notes += said
     return BoxSource(
-        "coco", root, splits, notes, {split: (_pattern(root, file),) for split, (file, _) in pairs.items()}
+        "coco", root, splits, notes, {split: (pattern_of(root, file),) for split, (file, _) in pairs.items()}
     )
 
 
@@ -141,11 +141,12 @@ def _yolo(root: Path, splits: Splits, notes: list[str]) -> BoxSource:
         labels = found.images_folder.parts
         if "images" in labels and not is_inside(found.images_folder, root):
             at = len(labels) - 1 - labels[::-1].index("images")
-            places.add(_pattern(root, Path(*labels[:at], "labels", *labels[at + 1 :])) + "/**/*.txt")
+            places.add(pattern_of(root, Path(*labels[:at], "labels", *labels[at + 1 :])) + "/**/*.txt")
     return BoxSource("yolo", root, splits, notes, {split: tuple(sorted(places)) for split in splits})
 
 
-def _pattern(root: Path, path: Path) -> str:
+def pattern_of(root: Path, path: Path) -> str:
+    """A glob pattern of that path alone, relative to `root` where it lies in it."""
     return glob.escape(os.path.relpath(path, root) if is_inside(path, root) else str(path))
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.errors import DataError
 from paceline.data.manifest import Manifest
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.box_folder import BoxRequest, write_boxes
-from paceline.prepare.box_sources import BoxSource
+from paceline.prepare.box_sources import BoxSource, pattern_of
 from paceline.prepare.coco_json import read_coco
 from paceline.prepare.container_classes import names_by_number
 from paceline.prepare.contents import ContainedPhotos, Contents, joined
@@ -25,12 +25,19 @@ def prepare_contained_boxes(
     splits: dict[str, Contents],
     request: ContainerRequest,
     place: Path,
+    stored: dict[str, Any],
     notes: list[str],
     command: str,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
-    """Verify the photos, write manifest and index to `place`. Raises DataError for every flaw of annotations or photos."""
+    """Verify the photos, write manifest and index to `place`.
+
+    stored   what the manifest says was asked for
+    command  the one that was given, for messages
+    Raises DataError for every flaw of annotations or photos.
+    """
+    splits = _apart(splits)
     annotated: dict[str, Annotations] = {}
     files: dict[str, tuple[str, ...]] = {}
     for split, part in splits.items():
@@ -39,7 +46,7 @@ def prepare_contained_boxes(
             path = Path(os.path.realpath(os.path.expanduser(given)))
             found, said = read_coco(path, place, split=split)
             annotated[split] = replace(found, images_folder=place / _folder_of(found, part, path))
-            files[split] = (str(path),)
+            files[split] = (pattern_of(place, path),)
             notes += said
         elif part.annotations is not None:
             annotated[split] = _named(replace(part.annotations, images_folder=place), request)
@@ -49,6 +56,10 @@ def prepare_contained_boxes(
             raise DataError(
                 f"{os.fsdecode(part.files[0])}: no boxes for these photos. Name their COCO JSON with {flag}."
             )
+    own = {number: name for found in annotated.values() for number, name in found.names.items()}
+    for split, found in annotated.items():
+        if not files[split]:  # record files name the classes of their own photos alone, by numbers that mean the same
+            annotated[split] = replace(found, names=dict(sorted(own.items())))
     held = joined(list(splits.values()))
     source = BoxSource("coco", place, annotated, notes, files, lambda root, names: ContainedPhotos(root, names, held))
     boxes = BoxRequest(
@@ -61,7 +72,24 @@ def prepare_contained_boxes(
         on_class_mismatch=request.on_class_mismatch,
         expect="coco2017" if request.expect == "coco2017" else "",
     )
-    return write_boxes(source, boxes, place, asdict(request), command, workers, progress)
+    return write_boxes(source, boxes, place, stored, command, workers, progress)
+
+
+def _apart(splits: dict[str, Contents]) -> dict[str, Contents]:
+    """With the split before each photo's name where two archives call different photos the same."""
+    places = [
+        {
+            name: (part.files[file], offset)
+            for name, file, offset in zip(part.names, part.file.tolist(), part.offsets.tolist())
+        }
+        for part in splits.values()
+    ]
+    if len(places) < 2 or all(places[1].get(name, place) == place for name, place in places[0].items()):
+        return splits
+    return {
+        split: replace(part, names=[split.encode() + b"/" + name for name in part.names])
+        for split, part in splits.items()
+    }
 
 
 def _named(annotations: Annotations, request: ContainerRequest) -> Annotations:

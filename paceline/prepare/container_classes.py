@@ -54,8 +54,9 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
     resolve = _by_name if kinds == {True} else _by_number
     names, labels = resolve(splits, request)
     if len(names) < 2:
+        file = os.fsdecode(next(iter(splits.values())).files[0])
         raise DataError(
-            f"{request.layout}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
+            f"{file}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
             "classes there are (--classes 10)."
         )
     return Classes(names, splits, labels, readable_names(request, names))
@@ -90,7 +91,12 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest) -> tuple[
     for split, part in splits.items():
         assert isinstance(part.classes, np.ndarray)
         labels[split] = part.classes - first
-        called.update({number - first: name for number, name in (part.class_names or {}).items()})
+        for number, name in (part.class_names or {}).items():
+            if called.setdefault(number - first, name) != name:
+                raise DataError(
+                    f"{os.fsdecode(part.files[0])}: class {number} is {name!r}, and {called[number - first]!r} in the other split. "
+                    "Pack both with one list of classes."
+                )
         if (low := np.flatnonzero(labels[split] < 0)).size:
             raise DataError(
                 f"{os.fsdecode(part.files[part.file[low[0]]])}: {os.fsdecode(part.names[low[0]])} has the class "
@@ -102,6 +108,8 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest) -> tuple[
         raise DataError(
             f"a photo's class is {most - 1 + first:,}: no class but something else. Check what the labels are."
         )
+    if not request.classes:
+        _check_numbers(splits, first)
     if request.classes:
         names = _listed_names(request)
         if len(names) < most:
@@ -113,6 +121,26 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest) -> tuple[
         if first_twice(names) is not None:
             names = tuple(str(k + first) for k in range(most))
     return names, labels
+
+
+def _check_numbers(splits: dict[str, Contents], first: int) -> None:
+    """Raises DataError where numbers look as if they counted from elsewhere, or differently in each split."""
+    used = {split: set(np.unique(np.asarray(part.classes)).tolist()) for split, part in splits.items()}
+    lowest = min(map(min, used.values()))
+    file = os.fsdecode(next(iter(splits.values())).files[0])
+    if lowest > first:
+        raise DataError(
+            f"{file}: no photo has the class {first}, from which these classes count; the lowest is {lowest}. If they count from "
+            f"there: --first-label {lowest}. If the first classes have no photos: --classes, with how many there are or a file of "
+            "their names."
+        )
+    train = used.get("train", set())
+    if alone := sorted(used.get("val", set()) - train) if train else []:
+        raise DataError(
+            f"{os.fsdecode(splits['val'].files[0])}: photos of the classes {some(map(str, alone))}, and no training photo has "
+            "them: the splits' numbers may count differently. If they do not, say how many classes there are, or name them "
+            "(--classes)."
+        )
 
 
 def names_by_number(request: ContainerRequest) -> dict[int, str]:

@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 
 from paceline.config.errors import DataError
 from paceline.containers.reading import Truncated
-from paceline.data.stores import Status, Store, scheme_of, store_of
+from paceline.data.stores import Status, Store, StoreTrouble, scheme_of, store_of
 from paceline.prepare.inspection import usable_cores
 
 Entry = TypeVar("Entry")
@@ -59,9 +59,12 @@ class ContainerFiles:
                     f"{name}: cut off at byte {cut.offset:,}; its {cut.records:,} whole records are used, what follows is lost"
                 )
             except OSError as error:
-                raise DataError(
-                    f"{name}: cannot be read ({error.strerror or error}). Give the same command again."
-                ) from None
+                again = (
+                    "Give the same command again."
+                    if isinstance(error, StoreTrouble)
+                    else "Check the file and its disk."
+                )
+                raise DataError(f"{name}: cannot be read ({error.strerror or error}). {again}") from None
             return found
 
         with ThreadPoolExecutor(self.workers or usable_cores(), thread_name_prefix="walk") as pool:
@@ -79,16 +82,16 @@ def find_files(split: str, sources: Sequence[str], **how: object) -> ContainerFi
     sources  paths, URLs, with *, ? and [...], and with {000..127} for numbers
     Raises DataError where one is not there, is a folder, or is of another kind of store than the first.
     """
-    wanted = list(chain.from_iterable(map(_numbered, sources)))
+    wanted = list(chain.from_iterable([one] if _exists(one) else _numbered(one) for one in sources))
     store = store_of(wanted[0])
     flag = f"--{split}"
     names: list[bytes] = []
     for source in wanted:
         if scheme_of(source) != scheme_of(wanted[0]):
             raise DataError(f"{flag} {source}: not the same kind of place as {wanted[0]}. Prepare them apart.")
-        path = source if scheme_of(source) else os.path.abspath(os.path.expanduser(source))
+        path = lasting(source)
         try:
-            found = store.find(path) if glob.has_magic(path) and not os.path.exists(path) else [os.fsencode(path)]
+            found = store.find(path) if glob.has_magic(path) and not _exists(path) else [os.fsencode(path)]
         except OSError as error:
             raise DataError(
                 f"{flag} {source}: cannot be listed ({error.strerror or error}). Check the address."
@@ -99,6 +102,18 @@ def find_files(split: str, sources: Sequence[str], **how: object) -> ContainerFi
     if len(names) > MOST_FILES:
         raise DataError(f"{flag}: {len(names):,} files; {MOST_FILES:,} are read at most.")
     return ContainerFiles(split, names, store, _statuses(flag, names, store), **how)  # type: ignore[arg-type]
+
+
+def lasting(source: str) -> str:
+    """The same file from whatever folder it is named: an absolute path whose folders are no links, or the URL."""
+    if scheme_of(source):
+        return source
+    path = os.path.abspath(os.path.expanduser(source))
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def _exists(source: str) -> bool:
+    return not scheme_of(source) and os.path.exists(os.path.expanduser(source))
 
 
 def _numbered(source: str) -> Iterator[str]:

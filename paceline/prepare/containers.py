@@ -6,24 +6,28 @@ are, and what was verified is kept in PLACE/prepare.journal until the manifest i
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import PIL
 
+from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
 from paceline.config.lazily import lazily
 from paceline.data.index import delete_old_indexes, write_index
-from paceline.data.manifest import Expect, Manifest, cache_place, container_command
+from paceline.data.manifest import CONTAINER_FILES, Expect, Manifest, container_command, is_ours
+from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.prepare import journal
 from paceline.prepare.class_splits import UNREADABLE_LIST, describe_class_split, set_apart, why_unreadable
 from paceline.prepare.container_boxes import prepare_contained_boxes
 from paceline.prepare.container_classes import Classes, resolve_classes
-from paceline.prepare.container_files import find_files
+from paceline.prepare.container_files import find_files, lasting
 from paceline.prepare.contents import ContainedPhotos, Contents, joined
 from paceline.prepare.folder import choose_place, known_facts, previous_manifest
 from paceline.prepare.imagenet import check_imagenet, part_of_imagenet
@@ -85,17 +89,19 @@ def prepare_containers(
         raise DataError("name the files: --train FILE... and --val FILE...")
     if request.val_fraction:
         check_fraction(request.val_fraction)
-    first = os.path.abspath((request.train or request.val)[0])
-    place = choose_place(Path("/"), out if out is not None else cache_place(Path(first)))
-    request = replace(request, **{name: _lasting(getattr(request, name)) for name in ("train", "val")})
+    _check_flags(request)
+    request = _from_anywhere(request)
+    place = choose_place(Path("/"), out if out is not None else _place_of(request))
     command = container_command(asdict(request), place)
+    _refuse_another_kind(place)
     splits, notes = _listed(request, workers, walked)
     if "val" in splits and request.val_fraction:
         raise DataError("--val-fraction: there are validation photos already; leave it out.")
     try:
         place.mkdir(parents=True, exist_ok=True)
         if request.annotations or request.val_annotations or any(part.annotations for part in splits.values()):
-            return prepare_contained_boxes(splits, request, place, notes, command, workers, progress)
+            stored = stored_request(request, place)
+            return prepare_contained_boxes(splits, request, place, stored, notes, command, workers, progress)
         return _write_classes(splits, request, place, notes, command, workers, progress)
     except OSError as error:
         raise DataError(
@@ -103,9 +109,66 @@ def prepare_containers(
         ) from None
 
 
-def _lasting(sources: tuple[str, ...]) -> tuple[str, ...]:
+def _check_flags(request: ContainerRequest) -> None:
+    """Raises DataError for a flag that would do nothing."""
+    archive, boxes = request.layout in ("tar", "zip"), bool(request.annotations or request.val_annotations)
+    idle = {
+        "--val-annotations": bool(request.val_annotations) and not request.val,
+        "--annotations": bool(request.annotations) and not request.train,
+        "--val-group": bool(request.val_group) and not request.val_fraction,
+        "--first-label": request.first_label >= 0 and archive,
+        "--label-column": request.label_column >= 0 and request.layout != "recordio",
+        "--devkit": bool(request.devkit) and (not archive or boxes),
+    }
+    meant = {
+        "--val-annotations": "name the archive of its photos with --val, the same as --train's where they are in it",
+        "--annotations": "name the archive of its photos with --train",
+        "--val-group": "it groups photos for --val-fraction",
+    }
+    if flag := next((flag for flag, alone in idle.items() if alone), None):
+        raise DataError(
+            f"{flag}: {meant.get(flag, f'says nothing of {request.layout} files of this kind; leave it out')}."
+        )
+
+
+def _from_anywhere(request: ContainerRequest) -> ContainerRequest:
     """The same from whatever folder the command is given again."""
-    return tuple(source if "://" in source else os.path.abspath(os.path.expanduser(source)) for source in sources)
+
+    def whole(name: str, value: str) -> str:
+        return value if not value or (name == "classes" and value.isdecimal()) else lasting(value)
+
+    return replace(request, **_of_files(request, whole))
+
+
+def stored_request(request: ContainerRequest, place: Path) -> dict[str, Any]:
+    """What the manifest says was asked for: files in its own folder are named from there, so that the whole can be moved."""
+    prefix = os.path.join(str(place), "")
+    return asdict(replace(request, **_of_files(request, lambda _, value: value.removeprefix(prefix))))
+
+
+def _of_files(request: ContainerRequest, change: Callable[[str, str], str]) -> dict[str, Any]:
+    found = {name: getattr(request, name) for name in CONTAINER_FILES}
+    return {
+        name: tuple(change(name, one) for one in value) if isinstance(value, tuple) else change(name, value)
+        for name, value in found.items()
+    }
+
+
+def _place_of(request: ContainerRequest) -> Path:
+    """A folder in the cache for exactly these files, annotations and share of validation."""
+    parts = [getattr(request, name) for name in (*CONTAINER_FILES, "layout", "val_fraction", "val_seed", "val_group")]
+    first = (request.train or request.val)[0]
+    digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(first))
+    return cache_folder() / "index" / f"{name}-{digest}"
+
+
+def _refuse_another_kind(place: Path) -> None:
+    """Raises DataError where `place` holds the index of folders: the photos there would be taken for these."""
+    if is_ours(place / MANIFEST) and not Manifest.load(place).in_containers:
+        raise DataError(
+            f"{place}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
+        )
 
 
 def _listed(
@@ -196,7 +259,7 @@ def _write_classes(
         splits=described,
         made_by=f"Pillow {PIL.__version__}",
         folder=place,
-        request=asdict(request),
+        request=stored_request(request, place),
         notes=tuple(notes),
         part_of=part_of_imagenet(classes, described) if request.expect == "any" else "",
     )

@@ -5,6 +5,7 @@ Letters: N photos, F files that hold them.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -77,9 +78,10 @@ def contents(kind: str, files: Sequence[tuple[bytes, Status, Sequence[Held]]]) -
     if len(set(names)) < len(names):
         seen: set[bytes] = set()
         twice = next(name for name in names if name in seen or seen.add(name))
+        places = [os.fsdecode(file) for file, _, photos in files for one in photos if one.name == twice][:2]
         raise DataError(
-            f"{os.fsdecode(files[0][0])}: two photos are called {os.fsdecode(twice)}. Name each file once, and pack photos "
-            "under names of their own."
+            f"{places[0]}: two photos are called {os.fsdecode(twice)}, the other in {places[1]}. Name each file once, and pack "
+            "photos under names of their own."
         )
 
     def column(of: str, dtype: type = np.int64) -> np.ndarray:
@@ -134,6 +136,7 @@ class ContainedPhotos(Photos):
         row = {name: i for i, name in enumerate(held.names)}
         self._rows = np.array([row.get(name, -1) for name in names], np.int64)
         self._held = held
+        self._stamps = [container_stamp(name, status) for name, status in zip(held.files, held.statuses)]
         self.kind = held.kind
         places = Places(
             root=root,
@@ -154,11 +157,11 @@ class ContainedPhotos(Photos):
         return os.fsdecode(self.names[i]) if row < 0 else self._records.name(row)
 
     def stamp(self, i: int) -> tuple[int, int]:
-        """The photo's bytes, and the time of the file that holds it."""
+        """The photo's bytes, and which file holds it, as `container_stamp` tells."""
         row = int(self._rows[i])
         if row < 0:
             raise FileNotFoundError(f"{os.fsdecode(self.names[i])}: in none of the containers")
-        return int(self._held.lengths[row]), self._held.statuses[self._held.file[row]].mtime
+        return int(self._held.lengths[row]), self._stamps[self._held.file[row]]
 
     def read(self, i: int) -> bytes:
         """The photo's bytes. Raises DataError where they cannot be read."""
@@ -200,6 +203,12 @@ class ContainedPhotos(Photos):
     def _stored_name(self, file: bytes) -> bytes:
         prefix = os.path.join(os.fsencode(self.root), b"")
         return file.removeprefix(prefix) if not scheme_of(file) else file
+
+
+def container_stamp(name: bytes, status: Status) -> int:
+    """A number of 63 bits that is another one for another file: by its own name, size, time, and tag."""
+    told = f"{status.size} {status.mtime} {status.tag}".encode()
+    return int.from_bytes(hashlib.sha256(os.path.basename(name) + b"\0" + told).digest()[:8], "big") >> 1
 
 
 def _named(what: str, names: Sequence[bytes]) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from paceline.containers.recordio import Record, read_recordio
 from paceline.containers.recordio_lists import Listed, check_idx, read_idx, read_lst
 from paceline.containers.tfrecord import tfrecord_spans
 from paceline.data.header import read_header
-from paceline.data.stores import Range
+from paceline.data.stores import Range, scheme_of
 from paceline.prepare.annotations import Annotations
 from paceline.prepare.container_files import ContainerFiles
 from paceline.prepare.contents import AS_IT_IS, RANGES, ContainedPhotos, Contents, Held, contents, folder_names
@@ -41,8 +41,8 @@ def read_recordio_files(files: ContainerFiles, request: ContainerRequest) -> dic
     found = files.walk(read_recordio)
     lists = [_list_beside(files, number, records) for number, records in enumerate(found)]
     held = [
-        (name, status, [_held(record, files.split, name, place, listed) for place, record in enumerate(records)])
-        for name, status, records, listed in zip(files.names, files.statuses, found, lists)
+        (name, status, [_held(record, files.split, stem, place, listed) for place, record in enumerate(records)])
+        for name, status, stem, records, listed in zip(files.names, files.statuses, _stems(files), found, lists)
     ]
     split = any(record.parts > 1 for records in found for record in records)
     whole = contents("recordio" if split else RANGES, held)
@@ -57,9 +57,15 @@ def read_recordio_files(files: ContainerFiles, request: ContainerRequest) -> dic
     return {files.split: replace(whole, annotations=_detections(labels, whole))}
 
 
-def _held(record: Record, split: str, file: bytes, place: int, listed: dict[int, Listed] | None) -> Held:
+def _stems(files: ContainerFiles) -> list[str]:
+    """What records that have no names are named by: their file's own, numbered where two files share it."""
+    stems = [os.path.splitext(os.path.basename(os.fsdecode(name)))[0] for name in files.names]
+    return stems if len(set(stems)) == len(stems) else [f"{number}-{stem}" for number, stem in enumerate(stems)]
+
+
+def _held(record: Record, split: str, stem: str, place: int, listed: dict[int, Listed] | None) -> Held:
     if listed is None:
-        name = f"{os.path.splitext(os.path.basename(os.fsdecode(file)))[0]}/{place:08d}.jpg".encode()
+        name = os.fsencode(f"{stem}/{place:08d}.jpg")
     else:
         name = os.fsencode(os.path.normpath(os.fsdecode(listed[record.id].path)))
     stored = AS_IT_IS if record.parts == 1 else record.extent
@@ -98,8 +104,14 @@ def _beside(files: ContainerFiles, name: str) -> bytes | None:
         if status.size > MOST_LIST_BYTES:
             raise DataError(f"{name}: {status.size:,} bytes are no list of a RecordIO file. Remove it.")
         return files.store.read(Range(os.fsencode(name), 0, status.size))
-    except OSError:
-        return None  # there is none: neither is needed
+    except FileNotFoundError:
+        return None  # neither is needed
+    except OSError as error:
+        if scheme_of(name):  # whoever may not list a bucket is refused what is not in it
+            return None
+        raise DataError(
+            f"{name}: cannot be read ({error.strerror or error}). Make it readable, or remove it."
+        ) from None
 
 
 def _classes(labels: Sequence[np.ndarray], whole: Contents, column: int) -> np.ndarray:
@@ -161,8 +173,13 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
         annotations = annotations_of(Path(os.fsdecode(files.names[0])), whole.names, boxed, {}, ids)
         return {files.split: replace(whole, annotations=annotations)}
     numbers = np.array([photo.label for photo in found], np.int64)
-    synsets = {(photo.label, photo.synset) for photo in found if photo.synset}
-    called = dict(synsets) if len(dict(synsets)) == len(synsets) else {}
+    called: dict[int, str] = {}
+    for photo, name in zip(found, whole.names):
+        if photo.synset and called.setdefault(photo.label, photo.synset) != photo.synset:
+            raise DataError(
+                f"{os.fsdecode(name)}: its class is {photo.label}, {photo.synset}, and of another photo "
+                f"{photo.label}, {called[photo.label]}. These files were written with different lists of classes."
+            )
     return {files.split: replace(whole, classes=numbers, class_names=called)}
 
 
@@ -175,8 +192,7 @@ def _photo_names(files: ContainerFiles, walked: Sequence[Sequence[_Photo]]) -> l
     counts = Counter(name for names in own for name in names)
     if max(counts.values(), default=1) > 1 or "" in counts:
         own = [
-            [f"{os.path.basename(os.fsdecode(file))}/{place:08d}.jpg" for place in range(len(photos))]
-            for file, photos in zip(files.names, walked)
+            [f"{stem}/{place:08d}.jpg" for place in range(len(photos))] for stem, photos in zip(_stems(files), walked)
         ]
     return [[os.fsencode(f"{files.split}/{name}") for name in names] for names in own]
 

@@ -15,6 +15,7 @@ from tiny_runs import TINY, command, make_photos, of_its_own, train
 import paceline.prepare.imagenet as imagenet
 from paceline.cli.main import main
 from paceline.data.manifest import Manifest
+from paceline.prepare.devkit import validation_labels
 
 BY_DAY = ("tar in tar", "deflated zip", "recordio")
 
@@ -83,11 +84,14 @@ def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_
 def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsys, monkeypatch):
 
     wnids = imagenet.official_wnids()[:3]
+    labels = [*wnids, *random.Random(1).choices(wnids, k=6)]
+    digest = write_devkit(tmp_path / "kit.tar.gz", labels)
+    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", digest)
+    assert validation_labels(tmp_path / "kit.tar.gz") == labels
     monkeypatch.setattr(imagenet, "official_wnids", lambda: wnids)
     counts = {"train": imagenet.Counts(18, 6, 6), "val": imagenet.Counts(9, 1, 9)}
     monkeypatch.setattr(imagenet, "COUNTS", counts)
     monkeypatch.setattr(imagenet, "VAL_IMAGES", 9)
-    labels = [*wnids, *random.Random(1).choices(wnids, k=6)]
     renamed = [
         (wnids[number], number, f"{wnids[number]}_{i}.JPEG", data)
         for i, (_, number, _, data) in enumerate(photos_of(folder, "train"))
@@ -99,8 +103,7 @@ def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsy
     tars = ("--train-tar", tmp_path / "ILSVRC2012_img_train.tar", "--val-tar", tmp_path / "ILSVRC2012_img_val.tar")
     said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
     assert said.code == 2 and "ILSVRC2012_devkit_t12.tar.gz" in said.err
-    digest = write_devkit(tmp_path / "ILSVRC2012_devkit_t12.tar.gz", labels)
-    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", digest)
+    (tmp_path / "kit.tar.gz").rename(tmp_path / "ILSVRC2012_devkit_t12.tar.gz")
     said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
     assert said.code == 0, said.err
     unpacked = tmp_path / "unpacked"

@@ -333,3 +333,121 @@ def test_data_info_says_what_is_there(folder, tmp_path, capsys):
     text = command(capsys, "data", "info", folder.folder).out
     assert "train: 9 records of 3 classes" in text and train["labels_sha256"] in text
     assert command(capsys, "data", "info", tmp_path).code == 2
+
+
+def wds(path: Path, keys: dict[str, int], data: bytes) -> str:
+    with open(path, "wb") as file:
+        members = [
+            (f"{key}.{ext}".encode(), what)
+            for key, n in keys.items()
+            for ext, what in (("jpg", data), ("cls", b"%d" % n))
+        ]
+        packed_sets.write_tar(file, members)
+    return str(path)
+
+
+def test_what_would_be_learned_wrong_is_refused_by_name(folder, tmp_path, capsys):
+    photos = photos_of(folder.root_path, "train")
+    data = photos[0][3]
+    place = tmp_path / "files"
+    place.mkdir()
+
+    def tar(name: str, *paths: str) -> str:
+        with open(place / name, "wb") as file:
+            packed_sets.write_tar(file, [(path.encode(), data) for path in paths])
+        return str(place / name)
+
+    with open(place / "two.tfrecord", "wb") as file:
+        two = [{"image/class/label": [1], "image/class/synset": [name]} for name in (b"n1", b"n2")]
+        write_tfrecord(file, [example_bytes({"image/encoded": [data], **one}) for one in two])
+    train = wds(place / "t.tar", {"a/0": 0, "b/0": 1}, data)
+    cases = [
+        (("webdataset", "--train", train, "--val", wds(place / "v.tar", {"a/0": 1, "b/0": 0}, data)), "other split"),
+        (
+            ("webdataset", "--train", train, "--val", wds(place / "w.tar", {"x0": 1, "y0": 2}, data)),
+            "no training photo",
+        ),
+        (("webdataset", "--train", wds(place / "one.tar", {"x0": 1, "y0": 2}, data)), "--first-label 1"),
+        (("tfrecord", "--train", str(place / "two.tfrecord")), "different lists of classes"),
+        (("tar", "--train", tar("nested.tar", "a/0.jpg", "a/1.jpg", "b/small/0.jpg")), "side by side"),
+        (("tar", "--train", tar("which.tar", "train/a/0.jpg", "test/a/0.jpg"), "--val-fraction", "0.5"), "one class"),
+        (("tar", "--val", tar("which.tar", "train/a/0.jpg", "test/b/0.jpg")), "which of them is --val"),
+        (("tar", "--train", train, "--first-label", "1"), "--first-label"),
+        (("webdataset", "--train", train, "--val-group", "x"), "--val-group"),
+        (("zip", "--train", train, "--annotations", "a.json", "--val-annotations", "b.json"), "--val-annotations"),
+    ]
+    for words, expected in cases:
+        said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+        assert said.code == 2 and expected in said.err, (words, said)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_pictures_beside_the_splits_of_an_archive_are_left_out_aloud(folder, tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for split, inside in (("train", "Train"), ("val", "valid"), ("val", "test")):
+            for label, _, name, data in photos_of(folder.root_path, split):
+                archive.writestr(f"set/{inside}/{label}/{name}", data)
+        archive.writestr("set/Train/preview.jpg", photos_of(folder.root_path, "val")[0][3])
+    manifest = prepared(capsys, tmp_path / "out", "zip", "--train", f"{tmp_path}/all.zip")
+    assert manifest.content_hash == folder.content_hash
+    assert "7 photos lie in neither" in manifest.notes[0]
+
+
+def test_two_zips_that_call_different_photos_the_same_keep_them_apart(tmp_path, capsys):
+    root = make_instances(tmp_path / "set", train=7, val=6)
+    words = ["zip"]
+    for split, flag in (("train", ""), ("val", "val-")):
+        with zipfile.ZipFile(tmp_path / f"{split}.zip", "w") as archive:
+            for path in (root / f"{split}2017").iterdir():
+                archive.write(path, f"images/{path.name}")
+        words += [f"--{split}", f"{tmp_path}/{split}.zip", f"--{flag}annotations", str(json_file(root, split))]
+    manifest = prepared(capsys, tmp_path / "out", *words)
+    for split in ("train", "val"):
+        index = open_split(manifest, split)
+        for i in range(len(index)):
+            name = os.path.basename(os.fsdecode(index.relative_name(i)))
+            assert index.read(i) == (root / f"{split}2017" / name).read_bytes()
+
+
+def test_another_file_of_the_same_size_and_time_is_verified_anew(tmp_path, capsys):
+    for name, grey in (("x1", 10), ("x2", 200)):
+        pixels = {label: (b"P5 8 8 255\n" + bytes([grey + n]) * 64) for n, label in enumerate(("a", "b"))}
+        with open(tmp_path / f"{name}.tar", "wb") as file:
+            packed_sets.write_tar(file, [(f"{label}/0.pgm".encode(), data) for label, data in pixels.items()])
+        os.utime(tmp_path / f"{name}.tar", (1, 1))
+        manifest = prepared(capsys, tmp_path / "out", "tar", "--train", f"{tmp_path}/{name}.tar")
+        assert check_fresh(manifest) is None
+
+
+def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folder, tmp_path, capsys, monkeypatch):
+    import shlex
+
+    place = tmp_path / "real"
+    place.mkdir()
+    (tmp_path / "link").symlink_to(place)
+    with open(place / "t.tfrecord", "wb") as file:
+        photos = photos_of(folder.root_path, "train")
+        write_tfrecord(
+            file,
+            [example_bytes({"image/encoded": [data], "image/class/label": [number]}) for _, number, _, data in photos],
+        )
+    (place / "names.txt").write_text("x\ny\nz\n")
+    monkeypatch.chdir(tmp_path)
+    words = ("--train", "link/t.tfrecord", "--first-label", "0", "--classes", "link/names.txt", "--val-fraction", "0.4")
+    said = command(capsys, "prepare", "tfrecord", *words, "--out", "link")
+    assert said.code == 0, said.err
+    first = Manifest.load(place)
+    place.rename(tmp_path / "moved")
+    moved = Manifest.load(tmp_path / "moved")
+    assert check_fresh(moved) is None
+    monkeypatch.chdir("/")
+    assert moved.again is not None and str(tmp_path / "moved" / "t.tfrecord") in moved.again
+    assert command(capsys, *shlex.split(moved.again)[1:]).code == 0
+    assert Manifest.load(tmp_path / "moved").content_hash == first.content_hash
+
+
+def test_a_folder_with_the_index_of_folders_is_not_taken(folder, tmp_path, capsys):
+    packed_sets.tar(photos_of(folder.root_path, "train"), tmp_path / "t.tar")
+    said = command(capsys, "prepare", "tar", "--train", tmp_path / "t.tar", "--out", folder.root_path)
+    assert said.code == 2 and "photos in folders" in said.err
+    assert Manifest.load(folder.root_path).content_hash == folder.content_hash
