@@ -44,7 +44,8 @@ light, heavy, folder = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.arg
 for name, words in light.items():
     forked(words, f"{folder}/{name}.json")
 import torch
-for name, words in [*heavy.items()] * 2:  # the first time counts the memory of each network, which is remembered
+# The first time counts the memory of each network, which is remembered; prediction counts none.
+for name, words in [*((name, words) for name, words in heavy.items() if words[0] != "predict"), *heavy.items()]:
     forked(words, f"{folder}/{name}.json")
 """
 STDLIB = {*sys.stdlib_module_names, "__main__", "__mp_main__"}
