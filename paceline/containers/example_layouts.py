@@ -23,15 +23,12 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class ClassExample(NamedTuple):
-    """A photo and its class; of what is not said, the text is empty and the number 0."""
+    """A photo and its class; what is not said is empty."""
 
     photo: Range  # where it lies in the record
     label: int  # as it is stored: from 1 where the original script wrote it
     synset: str  # WordNet id
-    text: str  # the class in words
     filename: str
-    height: int  # px
-    width: int
 
 
 class ObjectsExample(NamedTuple):
@@ -58,10 +55,7 @@ def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> C
         _photo(features, where),
         int(label[0]),
         _text(features, data, "image/class/synset"),
-        _text(features, data, "image/class/text"),
         _text(features, data, "image/filename"),
-        _number(features, "image/height"),
-        _number(features, "image/width"),
     )
 
 

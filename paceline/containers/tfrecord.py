@@ -36,11 +36,11 @@ def masked_crc32c(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def tfrecord_spans(file: BinaryIO, size: int, name: str, check_crc: bool = True) -> Iterator[Span]:
+def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
     """The records in the file's order; all bytes are read once. An empty file has none.
 
-    Raises Truncated after the last whole record of a file that is cut off, DataError where a checksum is wrong (that of a length
-    always, those of the bytes where `check_crc`), or the file was compressed as a whole.
+    Raises Truncated after the last whole record of a file that is cut off, DataError where a checksum is wrong, or the file
+    was compressed as a whole.
     """
     at = records = 0
     while at < size:
@@ -73,7 +73,7 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str, check_crc: bool = True)
             raise Truncated(
                 name, records, at + HEADER_BYTES + len(data), f"inside the record that begins at byte {at:,}"
             )
-        if check_crc and masked_crc32c(data) != CHECKSUM.unpack(tail)[0]:
+        if masked_crc32c(data) != CHECKSUM.unpack(tail)[0]:
             raise DataError(
                 f"{name}: wrong checksum (CRC-32C) of the {length:,} bytes of record {records:,}, at byte {at:,}: damaged. "
                 "Copy or download it again."

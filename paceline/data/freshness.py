@@ -23,6 +23,7 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
 from paceline.data.background import Background
 from paceline.data.class_folder import list_folder
+from paceline.data.digest import digest_of
 from paceline.data.index import index_damage, open_split, places_of
 from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
 from paceline.data.stores import LocalFiles, Status, StoreTrouble, store_of
@@ -133,7 +134,7 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
         return None
     sample = np.unique(np.linspace(0, len(index) - 1, num=SAMPLED_RECORDS, dtype=np.int64)).tolist()
     for i, data in zip(sample, index.records.read_many(sample)):
-        if int.from_bytes(hashlib.sha256(data).digest()[:8], "big") != int(digests[i]):
+        if digest_of(data) != int(digests[i]):
             return f"{index.name(i)}: other bytes than when it was prepared"
     return None
 

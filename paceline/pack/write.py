@@ -20,6 +20,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.containers.write_tar import write_tar
+from paceline.data.digest import digest_of
 from paceline.pack.encode import Encoded, encode
 from paceline.pack.objects import detection_label, json_field
 from paceline.pack.plan import Shard, Source
@@ -67,7 +68,7 @@ class Pool:
         index = source.index
         data = index.read(row)
         digests = index.extra.get("digests")
-        if digests is not None and int.from_bytes(hashlib.sha256(data).digest()[:8], "big") != int(digests[row]):
+        if digests is not None and digest_of(data) != int(digests[row]):
             raise DataError(f"{index.name(row)}: other bytes than when it was prepared. {index.records.places.remedy}")
         if not source.anew[row]:
             return Photo(place, row, Encoded(data, int(index.heights[row]), int(index.widths[row])))

@@ -7,7 +7,6 @@ random places, files failed here exactly where they failed the full decode. Othe
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from paceline.config.plain_file import read_plain
+from paceline.data.digest import digest_of
 from paceline.data.header import MOST_BYTES, endless_jpeg
 from paceline.data.orientation import flags_of, orientation_of
 from paceline.data.picture import UnknownRange, to_rgb
@@ -43,7 +43,7 @@ TEXT_BYTES = frozenset(range(32, 127)) | frozenset(b"\t\r\n")
 
 
 class Facts(NamedTuple):
-    """What is known of a file that decodes. `digest`: the first 8 bytes of the SHA-256 of its bytes, big-endian."""
+    """What is known of a file that decodes. `digest`: of its bytes (data/digest.py)."""
 
     size: int  # bytes
     mtime: int  # nanoseconds
@@ -82,8 +82,7 @@ def verify_bytes(data: bytes, name: bytes, mtime: int) -> Facts:
     suffix = os.path.splitext(name)[1].lower()
     if suffix in SUFFIX_FORMATS and SUFFIX_FORMATS[suffix] != content:
         flags |= MISNAMED
-    digest = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
-    return Facts(len(data), mtime, height, width, flags, digest)
+    return Facts(len(data), mtime, height, width, flags, digest_of(data))
 
 
 def decode(data: bytes) -> tuple[str, int, int, int]:

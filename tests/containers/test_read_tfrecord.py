@@ -20,8 +20,8 @@ from paceline.containers.tfrecord import Span, masked_crc32c, tfrecord_spans
 from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
 
 
-def read_all(data: bytes, name: str = "a.tfrecord", check_crc: bool = True) -> list[Span]:
-    return list(tfrecord_spans(io.BytesIO(data), len(data), name, check_crc))
+def read_all(data: bytes, name: str = "a.tfrecord") -> list[Span]:
+    return list(tfrecord_spans(io.BytesIO(data), len(data), name))
 
 
 def written(*records: bytes) -> bytes:
@@ -50,7 +50,6 @@ def test_imagenets_layout_gives_photos_and_labels(shared_data):
             ]
             begin = span.offset + example.photo.start
             assert data[begin : begin + example.photo.length] == next(p for p in photos if p.exists()).read_bytes()
-            assert (example.height, example.width) == (224, 224)
             seen += 1
     assert seen == 40
 
@@ -141,7 +140,6 @@ def test_any_flipped_byte_is_noticed():
     late = data[:-5] + b"X" + data[-4:]
     with pytest.raises(DataError, match=r"wrong checksum \(CRC-32C\) of the 6 bytes of record 1, at byte 28"):
         read_all(late)
-    assert [span.length for span in read_all(late, check_crc=False)] == [12, 6]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
