@@ -18,7 +18,8 @@ def tell(manifest: Manifest) -> int:
     """Say what was found and write the check page."""
     (print_boxes if manifest.kind == "boxes" else _print_classes)(manifest)
     if manifest.again is not None:
-        say(f"train with:  --data {shlex.quote(str(manifest.folder))}")
+        use = "train with: " if "train" in manifest.splits else "score with:  paceline eval RUN"
+        say(f"{use} --data {shlex.quote(str(manifest.folder))}")
     _check(manifest)
     return 0
 

@@ -39,11 +39,12 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
 
     root     the data set's folder, for the headline
     classes  readable names of the classes
-    splits   name -> index of a class-folder data set, training first
+    splits   name -> index of a class-folder data set, training first where it is there; the first one is what is shown
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
-    pairs, repeats = twins(splits), _repeats(splits["train"])
-    conflicts = [pair for pair in repeats if splits["train"].labels[pair[0]] != splits["train"].labels[pair[1]]]
+    first = next(iter(splits))
+    pairs, repeats = twins(splits), _repeats(splits[first])
+    conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [(split, row) for split, index in splits.items() for row in np.flatnonzero(_short(index) < TINY).tolist()]
     notices = _notices(counts, classes, len(pairs), len(conflicts), len(tiny))
     turned = turned_photos(splits)
@@ -72,21 +73,21 @@ def _notices(
     counts: Mapping[str, np.ndarray], classes: Sequence[str], pairs: int, conflicts: int, tiny: int
 ) -> list[Notice]:
     notices = []
+    first, shown = next(iter(counts.items()))
     if pairs:
         notices.append(
             Notice("bad", f"Photos of val that are in train too, byte for byte: {pairs:,}. Scores will flatter.")
         )
     if conflicts:
-        notices.append(Notice("bad", f"Photos of train that lie in two classes, byte for byte: {conflicts:,}."))
-    train = counts["train"]
+        notices.append(Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
     for split, values in counts.items():
-        if lacking := where((values == 0) & (train > 0), classes):
+        if lacking := where((values == 0) & (shown > 0), classes):
             notices.append(Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}."))
-    if few := where(train < FEW, classes):
-        notices.append(Notice("fair", f"Classes with fewer than {FEW} photos in train: {some(few, 12)}."))
-    most, least = int(train.argmax()), int(train.argmin())
-    if train[most] >= UNEVEN * max(int(train[least]), 1):
-        text = f"{classes[most]} has {train[most]:,} photos in train, {classes[least]} has {train[least]:,}"
+    if few := where(shown < FEW, classes):
+        notices.append(Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {some(few, 12)}."))
+    most, least = int(shown.argmax()), int(shown.argmin())
+    if shown[most] >= UNEVEN * max(int(shown[least]), 1):
+        text = f"{classes[most]} has {shown[most]:,} photos in {first}, {classes[least]} has {shown[least]:,}"
         notices.append(Notice("fair", f"Uneven classes: {text}."))
     if tiny:
         notices.append(Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
@@ -97,13 +98,13 @@ def _cards(
     splits: Mapping[str, Index], counts: Mapping[str, np.ndarray], pairs: int, repeats: int, tiny: int, turned: int
 ) -> list[tuple[str, str, str]]:
     """(label, value, note) of the row of numbers at the top."""
-    train = counts["train"]
+    first, shown = next(iter(counts.items()))
     return [
         *((f"{split} photos", f"{len(index):,}", "") for split, index in splits.items()),
-        ("classes", f"{len(train):,}", ""),
-        ("photos/class", f"{np.mean(train):.3g}", f"in train, {train.min():,} to {train.max():,}"),
+        ("classes", f"{len(shown):,}", ""),
+        ("photos/class", f"{np.mean(shown):.3g}", f"in {first}, {shown.min():,} to {shown.max():,}"),
         ("in both splits", f"{pairs:,}", "equal photos"),
-        ("twice in train", f"{repeats:,}", "equal photos"),
+        (f"twice in {first}", f"{repeats:,}", "equal photos"),
         ("tiny photos", f"{tiny:,}", f"under {TINY} px"),
         ("EXIF-rotated", f"{turned:,}", "photos"),
     ]
@@ -135,13 +136,13 @@ def _finds(
     turned: Sequence[tuple[str, int]],
 ) -> list[tuple[str, str, list[Tile]]]:
     """(title, count, examples) of each kind of find."""
-    train = splits["train"]
+    name, first = next(iter(splits.items()))
     leaks = [
-        class_tile(splits["val"], row, side=SIDE, caption=f"train: {_file(train, twin)}")
+        class_tile(splits["val"], row, side=SIDE, caption=f"{name}: {_file(first, twin)}")
         for twin, row in pairs[:PHOTOS]
     ]
     doubles = [
-        class_tile(train, row, side=SIDE, caption=f"{classes[train.labels[row]]}, and {classes[train.labels[twin]]}")
+        class_tile(first, row, side=SIDE, caption=f"{classes[first.labels[row]]}, and {classes[first.labels[twin]]}")
         for twin, row in conflicts[:PHOTOS]
     ]
     small = [
@@ -156,7 +157,7 @@ def _finds(
     ]
     finds = [
         ("Photos in both splits", f"{len(pairs):,} of val, byte for byte", leaks),
-        ("Photos in two classes", f"{len(conflicts):,} of train, byte for byte", doubles),
+        ("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", doubles),
         ("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", small),
         ("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", upright),
     ]
@@ -166,15 +167,15 @@ def _finds(
 def _grid(
     splits: Mapping[str, Index], classes: Sequence[str], counts: Mapping[str, np.ndarray]
 ) -> list[tuple[str, str, list[Tile]]]:
-    """(name, counts, photos of train) of up to MOST_CLASSES classes, evenly spread; always the same photos of a set."""
-    train = splits["train"]
-    drawn = np.argsort(hash_keys(0, 0, np.arange(len(train))), kind="stable")
+    """(name, counts, photos of the first split) of up to MOST_CLASSES classes, evenly spread; always the same photos of a set."""
+    first = next(iter(splits.values()))
+    drawn = np.argsort(hash_keys(0, 0, np.arange(len(first))), kind="stable")
     shown = np.unique(np.linspace(0, len(classes) - 1, min(len(classes), MOST_CLASSES)).astype(int))
     grid = []
     for k in shown.tolist():
-        rows = drawn[train.labels[drawn] == k][:PHOTOS].tolist()
+        rows = drawn[first.labels[drawn] == k][:PHOTOS].tolist()
         tiles = [
-            class_tile(train, row, side=SIDE, caption=f"{train.widths[row]} x {train.heights[row]} px") for row in rows
+            class_tile(first, row, side=SIDE, caption=f"{first.widths[row]} x {first.heights[row]} px") for row in rows
         ]
         grid.append((classes[k], ", ".join(f"{values[k]:,} in {split}" for split, values in counts.items()), tiles))
     return grid

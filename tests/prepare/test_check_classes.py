@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import shutil
+import tarfile
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_leaks_conflicts_tiny_and_turned_photos_are_counted_and_shown(photos):
     html = write_check_page(prepare_folder(photos))[1].html
     for title in ("Photos in both splits", "Photos in two classes", "Tiny photos", "Photos with an EXIF rotation"):
         assert html.count(f"<h2>{title} <small>1") == 1
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_one_split_alone_has_its_page(photos, split, tmp_path, capsys):
+    shutil.copy(photos / split / "cat" / "1.jpg", photos / split / "<b>dog<b>" / "wrong.jpg")
+    with tarfile.open(tmp_path / "photos.tar", "w") as archive:
+        archive.add(photos / split, split)
+    out = tmp_path / "set"
+    assert main(["prepare", "tar", f"--{split}", str(tmp_path / "photos.tar"), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"Photos of {split} that lie in two classes, byte for byte: 1." in said
+    assert ("score with:  paceline eval RUN --data" in said) == (split == "val")
+    html = (out / "check.html").read_text()
+    assert f"twice in {split}" in html and html.count(f"Photos of {split}:") == 1
 
 
 def test_few_photos_missing_ones_and_uneven_classes_are_noticed(tmp_path):
