@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.boxes.run_lengths import compress
-from paceline.data.boxes import BoxSplit
+from paceline.data.boxes import BoxSplit, ImageObjects
 from paceline.data.orientation import lies_on_its_side
 from paceline.prepare.shape_masks import run_lengths
 
@@ -57,7 +57,7 @@ def json_field(split: BoxSplit, i: int, name: str, size: tuple[int, int], says_s
 def detection_label(split: BoxSplit, i: int) -> np.ndarray:
     """(2 + 5 max(1, M),) float32: the widths 2 and 5, then class from 0 and corners as fractions inside the photo, or padding."""
     found = split.objects(i)
-    kept = in_label(split)[found.first : found.first + len(found.boxes)]
+    kept = in_label(found)
     corners = np.concatenate([found.boxes[:, :2], found.boxes[:, :2] + found.boxes[:, 2:]], axis=1)[kept]
     fractions = (corners / np.tile([split.widths[i], split.heights[i]], 2)).clip(0.0, 1.0)
     objects = np.concatenate([found.classes[kept, None] - 1, fractions], axis=1)
@@ -65,8 +65,8 @@ def detection_label(split: BoxSplit, i: int) -> np.ndarray:
     return np.concatenate([[HEADER_WIDTH, OBJECT_WIDTH], said]).astype(np.float32)
 
 
-def in_label(split: BoxSplit) -> np.ndarray:
-    """(objects of the split,) bool: those that a detection label can say."""
+def in_label(split: BoxSplit | ImageObjects) -> np.ndarray:
+    """(objects of the split, or of the image,) bool: those that a detection label can say."""
     return (np.asarray(split.usable) == 1) & (np.asarray(split.crowd) == 0)
 
 

@@ -17,9 +17,11 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.printable import tidy_name
-from paceline.data.index import open_split
+from paceline.data.boxes import BoxSplit
+from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stores import LocalFiles
+from paceline.pack.objects import HEADER_WIDTH, OBJECT_WIDTH, detection_label
 from paceline.pack.plan import Shard, Source
 from paceline.pack.request import PackRequest
 from paceline.prepare import journal
@@ -91,9 +93,26 @@ def prepare_packed(
         same = np.array_equal(found.labels, source.index.labels[source.order])
         if source.boxes is not None and request.to == "webdataset":
             same &= np.array_equal(found.extra["image_ids"], source.boxes.image_ids[source.order])
+        elif source.boxes is not None:
+            same &= _same_objects(found, source.boxes, source.order)
         if not same:
             raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
     return packed
+
+
+def _same_objects(found: Index, boxes: BoxSplit, order: np.ndarray) -> bool:
+    """Whether each photo has the classes and boxes that its detection label was to say."""
+    said = [detection_label(boxes, row)[HEADER_WIDTH:].reshape(-1, OBJECT_WIDTH) for row in order.tolist()]
+    said = [objects[objects[:, 0] >= 0] for objects in said]
+    counts = [len(objects) for objects in said]
+    if not np.array_equal(np.diff(found.extra["object_starts"]), counts):
+        return False
+    classes, corners = np.split(np.concatenate(said), [1], axis=1)
+    read = np.array(found.extra["boxes"])
+    read[:, 2:] += read[:, :2]
+    read /= np.repeat(np.stack([found.widths, found.heights] * 2, axis=1), counts, axis=0)
+    # Fractions went through float32, pixels through float64: a thousandth of a pixel is no other box.
+    return np.array_equal(found.extra["classes"], classes[:, 0] + 1) and np.allclose(read, corners, rtol=0, atol=1e-6)
 
 
 def _says_all(classes: tuple[str, ...]) -> bool:

@@ -19,6 +19,7 @@ from paceline.containers.recordio import read_recordio
 from paceline.containers.write_tar import write_tar
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
+from paceline.pack.objects import detection_label
 from paceline.pack.pack import pack
 from paceline.pack.request import PackRequest
 from paceline.prepare.box_folder import prepare_boxes
@@ -121,6 +122,23 @@ def test_recordio_has_the_boxes_that_training_uses(source, tmp_path):
     assert (
         len(notes) == 1 and "areas, masks, crowd regions and boxes without area inside the photo (4). --to" in notes[0]
     )
+
+
+@pytest.mark.parametrize("wrong", ["class", "box", "object"])
+def test_a_label_that_says_other_objects_is_noticed(tmp_path, monkeypatch, wrong):
+    source = prepare_boxes(boxed_set(tmp_path / "set"), out=tmp_path / "index")
+
+    def other(split, i):
+        label = detection_label(split, i)
+        if split.image_ids[i] == 1:
+            label[2] += wrong == "class"
+            label[3] -= 0.01 * (wrong == "box")
+            label = np.append(label, label[2:7] if wrong == "object" else [])
+        return label
+
+    monkeypatch.setattr("paceline.pack.write.detection_label", other)
+    with pytest.raises(DataError, match="train reads back other than it was packed"):
+        pack(source, PackRequest("recordio", order="shuffled"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("short", [0, 20], ids=["as-it-is", "smaller"])
