@@ -28,7 +28,7 @@ USAGE = """usage: paceline data info DIR [--json]
 class Flags:
     """Which data set."""
 
-    folder: Annotated[Path, tyro.conf.Positional] = Path()  # folder of a manifest.json, or the data set's own
+    folder: Annotated[str, tyro.conf.Positional] = ""  # folder of a manifest.json, or the data set's own
     json: bool = False  # print one JSON object instead of text
 
 
@@ -40,9 +40,9 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[0] != "info":
         raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info.")
     flags = parse(arguments[1:], Flags(), prog="data info", description="What a prepared data set holds.")
-    if flags.folder == Path():
+    if not flags.folder:
         raise UserError("name a prepared data set: paceline data info DIR")
-    place = find_manifest(flags.folder.expanduser())
+    place = find_manifest(Path(flags.folder).expanduser())
     if place is None:
         raise UserError(
             f"{flags.folder}: no manifest of paceline for it. Prepare it first: paceline prepare --help lists the kinds."

@@ -31,7 +31,7 @@ LEFT_OUT = 3
 class Flags:
     """What to look at."""
 
-    file: Annotated[Path, tyro.conf.Positional] = Path()  # weight file, or a checkpoint's folder
+    file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
     recipe: str = ""  # compare with this recipe's network alone; empty = with each that there is
     rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
 
@@ -39,13 +39,13 @@ class Flags:
 def run_check(arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
     flags = parse(arguments, Flags(), prog="weights check", description="What a file of weights is, and what it fits.")
-    if flags.file == Path():
+    if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
     from paceline.building import weights_file
     from paceline.cli.choose import choose_recipe
     from paceline.models.weight_file import broken, open_weights
 
-    path = weights_file(str(flags.file))
+    path = weights_file(flags.file)
     recipes = {name: choose_recipe(name) for name in ([flags.recipe] if flags.recipe else NETWORKS)}
     if not flags.recipe:
         recipes |= _of_its_run(path)

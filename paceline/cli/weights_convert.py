@@ -26,16 +26,16 @@ MOST_NAMES_BYTES = 2**24
 class Flags:
     """What to convert."""
 
-    file: Annotated[Path, tyro.conf.Positional] = Path()  # weight file, or a checkpoint's folder
+    file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
     to: str = ""  # form of the new file; empty = list them
-    out: Path = Path()  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
+    out: str = ""  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
     classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
 
 
 def run_convert(arguments: Sequence[str]) -> int:
     """Write the converted file and say what is in it."""
     flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
-    if flags.file == Path() and flags.to:
+    if not flags.file and flags.to:
         raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
     from paceline.models.forms.write import writable, write_form
 
@@ -43,29 +43,30 @@ def run_convert(arguments: Sequence[str]) -> int:
     if not flags.to:
         for form in forms.values():
             say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
-        return 0 if flags.file == Path() else 2
+        return 2 if flags.file else 0
     if flags.to not in forms:
         raise UserError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
     form = forms[flags.to]
-    if flags.out == Path():
+    if not flags.out:
         raise UserError(f"name the file to write: --out FILE{form.suffixes[0]}")
-    if flags.out.suffix not in form.suffixes:
+    out = Path(flags.out)
+    if out.suffix not in form.suffixes:
         raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
     from paceline.building import weights_file
     from paceline.models.weight_file import open_weights
 
-    path = weights_file(str(flags.file))
-    if flags.out.exists() and path.exists() and flags.out.samefile(path):
+    path = weights_file(flags.file)
+    if out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     file = open_weights(path)
     if file.form.name == form.name == "reference":
         raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
     ours = replace(file.ours, classes=tuple(names[0] for names in file.classes))
     if flags.classes:
-        if form.name != "ours" or flags.out.suffix != ".safetensors":
+        if form.name != "ours" or out.suffix != ".safetensors":
             raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
         ours = replace(ours, classes=_names(flags.classes, file))
-    tensors, notes = write_form(file, ours, form, flags.out)
+    tensors, notes = write_form(file, ours, form, out)
     for name in file.ours.left_out[:3]:
         say(f"left out: {name}")
     if len(file.ours.left_out) > 3:
