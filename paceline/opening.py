@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
+from paceline.data.bare_container import prepare_first
 from paceline.data.manifest import Kind, Manifest
 from paceline.workloads import workload_of
 
@@ -90,6 +91,8 @@ def data_folder(data: str, workload: Workload) -> Path:
     """The folder that --data names. Raises UserError, with what the workload's data folder holds, where it is not there."""
     root = Path(data).expanduser()
     if not root.is_dir():
+        if first := prepare_first(data):
+            raise UserError(f"--data {data}: {first}")
         raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.data}.")
     return root
 

@@ -152,7 +152,7 @@ def main() -> int:
 
     same = True
     for data in asked.data:
-        manifest = prepared_source(data, lambda line: None)
+        manifest = prepared_source(str(data), lambda line: None)
         tools: list[tuple[Form, str | None]] = [("recordio", asked.mxnet), ("webdataset", asked.webdataset)]
         for to, python in tools:
             if python is None:

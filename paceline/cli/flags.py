@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.habits import elsewhere
+from paceline.cli.shared_flags import check_shared
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
@@ -54,9 +55,12 @@ class Asked:
 def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:
     """Flags of one dataclass, with `default`'s values.
 
-    Raises UserError for an unknown flag; prints a message and exits with 2 for a value that does not fit its flag.
+    Raises UserError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
+    that does not fit its flag.
     """
-    return _parse(type(default), default, arguments, _flags_of(default), prog, description)
+    flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog, description)
+    check_shared(flags)
+    return flags
 
 
 def explain(prog: str, about: str, flags: Any) -> NoReturn:

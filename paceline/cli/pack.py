@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from paceline.cli.flags import parse
+from paceline.cli.shared_flags import out_folder
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.pack.request import PackRequest, check_request, parse_bytes
@@ -41,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(
         arguments, Flags(), prog="pack", description="Pack a data set into WebDataset's tars or MXNet's RecordIO."
     )
-    if not flags.folder or not flags.out:
+    out = out_folder(flags.out)
+    if not flags.folder or out is None:
         raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio --out DIR")
     if flags.order not in ("kept", "shuffled"):
         raise UserError(f"--order {flags.order}: kept or shuffled.")
@@ -58,9 +59,9 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.pack.pack import pack
     from paceline.pack.source import prepared_source
 
-    manifest = prepared_source(Path(flags.folder), say)
+    manifest = prepared_source(flags.folder, say)
     with _progress() as progress:
-        packed, notes = pack(manifest, request, Path(flags.out).expanduser(), workers=flags.workers, progress=progress)
+        packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
     _tell(packed, notes)
     return 0
 

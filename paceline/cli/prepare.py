@@ -11,6 +11,7 @@ from typing import Any, Literal
 from paceline.cli.flags import parse
 from paceline.cli.prepare_containers import LAYOUTS, ContainerFlags, Progress, coco_zips, imagenet_tars, prepare
 from paceline.cli.prepare_told import tell
+from paceline.cli.shared_flags import out_folder
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 
@@ -21,7 +22,7 @@ KINDS = """usage: paceline prepare KIND ...
   coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017; or --zips DIR; or the files
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
-  tar, zip       photos in archives as they were downloaded: --train FILE... --val FILE... --out DIR; bytes stay there
+  tar, zip       photos in archives as they were downloaded: [--train] FILE... --val FILE... --out DIR; bytes stay there
   webdataset     tars of KEY.jpg with KEY.cls or .json (these five take paths, patterns, and URLs: s3://, gs://, https://)
   recordio       MXNet's .rec files
   tfrecord       TensorFlow's, with the features of the original ImageNet and COCO scripts
@@ -118,6 +119,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
         found = ContainerFlags((flags.train_tar,), (flags.val_tar,), devkit=flags.devkit, **_flaws(flags))
         return tell(imagenet_tars(found, _progress))
+    out = out_folder(flags.out)
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
@@ -128,7 +130,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
     with _progress() as progress:
         manifest = prepare_folder(
             Path(flags.data),
-            out=Path(flags.out) if flags.out else None,
+            out=out,
             expect="imagenet" if kind == "imagenet" else "any",
             workers=flags.workers or None,
             on_unreadable=flags.on_unreadable,
@@ -167,6 +169,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         allowed = {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
         found = ContainerFlags(**allowed, **_flaws(coco))
         return tell(coco_zips(coco.zips, found, _progress))
+    out = out_folder(flags.out)
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
         raise UserError("name either the data set's folder or --images and --annotations, not both.")
@@ -190,7 +193,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         manifest = prepare_boxes(
             Path(flags.data) if flags.data else None,
             request,
-            out=Path(flags.out) if flags.out else None,
+            out=out,
             workers=flags.workers or None,
             progress=progress,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.cli.flags import parse
+from paceline.cli.shared_flags import out_folder
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ OnFlaw = Literal["refuse", "skip"]
 class ContainerFlags:
     """What to index, and what to do about flaws."""
 
-    train: Files = ()  # files: paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
+    train: Files = ()  # may be left out; paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
     val: Files = ()  # the same of the validation photos
     out: str = ""  # where manifest and index go; empty = a folder in the cache, which is printed
     annotations: str = ""  # boxes: COCO JSON of the training photos, or the zip that holds it
@@ -59,6 +60,10 @@ LAYOUTS = ("tar", "zip", "webdataset", "recordio", "tfrecord")
 
 def prepare(layout: str, arguments: Sequence[str], bar: Bar) -> Manifest:
     """Carry out one command line. Raises UserError for flags that do not fit, DataError for containers that do not."""
+    if arguments and not arguments[0].startswith("-"):
+        if any(word.partition("=")[0] == "--train" for word in arguments):
+            raise UserError(f"{arguments[0]}: name the training files once, either with --train or without it.")
+        arguments = ["--train", *arguments]
     flags = parse(
         arguments, ContainerFlags(), prog=f"prepare {layout}", description="Verify photos in containers and index them."
     )
@@ -94,12 +99,12 @@ def index_containers(layout: str, flags: ContainerFlags, bar: Bar) -> Manifest:
     from paceline.prepare.containers import ContainerRequest, prepare_containers
 
     wanted = asdict(flags)
-    out, workers = wanted.pop("out"), wanted.pop("workers")
+    out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")
     request = replace(ContainerRequest("tar"), **{**wanted, "layout": layout})
     with bar() as progress:
         return prepare_containers(
             request,
-            out=Path(out) if out else None,
+            out=out,
             workers=workers or None,
             walked=lambda done, total: progress(done, total, "listing"),
             progress=progress,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.config.errors import DataError, UserError
+from paceline.data.bare_container import prepare_first
 from paceline.data.freshness import check_fresh
 from paceline.data.manifest import Manifest, manifest_places, prepare_again
 from paceline.prepare.box_folder import ensure_boxes_prepared
@@ -13,15 +14,17 @@ from paceline.prepare.box_sources import detect_layout
 from paceline.prepare.folder import ensure_prepared
 
 
-def prepared_source(folder: Path, say: Callable[[str], None]) -> Manifest:
+def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
     """The manifest of a data set, fresh.
 
     folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
     say     takes one line, when something is prepared
     Raises UserError where there is no such folder, DataError where it cannot be used.
     """
-    root = folder.expanduser()
+    root = Path(folder).expanduser()
     if not root.is_dir():
+        if first := prepare_first(folder):
+            raise UserError(f"{folder}: {first}")
         raise UserError(f"{folder}: there is no such folder. Name a data set, or a folder that prepare wrote to.")
     stale = None
     for path in manifest_places(root):

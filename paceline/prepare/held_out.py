@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError, UserError
+from paceline.data.bare_container import prepare_first
 from paceline.data.class_folder import list_folder
 from paceline.data.freshness import check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places
@@ -60,7 +61,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         return _named_files(wanted, kind, say)
     root = Path(wanted.data).expanduser()
     if not root.is_dir():
-        raise UserError(f"--data {wanted.data}: there is no such folder.")
+        raise UserError(f"--data {wanted.data}: {prepare_first(wanted.data) or 'there is no such folder.'}")
     source = Path(os.path.realpath(root))
     for path in manifest_places(root):
         manifest = Manifest.load(path)
