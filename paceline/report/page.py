@@ -76,7 +76,8 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     path = run / "report.html"
     part = run / ".report.html.part"
     try:
-        part.write_text(page, encoding="utf-8")
+        # A folder's name may be no text: its odd bytes are shown as "?".
+        part.write_text(page, encoding="utf-8", errors="replace")
         os.replace(part, path)
     except OSError as error:
         raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error

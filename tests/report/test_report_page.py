@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+import os
 import re
 import subprocess
 from html.parser import HTMLParser
@@ -184,6 +185,18 @@ def test_names_from_other_people_are_text_and_never_markup(tmp_path, no_charts):
     assert NAMES[2] in Page(html).text.replace(" | ", " ")
     assert html.count("<script") == 1
     assert "--out &lt;run&gt;" in html
+
+
+def test_names_that_are_no_text_are_shown_with_a_sign_in_their_place(tmp_path, no_charts):
+    run = make_run(tmp_path / "run")
+    path = run / "predictions" / "step-000060.json"
+    found = json.loads(path.read_text())
+    name = os.fsdecode(b"caf\xe9")
+    (run / "photos" / "7.jpg").rename(run / "photos" / f"{name}.jpg")
+    found["images"][7]["file"] = f"{name}.jpg"
+    write_predictions(run, {**found, "classes": [*NAMES[:2], name]})
+    text = Page(write_report(run).read_text(encoding="utf-8")).text
+    assert "caf?" in text
 
 
 def test_the_page_asks_the_network_for_nothing(tmp_path):
