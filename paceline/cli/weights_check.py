@@ -91,10 +91,11 @@ def run_check(arguments: Sequence[str]) -> int:
 def _of_its_run(path: Path) -> dict[str, Recipe]:
     """The recipe of the run whose checkpoint this is, by the run's folder; none where it is no checkpoint, or runs code of its own."""
     from paceline.config.run import read_run
+    from paceline.models.weight_file import run_beside
     from paceline.workloads import saved_recipe
 
-    run = path.absolute().parents[2] if len(path.absolute().parents) > 2 else path
-    if path.absolute().parents[1].name != "checkpoints" or not (run / "run.json").is_file():
+    run = run_beside(path)
+    if run is None:
         return {}
     try:
         return {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +58,9 @@ def open_weights(path: Path) -> WeightFile:
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
         reason = short(str(problem), 200)
         raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
-    written = names_beside(path)
+    facts_beside = _facts_beside(path)
+    ours = replace(ours, needs={**ours.needs, **_needs(facts_beside)})
+    written = _names(facts_beside)
     certain = bool(written) or (form.name == "ours" and bool(ours.classes) and METADATA in facts)
     return WeightFile(path, kind, form, ours, written or tuple((name,) for name in ours.classes), certain)
 
@@ -71,19 +75,38 @@ def broken(tensors: dict[str, Tensor]) -> list[str]:
     return [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
 
 
+def run_beside(path: Path) -> Path | None:
+    """The folder of the run whose checkpoint this file is; None where it is no run's."""
+    folders = path.absolute().parents
+    if path.name not in ("model.safetensors", "average.safetensors") or len(folders) < 3:
+        return None
+    return folders[2] if folders[1].name == "checkpoints" and (folders[2] / "run.json").is_file() else None
+
+
 def names_beside(path: Path) -> tuple[tuple[str, ...], ...]:
     """Names of each class of the run whose checkpoint this file is; () where it is none, or its run says nothing."""
-    if path.name not in ("model.safetensors", "average.safetensors") or len(path.absolute().parents) < 3:
-        return ()
-    run = path.absolute().parents[2]
-    if path.absolute().parents[1].name != "checkpoints" or not (run / "run.json").is_file():
-        return ()
+    return _names(_facts_beside(path))
+
+
+def _facts_beside(path: Path) -> dict[str, Any]:
+    run = run_beside(path)
     try:
-        facts = read_run(run)
-    except UserError:  # the weights are whole all the same: only their names are unknown
-        return ()
+        return read_run(run) if run is not None else {}
+    except UserError:  # the weights are whole all the same: only what they are for is unknown
+        return {}
+
+
+def _names(facts: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     names, folders = facts.get("classes", ()), (facts.get("data") or {}).get("class_folders") or ()
     rows = zip(
         *(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names))
     )
     return tuple(tuple(str(name) for name in row) for row in rows)
+
+
+def _needs(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Which network a run's weights are for, where it is not the usual one: as `Ours.needs`."""
+    model = facts.get("recipe", {}).get("model")
+    if not isinstance(model, dict):
+        return {}
+    return {name: model[name] for name, values in NEEDS.items() if str(model.get(name)) in values}

@@ -1,0 +1,74 @@
+"""A run's own checkpoint is for the network of its run.json: no other takes it, and nobody gets it who has no such network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from paceline.cli.main import main
+from paceline.config.errors import CheckpointError
+from paceline.config.run import FORMAT
+from paceline.config.sealed import sealed
+from paceline.models.forms.ours import NEEDS
+from paceline.models.initialise import initialise
+from paceline.models.resnet import ResNet
+from paceline.models.weights import load_weights
+
+OTHER = [(field, value) for field, values in NEEDS.items() for value in values]
+
+
+def resnet(**more) -> ResNet:
+    model = ResNet(50, 5, width=64, steps=(1, 1, 1, 1), **more)
+    initialise(model, "torchvision", torch.Generator().manual_seed(0))
+    return model
+
+
+def checkpoint(folder: Path, **model: object) -> Path:
+    """model.safetensors of a run whose recipe's model has these fields."""
+    best = folder / "run" / "checkpoints" / "best"
+    best.mkdir(parents=True)
+    facts = {
+        "format": FORMAT,
+        "name": "own",
+        "world": 1,
+        "recipe": {"model": model},
+        "system": {},
+        "plan": {},
+        "controls": {},
+    }
+    (folder / "run" / "run.json").write_text(json.dumps(sealed(facts)))
+    built = {name: value for name, value in model.items() if name in NEEDS}
+    save_file(
+        {name: tensor.contiguous() for name, tensor in resnet(**built).state_dict().items()}, best / "model.safetensors"
+    )
+    return best / "model.safetensors"
+
+
+@pytest.mark.parametrize(("field", "value"), OTHER, ids=[value for _, value in OTHER])
+def test_a_runs_own_checkpoint_is_refused_by_another_network_and_not_given_away(field, value, tmp_path, capsys):
+    file, flag = checkpoint(tmp_path, **{field: value}), f"--model.{field.replace('_', '-')} {value}"
+    load_weights(resnet(**{field: value}), file)
+    with pytest.raises(CheckpointError, match=flag):
+        load_weights(resnet(), file)
+    for form in ("torchvision", "timm"):
+        assert main(["weights", "convert", str(file), "--to", form, "--out", str(tmp_path / "w.safetensors")]) == 2
+        assert "no such network" in capsys.readouterr().err and not (tmp_path / "w.safetensors").exists()
+    out = tmp_path / "kept.safetensors"
+    assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(out)]) == 0
+    assert flag in capsys.readouterr().out
+    with safe_open(out, "pt") as kept:
+        assert json.loads(kept.metadata()["paceline"])["needs"] == {field: value}
+
+
+def test_a_usual_run_needs_nothing(tmp_path):
+    load_weights(resnet(), checkpoint(tmp_path, stride_in="3x3", padding="both"))
+
+
+def test_a_file_right_below_the_root_is_no_runs(capsys):
+    assert main(["weights", "check", "/no-such-weights.safetensors"]) == 2
+    assert "no such weight file" in capsys.readouterr().err
