@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +59,14 @@ def run_convert(arguments: Sequence[str]) -> int:
     path = weights_file(flags.file)
     if out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
+    if os.path.lexists(flags.out):
+        raise UserError(f"--out {flags.out}: exists. Name another one.")
     file = open_weights(path)
+    if form.name == "ours" and flags.out.suffix != ".safetensors" and file.ours.needs:
+        needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
+        raise UserError(
+            f"--out {flags.out}: a {flags.out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
+        )
     if file.form.name == form.name == "reference":
         raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
     ours = replace(file.ours, classes=tuple(names[0] for names in file.classes))

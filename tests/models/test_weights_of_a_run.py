@@ -58,6 +58,10 @@ def test_a_runs_own_checkpoint_is_refused_by_another_network_and_not_given_away(
     for form in ("torchvision", "timm"):
         assert main(["weights", "convert", str(file), "--to", form, "--out", str(tmp_path / "w.safetensors")]) == 2
         assert "no such network" in capsys.readouterr().err and not (tmp_path / "w.safetensors").exists()
+    assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(tmp_path / "w.pth")]) == 2
+    assert (
+        f"cannot keep that these weights need {flag}" in capsys.readouterr().err and not (tmp_path / "w.pth").exists()
+    )
     out = tmp_path / "kept.safetensors"
     assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(out)]) == 0
     assert flag in capsys.readouterr().out
