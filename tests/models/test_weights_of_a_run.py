@@ -76,3 +76,11 @@ def test_a_usual_run_needs_nothing(tmp_path):
 def test_a_file_right_below_the_root_is_no_runs(capsys):
     assert main(["weights", "check", "/no-such-weights.safetensors"]) == 2
     assert "no such weight file" in capsys.readouterr().err
+
+
+def test_the_reference_gets_no_ssd_that_pads_at_the_end(tmp_path, capsys):
+    file = checkpoint(tmp_path, padding="end")
+    one = torch.ones(8)
+    save_file({"trunk.conv1.weight": torch.ones(4), "heads.0.loc.bias": one, "heads.0.conf.bias": one.clone()}, file)
+    assert main(["weights", "convert", str(file), "--to", "reference", "--out", str(tmp_path / "w.pth")]) == 2
+    assert "the MLPerf reference has no such network: TensorFlow pads" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import re
 from torch import Tensor
 
 from paceline.models.forms.class_names import published
-from paceline.models.forms.ours import Facts, FormError, Ours, Tensors
+from paceline.models.forms.ours import Facts, FormError, Ours, Tensors, refuse_needs
 from paceline.models.forms.renaming import inverse, renamed
 
 # Reference name -> ours, for the parts whose tensors stay as they are.
@@ -73,11 +73,12 @@ def to_reference(state: Tensors) -> dict[str, Tensor]:
 
 
 def write_reference(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
-    """-> tensors, nothing beside them, no notes. Raises FormError for what is no SSD with separate heads."""
+    """-> tensors, nothing beside them, no notes. Raises FormError for what is no SSD with separate heads, or pads in another way."""
     if "heads.0.loc.bias" not in ours.tensors:
         raise FormError(
             "the reference's form is for an SSD with separate class and box convolutions (--model.heads separate)"
         )
+    refuse_needs(ours, "the MLPerf reference")
     return to_reference(ours.tensors), {}, ()
 
 

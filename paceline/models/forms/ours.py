@@ -60,3 +60,11 @@ def of_metadata(facts: Facts) -> tuple[tuple[str, ...], dict[str, str]]:
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise FormError("its metadata of paceline's is damaged; convert the original again") from None
     return tuple(classes), dict(needs)
+
+
+def refuse_needs(ours: Ours, whose: str) -> None:
+    """Raises FormError where the numbers are for a network that somebody does not have."""
+    for name, value in ours.needs.items():
+        raise FormError(
+            f"{whose} has no such network: {NEEDS[name][value]}, and its outputs would not be these weights'"
+        )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.models.forms.class_names import published
-from paceline.models.forms.ours import NEEDS, Facts, FormError, Ours, Tensors, of_metadata
+from paceline.models.forms.ours import Facts, FormError, Ours, Tensors, of_metadata, refuse_needs
 
 # Names of files from before torchvision 0.13 -> ours.
 RENAMED = (
@@ -79,14 +79,6 @@ def write_timm(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[
         raise FormError(f"timm has no ResNet with {odd[0]}: classifiers and trunks of Mask R-CNN are written")
     left = len(ours.tensors) - len(state)
     return export(state), {}, (f"the trunk alone: {left} tensors that stand on it are left out",) if left else ()
-
-
-def refuse_needs(ours: Ours, whose: str) -> None:
-    """Raises FormError where the numbers are for a network that somebody does not have."""
-    for field, value in ours.needs.items():
-        raise FormError(
-            f"{whose} has no such network: {NEEDS[field][value]}, and its outputs would not be these weights'"
-        )
 
 
 def export(state: Tensors) -> dict[str, Tensor]:
