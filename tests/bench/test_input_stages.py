@@ -40,6 +40,9 @@ def test_a_sleep_that_ends_late_is_not_the_inputs_fault(monkeypatch):
     monkeypatch.setattr(input_stages, "time", clock)
     found = run_loader(iter(lambda: (0, [range(8)]), None), 1.0, 0.01, warm_up=1)
     assert found["busy"] == pytest.approx(1.0, abs=0.01) and found["images_per_second"] == pytest.approx(800, rel=0.01)
+    # Nor is it computing: an input that takes 30 ms for a step of 10 ms lets nobody compute more than a quarter of the time.
+    found = run_loader(iter(lambda: (clock.sleep(0.026), [range(8)]), None), 1.0, 0.01, warm_up=1)
+    assert 0.2 < found["busy"] <= 0.25 and found["busy"] == pytest.approx(found["images_per_second"] * 0.01 / 8)
 
 
 @pytest.mark.parametrize("input_seconds, utilisation, rate", [(0.03, 0.25, 200.0), (0.0, 1.0, 800.0)])
