@@ -25,6 +25,7 @@ from paceline.config.system import System
 from paceline.data.draw import Draw
 from paceline.data.header import Header
 from paceline.data.repeated import Repeated
+from paceline.models.class_rows import Labels
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Place, Task
 from paceline.tasks.workload import Workload
@@ -58,6 +59,10 @@ class SyntheticTask(Task):
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """There is no photo to draw from."""
         raise UserError("synthetic batches have no photos to look at.")
+
+    def labels(self) -> Labels:
+        """None: made-up names are nobody's, so a weight file's rows are taken as they stand where they are as many."""
+        return Labels(())
 
     def new_score(self) -> _NoScore:
         """Of nothing."""

@@ -37,6 +37,7 @@ from paceline.tasks.memory import MemoryEstimate, memory_of
 from paceline.tasks.shapes import Fit, Shapes
 
 if TYPE_CHECKING:
+    from paceline.models.class_rows import Labels
     from paceline.models.weights import WeightReport
     from paceline.tasks.workload import Workload
 
@@ -164,11 +165,14 @@ class Task(ABC):
 
         Raises CheckpointError where it does not fit; the model is then unchanged.
         """
+        return self.workload.load_weights(model, path, self.labels())
+
+    def labels(self) -> Labels:
+        """The classes whose rows of a weight file are kept, by name."""
         from paceline.models.class_rows import Labels
 
         folders = self.manifest.classes if self.manifest.kind == "class-folder" else ()
-        labels = Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))
-        return self.workload.load_weights(model, path, labels)
+        return Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))
 
     def memory(self, system: System) -> MemoryEstimate:
         """What a training step needs on one rank."""

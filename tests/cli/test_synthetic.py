@@ -11,11 +11,14 @@ import pytest
 import torch
 from tiny_runs import TINY, command, refused, without_report
 
+from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan
+from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.data.loader import Loader
 from paceline.data.manifest import Manifest
 from paceline.log.events import read_events
+from paceline.models.class_rows import Labels
 from paceline.recipes.ssd import tiny
 from paceline.tasks.synthetic import SyntheticTask
 from paceline.tasks.task import Place
@@ -88,3 +91,15 @@ def test_batches_are_made_once_and_fill_every_forward():
     assert first.boxes.shape[1] == 32 and bool((first.labels > 0).all())
     left_upper, right_lower = first.boxes[..., :2], first.boxes[..., 2:]
     assert bool((left_upper < right_lower).all()) and float(first.boxes.min()) >= 0 and float(first.boxes.max()) <= 1
+
+
+@pytest.mark.parametrize("recipe", SMALL)
+def test_it_starts_from_a_file_s_weights_and_made_up_names_match_nobody_s(recipe, tmp_path):
+    asked = parse_recipe([recipe, *SMALL[recipe]], Controls(), verb="train").recipe
+    task, other = (SyntheticTask(WORKLOADS[asked.task], replace(asked, seed=seed)) for seed in (1, 2))
+    file, model = tmp_path / "first.pth", task.build(torch.device("cpu"))
+    torch.save(other.build(torch.device("cpu")).state_dict(), file)
+    said = task.load_weights(model, file).lines()
+    saved = torch.load(file)
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+    assert task.labels() == Labels(()) and not any("by name" in line for line in said)
