@@ -28,10 +28,11 @@ from paceline.batch.batch import Batch
 from paceline.bench.accelerators import Demand
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Quality, Recipe
-from paceline.config.system import System
+from paceline.config.system import System, store_cache_bytes
 from paceline.data.decode import decode_alone
 from paceline.data.draw import Draw, render
 from paceline.data.header import read_header
+from paceline.data.records import Records
 from paceline.data.stores import scheme_of
 from paceline.data.stream import permutation
 from paceline.tasks.task import Place, Task
@@ -60,11 +61,13 @@ class Cost:
 class Samples:
     """The first samples of a run, at each stage of their way, in memory."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, system: System) -> None:
         epochs, places = task.samples(0)
         numbers = task.train_numbers[places]
         self.fit = task.shapes.forward(0, numbers)
-        self.records, self.exif = task.train_index.records, task.recipe.input.exif
+        # Read as training reads: through the caches that the system has.
+        self.records = task.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache))
+        self.exif = task.recipe.input.exif
         self.draw_with = partial(task.draw_train, self.fit)
         self.epochs, self.indices = (found.tolist()[:SAMPLES] for found in (epochs, numbers))
         self.data = [self.records.read(index) for index in self.indices]
@@ -110,15 +113,23 @@ def bench_task_recipe(recipe: Recipe) -> Recipe:
 
 
 def measure_stages(
-    task: Task, system: System, *, threads: int, device: torch.device, seconds: float, wanted: Demand | None
+    task: Task,
+    system: System,
+    *,
+    bare: Records,
+    threads: int,
+    device: torch.device,
+    seconds: float,
+    wanted: Demand | None,
 ) -> dict[str, Any]:
     """All of it, for a task that was opened with `bench_task_recipe`.
 
+    bare     the training photos without `system.cache`, for the disk's own speed
     threads  of the loader
     seconds  for each measurement
     -> what `paceline bench input RECIPE --json` writes, but for the machine's and the command's name
     """
-    samples = Samples(task)
+    samples = Samples(task, system)
     alone = {name: cost_of(work, samples, threads, seconds) for name, work in samples.stages().items()}
     batch, device_seconds = _batch_costs(task, samples, device, seconds)
     with _loader(task, system, threads, device) as loader:
@@ -143,7 +154,7 @@ def measure_stages(
         "alone": {name: vars(cost) for name, cost in alone.items()} | {"batch": {"cpu_microseconds": batch}},
         "transfer_microseconds": device_seconds,
         "together": together,
-        "limits": {"decoder": bare_decoder(samples, threads, seconds), "disk": bare_disk(samples, threads)},
+        "limits": {"decoder": bare_decoder(samples, threads, seconds), "disk": bare_disk(samples, bare, threads)},
         "emulated": None
         if wanted is None or busy is None
         else {
@@ -257,12 +268,12 @@ def bare_decoder(samples: Samples, threads: int, seconds: float) -> dict[str, fl
     return vars(cost_of(lambda place, _: simplejpeg.decode_jpeg(plain[place % len(plain)]), samples, threads, seconds))
 
 
-def bare_disk(samples: Samples, threads: int) -> dict[str, float] | None:
+def bare_disk(samples: Samples, records: Records, threads: int) -> dict[str, float] | None:
     """Reading each sample once in an order of no meaning, its pages dropped from the kernel's cache before; None for a far store.
 
     A disk with a cache of its own, as that of a virtual machine, may still not be asked.
     """
-    files = {samples.records.path(index) for index in samples.indices}
+    files = {records.path(index) for index in samples.indices}
     if not hasattr(os, "posix_fadvise") or any(scheme_of(name) for name in files):
         return None
     for name in files:
@@ -274,6 +285,6 @@ def bare_disk(samples: Samples, threads: int) -> dict[str, float] | None:
     order = [samples.indices[place] for place in permutation(len(samples), seed=1, epoch=0)]
     began = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        read = sum(map(len, pool.map(samples.records.read, order)))
+        read = sum(map(len, pool.map(records.read, order)))
     took = time.perf_counter() - began
     return {"images_per_second": len(order) / took, "mib_per_second": read / took / 2**20}

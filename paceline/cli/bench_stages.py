@@ -49,6 +49,7 @@ def run_stages(arguments: Sequence[str]) -> int:
     from paceline.bench.input_stages import bench_task_recipe, measure_stages
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
+    from paceline.keeping import kept_photos
     from paceline.machine import choose_device, set_threads
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
@@ -58,7 +59,11 @@ def run_stages(arguments: Sequence[str]) -> int:
         say(
             f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
         )
-        found = measure_stages(task, asked.system, threads=threads, device=device, seconds=flags.seconds, wanted=wanted)
+        bare = task.train_index.records
+        with kept_photos(task, asked.system, world, say):
+            found = measure_stages(
+                task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
+            )
     report = {
         "recipe": asked.name,
         **found,

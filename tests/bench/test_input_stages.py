@@ -64,7 +64,7 @@ def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(
 def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, capsys):
     file = tmp_path / "found" / "stages.json"
     words = ["bench", "input", "resnet50-tiny", "--data", class_photos, *NET, "--seconds", 0.02, "--json", file]
-    said = command(capsys, *words, "--emulate", "h200:8", "--system.loader-threads", 2)
+    said = command(capsys, *words, "--emulate", "h200:8", "--system.loader-threads", 2, "--system.cache", "10MiB")
     assert said.code == 0, said.err
     found = json.loads(file.read_text())
     assert set(found["alone"]) == {"read", "draw", "decode", "decode and augment", "batch"}
@@ -74,6 +74,7 @@ def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, ca
     wanted = found["emulated"]
     assert wanted["images_per_second"] == 63_600 and 0 < wanted["utilisation"] < 1
     assert wanted["cores_needed"] == pytest.approx(63_600 * found["together"]["cpu_microseconds"] / 1e6)
+    assert "photos in memory: 18 of 27" in said.out and "reads came from there" in said.out
     assert found["advice"] in " ".join(said.out.split()) and "8 x h200 ask for 63,600 images/s" in said.out
 
 
