@@ -43,12 +43,16 @@ def stand_of(
     given   dotted names of the recipe's fields set by hand
     repeats whether recipe and controls come from a run.json
     Raises FinishedError, with the ways to go on, where the command asks for no more than the run has; CheckpointError for a
-    run of another task, or fitted to another length; UserError where the folder cannot be read.
+    run of another task, fitted to another length, or where one is on data and the other synthetic; UserError where the folder
+    cannot be read.
     """
     saved = read_run(path)
     task = str(saved["recipe"].get("task"))
     if not same_workload(task, recipe.task):
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path, task)}")
+    if controls.synthetic != bool(saved["controls"].get("synthetic")):
+        on = "data" if controls.synthetic else "synthetic batches"
+        raise CheckpointError(f"{path} was trained on {on}; choose another --out.")
     asked, had = fitted_to(controls), saved.get("fitted", {}).get("asked", "")
     if asked != had and (asked or not repeats):
         to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]

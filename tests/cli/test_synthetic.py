@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import TINY, command, refused, without_report
+from tiny_runs import TINY, command, forge, refused, without_report
 
 from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan
@@ -71,6 +71,12 @@ def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
 def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_photos):
     assert train(capsys, "resnet50-tiny", tmp_path / "run").code == 0
     assert "resumed from step-000002" in train(capsys, "resnet50-tiny", tmp_path / "run", steps=3).out
+    on_data = command(capsys, "train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY)
+    refused(on_data, f"{tmp_path / 'run'} was trained on synthetic batches; choose another --out", lines=1)
+    assert "verifying" not in on_data.out  # nor were data opened: see above
+    forge(tmp_path / "run", {"controls.synthetic": False})
+    refused(train(capsys, "resnet50-tiny", tmp_path / "run", steps=4), "was trained on data; choose another --out")
+    forge(tmp_path / "run", {"controls.synthetic": True})
     refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "nothing to score")
     both = train(capsys, "resnet50-tiny", tmp_path / "other", "--data", class_photos)
     refused(both, "--synthetic", str(class_photos), "leave one of them away")
