@@ -62,10 +62,10 @@ def run_convert(arguments: Sequence[str]) -> int:
     if os.path.lexists(flags.out):
         raise UserError(f"--out {flags.out}: exists. Name another one.")
     file = open_weights(path)
-    if form.name == "ours" and flags.out.suffix != ".safetensors" and file.ours.needs:
+    if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise UserError(
-            f"--out {flags.out}: a {flags.out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
+            f"--out {flags.out}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
         )
     if file.form.name == form.name == "reference":
         raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
