@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from paceline.checkpoint.layout import INDEX
-from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint
+from paceline.checkpoint.layout import INDEX, STATE
+from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint, read_facts, read_index
 from paceline.config.errors import CheckpointError
 from paceline.config.run import Run
 from paceline.dist.world import World
@@ -20,6 +20,7 @@ from paceline.optim.loss_scale import LossScaler
 from paceline.optim.make import make_optimiser
 from paceline.optim.parameter_groups import named_parameters
 from paceline.state import Meters, State
+from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
 
 # First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
@@ -72,3 +73,13 @@ def weights_file(name: str) -> Path:
         return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
     groups = load_checkpoint(path).tensors
     return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
+
+
+def refuse_synthetic_weights(file: Path, name: str) -> None:
+    """Raises CheckpointError for a file, meant by --weights `name`, of a checkpoint that made-up batches have trained."""
+    folder = file.parent
+    is_checkpoint = all((folder / part).is_file() for part in (INDEX, STATE))
+    if is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH:
+        raise CheckpointError(
+            f"--weights {name}: trained on synthetic batches, which teach nothing. Name a checkpoint of a run on data."
+        )

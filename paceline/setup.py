@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from paceline.alike import data_facts, request_facts, run_facts
-from paceline.building import build_model, build_state, weights_file
+from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
 from paceline.config.length import plan_in_words
 from paceline.config.plan import evaluation_batch, shorten
 from paceline.config.recipe import Recipe
@@ -124,6 +124,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
         model = build_model(task, run, world)
         if weights is not None:
+            refuse_synthetic_weights(weights, controls.weights)
             for line in task.load_weights(model, weights).lines():
                 say(line)
         state = build_state(model, run, world)

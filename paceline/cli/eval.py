@@ -23,7 +23,7 @@ from paceline.cli.voice import complain, say
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
-from paceline.config.run import Controls, check_controls, fill, read_run, run_folder, saved_system
+from paceline.config.run import Controls, check_controls, fill, read_run, refuse_synthetic, run_folder, saved_system
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.opening import check_request
@@ -206,10 +206,8 @@ def _refuse_early(recipe: Recipe, data: str) -> None:
 def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
     from paceline.opening import open_task
 
-    if subject.facts is not None and subject.facts["controls"].get("synthetic"):
-        raise UserError(
-            f"{flags.run}: it was trained on synthetic batches, which teach nothing: there is nothing to score."
-        )
+    if subject.facts is not None:
+        refuse_synthetic(subject.facts, flags.run, "score")
     try:
         manifest = _held_out(flags, subject, world, tell) if flags.elsewhere else None
         task = open_task(subject.recipe, controls, world, say=tell, manifest=manifest)

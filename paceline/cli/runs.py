@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +82,8 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
         "step": last["step"],
         "steps": facts["plan"].get("stop_after"),
         "headline": headline,
-        "best": max(values, default=None),
+        "best": max((value for value in values if not math.isnan(value)), default=None),
+        "synthetic": bool(facts["controls"].get("synthetic")),
         "seconds": last["seconds"],
         "started": facts.get("started", ""),
     }
@@ -89,7 +91,7 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
 
 def _in_words(row: dict[str, Any]) -> dict[str, str]:
     steps = row["steps"] if isinstance(row["steps"], int) else "?"
-    best = "-"
+    best = "synthetic" if row["synthetic"] else "-"
     if row["best"] is not None:
         best = f"{metric_label(row['headline'])} {metric_text(row['headline'], row['best'])}"
     return {

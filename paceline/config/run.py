@@ -128,6 +128,14 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     return facts
 
 
+def refuse_synthetic(facts: Mapping[str, Any], run: Path, nothing: str) -> None:
+    """Raises UserError for a run on made-up batches; nothing: what there is nothing for."""
+    if facts["controls"].get("synthetic"):
+        raise UserError(
+            f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}."
+        )
+
+
 def run_file(path: Path) -> Path:
     """The run.json that `path` means: itself, or the one in this run folder."""
     return path / "run.json" if path.is_dir() else path

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.config.run import read_run, refuse_synthetic
+
 if TYPE_CHECKING:
     from paceline.predict.predictor import Predictor
 
@@ -23,8 +25,10 @@ def load(
     workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
     say         told that in words; a warning unless another is named
     return      a predictor: .predict(photos), .stream(photos), .classes
-    Raises UserError for a folder that is no run, CheckpointError (a UserError) for a checkpoint that is missing or damaged.
+    Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
+    checkpoint that is missing or damaged.
     """
+    refuse_synthetic(read_run(Path(run)), Path(run), "answer with")
     # Packages that load torch when they are used, and not before.
     from paceline.predict.predictor import Predictor
     from paceline.trained import open_trained

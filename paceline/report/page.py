@@ -100,6 +100,7 @@ def _render(
         .get_template("report.html.jinja")
         .render(
             name=facts["name"],
+            synthetic=bool(facts["controls"].get("synthetic")),
             folder=run.resolve().name,
             **_headline(facts, events),
             started=_began(run, facts),

@@ -32,6 +32,8 @@ from paceline.tasks.workload import Workload
 
 # Training images of an epoch, where the recipe's own data set is not a known one.
 IMAGES = 100_000
+# In the place of a data set's content hash.
+HASH = "synthetic"
 # Object slots of an image: COCO has 7 objects an image, and the batch's fullest one decides how many slots there are.
 OBJECTS = 32
 
@@ -53,7 +55,7 @@ class SyntheticTask(Task):
         classes = DATA_CLASSES.get(recipe.target_data, workload.classes)
         self.classes = [f"class {number}" for number in range(classes)]
         self.category_ids = list(range(1, classes + 1)) if workload.finds_objects else ()
-        self.facts = {"root": "", "manifest": "", "hash": "synthetic", "train_images": images, "val_images": 0}
+        self.facts = {"root": "", "manifest": "", "hash": HASH, "train_images": images, "val_images": 0}
         self.shapes = _LargestShape(workload.largest(recipe), images=images, seed=recipe.seed)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:

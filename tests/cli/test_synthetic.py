@@ -20,6 +20,7 @@ from paceline.data.manifest import Manifest
 from paceline.log.events import read_events
 from paceline.models.class_rows import Labels
 from paceline.recipes.ssd import tiny
+from paceline.report.page import write_report
 from paceline.tasks.synthetic import SyntheticTask
 from paceline.tasks.task import Place
 from paceline.workloads import WORKLOADS
@@ -57,6 +58,10 @@ def test_a_workload_trains_on_nothing_and_says_so(recipe, capsys, tmp_path):
     assert [event["images"] for event in scored] == [0]
     assert all(map(isnan, events[-1]["best"].values()))
     assert "eval_accuracy" not in (tmp_path / "run" / "mllog.txt").read_text()
+    assert "  synthetic  " in command(capsys, "runs", tmp_path).out
+    row = json.loads(command(capsys, "runs", tmp_path, "--json").out)[0]
+    assert row["synthetic"] is True and row["best"] is None
+    assert ">synthetic</span>\n</header>" in write_report(tmp_path / "run").read_text()
 
 
 def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
@@ -78,6 +83,13 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
     refused(train(capsys, "resnet50-tiny", tmp_path / "run", steps=4), "was trained on data; choose another --out")
     forge(tmp_path / "run", {"controls.synthetic": True})
     refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "nothing to score")
+    refused(command(capsys, "predict", tmp_path / "run", class_photos / "val"), "synthetic", "nothing to answer with")
+    for file in ("last", "last/model.safetensors"):
+        weights = tmp_path / "run" / "checkpoints" / file
+        refused(
+            train(capsys, "resnet50-tiny", tmp_path / "other", "--weights", weights), f"{weights}: trained on synth"
+        )
+    assert not (tmp_path / "other").exists()
     both = train(capsys, "resnet50-tiny", tmp_path / "other", "--data", class_photos)
     refused(both, "--synthetic", str(class_photos), "leave one of them away")
 
