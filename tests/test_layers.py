@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from paceline.systems.detect import cpu_cores
 
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
@@ -70,3 +72,10 @@ def test_config_needs_only_the_standard_library() -> None:
 def test_no_file_is_over_400_lines() -> None:
     long = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in FILES}
     assert {name: lines for name, lines in long.items() if lines > 400} == {}
+
+
+def test_cores_are_counted_in_one_place_which_macos_can_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = [str(path.relative_to(PACKAGE)) for path in FILES if "sched_getaffinity" in path.read_text()]
+    assert asking == ["systems/detect.py"]
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert cpu_cores() == os.cpu_count()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
-import os
 import platform
 import shlex
 import statistics
@@ -33,6 +32,7 @@ from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.data.decode import Decoder, require_decoder
 from paceline.data.header import read_header
 from paceline.data.randomness import SampleRandom
+from paceline.systems.detect import cpu_cores
 
 ROUNDS = 5
 WARM_UP_BATCHES = 3
@@ -62,7 +62,7 @@ def run_input_bench(
     chosen = installed_decoders() if decoders is None else decoders
     for decoder in chosen:
         require_decoder(decoder)
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_cores()
     menu = contenders(paths, size, cores, chosen)
     console = Console()
     console.print(f"{len(paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")

@@ -9,7 +9,6 @@ crowded photos need fewer proposals. `bare decode` decodes whole photos and does
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,6 +35,7 @@ from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
 from paceline.data.stream import batch_indices
 from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.systems.detect import cpu_cores
 
 
 def run_box_input_bench(
@@ -63,7 +63,7 @@ def run_box_input_bench(
     photos = photos_with_objects(open_boxes(manifest, "train"))
     if not photos.numbers.size:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_cores()
     settings = BoxInput(size=size)
     menu = contenders(photos, settings, cores, chosen)
     console.print(f"{len(photos.numbers)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")

@@ -7,7 +7,6 @@ is what `--system.cache` brings once it holds all photos.
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import statistics
@@ -24,6 +23,7 @@ from paceline.bench.input import ROUNDS, measure_in_turn, photos_in, require_lin
 from paceline.bench.input_contenders import ours, records_of
 from paceline.data.byte_cache import CachedRecords, Shelf
 from paceline.data.records import Records
+from paceline.systems.detect import cpu_cores
 
 FETCH_THREADS = (0, 8, 32)
 KEPT = "late, all kept in memory"
@@ -64,7 +64,7 @@ def run_fetch_bench(
     Raises DataError when the folder has no photos, UserError off Linux.
     """
     require_linux()
-    records, cores, console = records_of(photos_in(data)), len(os.sched_getaffinity(0)), Console()
+    records, cores, console = records_of(photos_in(data)), cpu_cores(), Console()
     late = LateRecords(records, milliseconds / 1e3)
     menu: dict[str, Any] = {"no latency": partial(ours, records, size, cores, "simplejpeg")}
     for threads in FETCH_THREADS:

@@ -33,6 +33,7 @@ from paceline.config.system import System
 from paceline.data.decode import Decoder, require_decoder
 from paceline.data.manifest import Manifest
 from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.systems.detect import cpu_cores
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.task import Place
 from paceline.workloads import WORKLOADS
@@ -74,7 +75,7 @@ def run_mask_input_bench(
             f"{data}: no annotations/instances_train*.json, from which torchvision's data set reads.\n"
             "Give a data set in COCO's layout:  --data DIR"
         )
-    cores = len(os.sched_getaffinity(0))
+    cores = cpu_cores()
     menu = contenders(manifest, task, annotations[0], settings, cores, chosen)
     console.print(f"{task.train_images} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
     measured = measure_in_turn(menu, rounds, seconds, console)

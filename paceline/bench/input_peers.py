@@ -33,6 +33,7 @@ from paceline.config.errors import DataError
 from paceline.data.decode import Decoder
 from paceline.data.index import open_split
 from paceline.data.manifest import FILE_NAME, Manifest
+from paceline.systems.detect import cpu_cores
 
 PROGRAMS = Path(__file__).parent / "peers"
 START_SECONDS = 240  # FFCV compiles its pipeline first
@@ -117,7 +118,7 @@ def run_peers_bench(
     Raises DataError where there are no photos or a data set has others, UserError off Linux.
     """
     require_linux()
-    console, cores = Console(), len(os.sched_getaffinity(0))
+    console, cores = Console(), cpu_cores()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-peers-")))
         photos = _photos(data[0], folder)

@@ -35,6 +35,7 @@ from paceline.data.header import read_header
 from paceline.data.records import Records
 from paceline.data.stores import scheme_of
 from paceline.data.stream import permutation
+from paceline.systems.detect import cpu_cores
 from paceline.tasks.task import Place, Task
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
@@ -150,7 +151,7 @@ def measure_stages(
         "batch": task.recipe.global_batch,
         "loader_threads": threads,
         "fetch_threads": system.fetch_threads,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cpu_cores(),
         "alone": {name: vars(cost) for name, cost in alone.items()} | {"batch": {"cpu_microseconds": batch}},
         "transfer_microseconds": device_seconds,
         "together": together,

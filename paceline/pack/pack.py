@@ -26,7 +26,7 @@ from paceline.pack.plan import Shard, Source, identity, open_sources, plan_shard
 from paceline.pack.record import PackRecord, locked
 from paceline.pack.request import PackRequest, check_request
 from paceline.pack.write import Pool, remove_parts, write_shard
-from paceline.prepare.inspection import usable_cores
+from paceline.systems.detect import cpu_cores
 
 # Index, journal and what a file system needs itself.
 SPARE_BYTES = 64 << 20
@@ -117,7 +117,7 @@ def _write(
     progress: Callable[[int], None],
 ) -> None:
     at_once = max((source.index.records.at_once for source in sources.values()), default=1)
-    pool = Pool(workers or max(usable_cores(), min(64, at_once)), request)
+    pool = Pool(workers or max(cpu_cores(), min(64, at_once)), request)
     written = 0
 
     def one_more() -> None:

@@ -20,6 +20,7 @@ from paceline.data.manifest import FILES
 from paceline.data.orientation import orientations
 from paceline.prepare.journal import Journal, read_journal
 from paceline.prepare.verify import Facts, NotAnImage, verify
+from paceline.systems.detect import cpu_cores as usable_cores
 
 # Photos a thread takes at a time, and the most that a kill can lose of its work.
 BATCH = 32
@@ -111,11 +112,6 @@ class PhotoFiles(Photos):
 
     def _path(self, i: int) -> bytes:
         return os.path.join(os.fsencode(self.root), self.names[i])
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def inspect_photos(

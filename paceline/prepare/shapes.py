@@ -29,6 +29,7 @@ from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError, UserError
 from paceline.prepare.shape_outlines import CLASSES
 from paceline.prepare.shape_scenes import SPLITS, Kind, annotate, draw_picture
+from paceline.systems.detect import cpu_cores
 
 # Part of the cache folder's name: raise it with every change that alters a picture or an annotation.
 GENERATOR_VERSION = 2
@@ -137,7 +138,7 @@ def _render(order: _Order, out: Path, processes: int | None, progress: Progress 
             (part / room).mkdir(parents=True)
         pictures = order.train + order.val
         tell = progress or (lambda done, pictures: None)
-        shares = max(1, min(processes or _cores(), pictures // PICTURES_A_PROCESS))
+        shares = max(1, min(processes or cpu_cores(), pictures // PICTURES_A_PROCESS))
         order = replace(order, folder=str(part), shares=shares)
         if shares == 1:
             _draw_share(order, lambda done: tell(done, pictures))
@@ -158,10 +159,6 @@ def _refuse_unless_free(out: Path) -> None:
         raise DataError(
             f"{out} is in the way: it exists and is not an empty folder.\nName another folder, or remove it."
         )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _rooms(kind: Kind) -> list[str]:
