@@ -12,19 +12,15 @@ import numpy as np
 import pytest
 import torch
 from instance_sets import make_instances
+from set_batches import batches
 from tiny_runs import make_photos
 
 from paceline.config.errors import DataError
-from paceline.config.plan import make_plan
-from paceline.config.recipe import override
-from paceline.config.system import System
 from paceline.data.index import describe, name_arrays, open_split, write_index
 from paceline.data.manifest import Manifest
 from paceline.data.records import RECORDS, Places, Records
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.prepare.folder import ensure_prepared
-from paceline.recipes import RECIPES
-from paceline.tasks.task import Place
 from paceline.workloads import WORKLOADS
 
 CASES = [workload.start for workload in WORKLOADS.values()]
@@ -62,21 +58,6 @@ def pack(prepared: Manifest, folder: Path) -> None:
         counts = split.boxes and replace(split.boxes, files=())
         splits[name] = replace(split, records="zip", arrays=describe(arrays[name]), boxes=counts)
     replace(prepared, root=".", folder=folder, index=write_index(folder, arrays), splits=splits).save()
-
-
-def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:
-    recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
-    workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
-    task = workload.open(workload, recipe, Manifest.load(folder))
-    images = {"train_images": task.train_images, "val_images": task.val_images}
-    plan, place = make_plan(recipe, system, world=1, most=8, **images), Place(0, 1, torch.device("cpu"), 2)
-    with (
-        task.train_loader(plan, system, place, first=0, one_batch=False) as train,
-        task.val_loader(4, system, place) as val,
-    ):
-        taken = [batch.to("cpu", copy=True) for _ in range(3) for batch in next(train)[1]]
-        taken += [batch.to("cpu", copy=True) for _, (batch,) in val]
-    return [tensor for batch in taken for tensor in vars(batch).values()]
 
 
 @pytest.mark.parametrize("name", CASES)

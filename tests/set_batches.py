@@ -1,0 +1,31 @@
+"""The batches that a recipe takes of a prepared set, to be compared with those of the same photos in another container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from paceline.config.plan import make_plan
+from paceline.config.recipe import override
+from paceline.config.system import System
+from paceline.data.manifest import Manifest
+from paceline.recipes import RECIPES
+from paceline.tasks.task import Place
+from paceline.workloads import WORKLOADS
+
+
+def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:
+    """Every tensor of three training steps and of all validation batches of recipe `name` on the prepared set in `folder`."""
+    recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
+    workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
+    task = workload.open(workload, recipe, Manifest.load(folder))
+    images = {"train_images": task.train_images, "val_images": task.val_images}
+    plan, place = make_plan(recipe, system, world=1, most=8, **images), Place(0, 1, torch.device("cpu"), 2)
+    with (
+        task.train_loader(plan, system, place, first=0, one_batch=False) as train,
+        task.val_loader(4, system, place) as val,
+    ):
+        taken = [batch.to("cpu", copy=True) for _ in range(3) for batch in next(train)[1]]
+        taken += [batch.to("cpu", copy=True) for _, (batch,) in val]
+    return [tensor for batch in taken for tensor in vars(batch).values()]
