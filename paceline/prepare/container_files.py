@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 from paceline.config.errors import DataError
 from paceline.containers.reading import Truncated
 from paceline.data.stores import Status, Store, StoreTrouble, scheme_of, store_of
-from paceline.prepare.inspection import usable_cores
+from paceline.systems.detect import cpu_cores
 
 Entry = TypeVar("Entry")
 
@@ -67,7 +67,7 @@ class ContainerFiles:
                 raise DataError(f"{name}: cannot be read ({error.strerror or error}). {again}") from None
             return found
 
-        with ThreadPoolExecutor(self.workers or usable_cores(), thread_name_prefix="walk") as pool:
+        with ThreadPoolExecutor(self.workers or cpu_cores(), thread_name_prefix="walk") as pool:
             found = []
             for number, entries in enumerate(pool.map(one, range(len(self.names))), 1):
                 found.append(entries)
@@ -141,5 +141,5 @@ def _statuses(flag: str, names: Sequence[bytes], store: Store) -> list[Status]:
         except OSError as error:
             raise DataError(f"{flag} {shown}: cannot be read ({error.strerror or error}). Check the address.") from None
 
-    with ThreadPoolExecutor(max(usable_cores(), min(16, store.at_once)), thread_name_prefix="status") as pool:
+    with ThreadPoolExecutor(max(cpu_cores(), min(16, store.at_once)), thread_name_prefix="status") as pool:
         return list(pool.map(one, names))

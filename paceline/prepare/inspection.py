@@ -20,7 +20,7 @@ from paceline.data.manifest import FILES
 from paceline.data.orientation import orientations
 from paceline.prepare.journal import Journal, read_journal
 from paceline.prepare.verify import Facts, NotAnImage, verify
-from paceline.systems.detect import cpu_cores as usable_cores
+from paceline.systems.detect import cpu_cores
 
 # Photos a thread takes at a time, and the most that a kill can lose of its work.
 BATCH = 32
@@ -151,7 +151,7 @@ def inspect_photos(
         writer.append(new)
         return last - first
 
-    pool = ThreadPoolExecutor(workers or usable_cores(), thread_name_prefix="verify")
+    pool = ThreadPoolExecutor(workers or cpu_cores(), thread_name_prefix="verify")
     try:
         with warnings.catch_warnings():
             # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
