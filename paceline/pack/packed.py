@@ -6,9 +6,9 @@ through its journal, under their new names.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +31,8 @@ from paceline.prepare.contents import container_stamp
 from paceline.prepare.verify import Facts
 
 CLASSES = "classes.json"
+# What makes a pattern of a path (prepare/container_files.py); a path that is there is taken as it is.
+_PATTERN = re.compile(r"[*?[{]")
 
 
 def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
@@ -124,11 +126,11 @@ def _says_all(classes: tuple[str, ...]) -> bool:
 
 
 def _files(out: Path, split: str, shards: Sequence[Shard]) -> tuple[str, ...]:
-    """The files of a split: none, the only one, or a pattern that finds them all."""
+    """The files of a split: by a pattern that finds them all, or by their names where the folder's own would be taken for one."""
     own = [shard.file for shard in shards if shard.split == split]
-    if len(own) < 2:
+    if len(own) < 2 or _PATTERN.search(str(out)):
         return tuple(str(out / name) for name in own)
-    return (f"{glob.escape(str(out))}/{split}-*{Path(own[0]).suffix}",)
+    return (f"{out}/{split}-*{Path(own[0]).suffix}",)
 
 
 def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple[bytes, Facts]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import tarfile
 
 import numpy as np
@@ -60,6 +61,19 @@ def test_a_packed_folder_moves_with_its_manifest(source, tmp_path):
     pack(source, PackRequest("recordio"), tmp_path / "out")
     (tmp_path / "out").rename(tmp_path / "moved")
     assert photos_and_labels(Manifest.load(tmp_path / "moved"), "val") == photos_and_labels(source, "val")
+
+
+@pytest.mark.parametrize("name", ["x{0..1}y", "x[1]", "a*b?", "{a,b}"])
+def test_a_folder_called_like_a_pattern_is_that_folder(source, name, tmp_path, capsys):
+    for other in ("x0y", "x1", "aXbX"):
+        (tmp_path / other).mkdir()
+    out = tmp_path / name
+    packed, _ = pack(source, PackRequest("webdataset", shards=2), out)
+    assert photos_and_labels(packed, "train") == photos_and_labels(source, "train")
+    words = shlex.split(packed.again or "")
+    assert words[:3] == ["paceline", "prepare", "webdataset"]
+    assert main(words[1:]) == 0, capsys.readouterr()
+    assert Manifest.load(out).content_hash == packed.content_hash
 
 
 def test_webdataset_keys_are_unique_and_end_at_the_first_dot(source, tmp_path):
