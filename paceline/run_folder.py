@@ -246,9 +246,15 @@ def nearest_folder(out: str) -> Path:
 
 def _choose(name: str, out: str) -> tuple[Path, Path | None]:
     """(folder, the topmost folder that was made for it just now)."""
+    path = Path(out or RUNS).expanduser().absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
+        ) from None
     if not out:
         return _numbered(name)
-    path = Path(out).expanduser().absolute()
     if (path / "run.json").exists():
         if (path / STOP_FILE).is_dir():
             raise UserError(

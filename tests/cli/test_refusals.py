@@ -74,6 +74,16 @@ def test_a_number_that_cannot_be_meant_is_refused_by_its_flag(photos, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_folder_whose_name_is_no_text_is_refused(photos, tmp_path, capsys, monkeypatch):
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    refused(train(capsys, photos, odd), "caf\\udce9: its name is no UTF-8", "--out", lines=1)
+    assert not odd.exists()
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    refused(command(capsys, "train", "resnet50-tiny", "--data", photos), "its name is no UTF-8", lines=1)
+    assert not list(odd.iterdir())
+
+
 def test_a_launchers_incomplete_variables_are_named(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     refused(train(capsys, photos, tmp_path / "run"), "RANK")
