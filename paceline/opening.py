@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-def check_request(recipe: Recipe, data: str) -> None:
+def check_request(recipe: Recipe, data: str, *, scored: bool = False) -> None:
     """Refuse what can be refused before anything is opened.
 
-    data  as Controls.data
+    data    as Controls.data
+    scored  whether the data are only scored on
     Raises RecipeError for an unknown task or a recipe that cannot be, UserError for a data folder that is not there.
     """
     workload = _checked(recipe)
     if data:
-        data_folder(data, workload)
+        data_folder(data, workload, scored=scored)
 
 
 def open_task(
@@ -87,11 +88,11 @@ def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
     return Manifest.load(prepare())
 
 
-def data_folder(data: str, workload: Workload) -> Path:
+def data_folder(data: str, workload: Workload, *, scored: bool = False) -> Path:
     """The folder that --data names. Raises UserError, with what the workload's data folder holds, where it is not there."""
     root = Path(data).expanduser()
     if not root.is_dir():
-        if first := prepare_first(data):
+        if first := prepare_first(data, scored=scored):
             raise UserError(f"--data {data}: {first}")
         raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.data}.")
     return root

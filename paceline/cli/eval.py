@@ -198,7 +198,7 @@ def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
 def _refuse_early(recipe: Recipe, data: str) -> None:
     """Refuse before torch is loaded thresholds that cannot be and a data folder that is not there. Raises UserError."""
     try:
-        check_request(recipe, data)
+        check_request(recipe, data, scored=True)
     except RecipeError as problem:  # the checks of a recipe name its own flags
         raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
 

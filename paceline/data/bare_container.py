@@ -12,14 +12,18 @@ from paceline.data.stores import scheme_of
 KINDS = {".tar": "tar", ".zip": "zip", ".rec": "recordio", ".tfrecord": "tfrecord"}
 
 
-def prepare_first(place: str) -> str:
-    """What is said of such a place, with the command that indexes it; '' of every other one."""
+def prepare_first(place: str, *, scored: bool = False) -> str:
+    """What is said of such a place, with the command that indexes it; '' of every other one.
+
+    scored  whether it was to be scored on alone, and so has no photos to train on
+    """
     kind = KINDS.get(os.path.splitext(place)[1].lower(), "")
     if not scheme_of(place) and not (kind and Path(place).expanduser().is_file()):
         return ""
     files = place if kind or not scheme_of(place) else f"{place.rstrip('/')}/*.tar"
     what = "an address" if scheme_of(place) else "a file"
+    flags = f"--val {shlex.quote(files)}" if scored else f"--train {shlex.quote(files)} --val FILE"
     return (
         f"{what}, not a prepared data set. Index it first (its bytes stay there), and name DIR:  "
-        f"paceline prepare {kind or 'tar'} --train {shlex.quote(files)} --val FILE --out DIR"
+        f"paceline prepare {kind or 'tar'} {flags} --out DIR"
     )

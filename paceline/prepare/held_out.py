@@ -61,7 +61,9 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         return _named_files(wanted, kind, say)
     root = Path(wanted.data).expanduser()
     if not root.is_dir():
-        raise UserError(f"--data {wanted.data}: {prepare_first(wanted.data) or 'there is no such folder.'}")
+        raise UserError(
+            f"--data {wanted.data}: {prepare_first(wanted.data, scored=True) or 'there is no such folder.'}"
+        )
     source = Path(os.path.realpath(root))
     for path in manifest_places(root):
         manifest = Manifest.load(path)

@@ -70,6 +70,11 @@ def test_a_container_where_a_data_set_belongs_is_answered_with_its_command(here,
     assert not (here / "run").exists() and not (here / "o").exists()
 
 
+def test_a_container_to_score_on_is_indexed_as_val(here, resnet_run, capsys):
+    said = command(capsys, "eval", resnet_run.folder, "--data", "val.tar")
+    refused(said, "paceline prepare tar --val val.tar --out DIR", lines=1)
+
+
 def test_a_container_that_is_not_there_is_no_container(here, capsys):
     refused(command(capsys, "train", "resnet50-tiny", "--data", "gone.tar"), "gone.tar: there is no such folder")
 
