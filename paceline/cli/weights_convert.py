@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # A list of class names is a few kilobytes.
 MOST_NAMES_BYTES = 2**24
+# BatchNorm's epsilon where nobody chose another one.
+USUAL_EPS = 1e-5
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     if out.suffix not in form.suffixes:
         raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
     from paceline.building import weights_file
-    from paceline.models.weight_file import open_weights
+    from paceline.models.weight_file import broken, open_weights
 
     path = weights_file(flags.file)
     if out.exists() and path.exists() and out.samefile(path):
@@ -83,6 +85,14 @@ def run_convert(arguments: Sequence[str]) -> int:
         say(f"note: {note}")
     for field, value in ours.needs.items():
         say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
+    if file.eps is not None and file.eps != USUAL_EPS:
+        say(
+            f"note: these weights were trained with --model.bn-eps {file.eps:g}; others' networks have {USUAL_EPS:g}: set it there"
+        )
+    if wild := broken(ours.tensors):
+        say(
+            f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
+        )
     say(f"{len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers: {flags.out}")
     return 0
 

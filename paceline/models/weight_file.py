@@ -13,6 +13,7 @@ from torch import Tensor
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
 from paceline.config.run import read_run
+from paceline.config.trunk import RESNET
 from paceline.models.forms.files import read_contents
 from paceline.models.forms.ours import METADATA, NEEDS, FormError, Ours
 from paceline.models.forms.table import Form, form_of
@@ -32,6 +33,7 @@ class WeightFile:
     certain: (
         bool  # whether they stand in the file or beside it; else they are those of what was published with so many rows
     )
+    eps: float | None = None  # of the BatchNorms that it was trained with; None = unknown
 
     def require(self, trunk: Trunk) -> None:
         """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
@@ -41,6 +43,16 @@ class WeightFile:
                     f"{self.path}: made for a network where {NEEDS[field][value]}; this one would give other outputs. "
                     f"Choose it with --model.{field.replace('_', '-')} {value}."
                 )
+
+    def notes_for(self, trunk: Trunk) -> list[str]:
+        """What a user of these weights in this trunk should know, a line each."""
+        notes = list(self.ours.notes)
+        eps = next((module.eps for module in trunk.modules() if isinstance(getattr(module, "eps", None), float)), None)
+        if self.eps is not None and eps is not None and self.eps != eps:
+            notes.append(
+                f"trained with --model.bn-eps {self.eps:g}, and this network has {eps:g}: its outputs are others"
+            )
+        return notes
 
 
 def open_weights(path: Path) -> WeightFile:
@@ -62,7 +74,8 @@ def open_weights(path: Path) -> WeightFile:
     ours = replace(ours, needs={**ours.needs, **_needs(facts_beside)})
     written = _names(facts_beside)
     certain = bool(written) or (form.name == "ours" and bool(ours.classes) and METADATA in facts)
-    return WeightFile(path, kind, form, ours, written or tuple((name,) for name in ours.classes), certain)
+    classes = written or tuple((name,) for name in ours.classes)
+    return WeightFile(path, kind, form, ours, classes, certain, _eps(facts_beside))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -110,3 +123,11 @@ def _needs(facts: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(model, dict):
         return {}
     return {name: model[name] for name, values in NEEDS.items() if str(model.get(name)) in values}
+
+
+def _eps(facts: Mapping[str, Any]) -> float | None:
+    model = facts.get("recipe", {}).get("model")
+    if not isinstance(model, dict) or model.get("trunk", RESNET) != RESNET:
+        return None
+    eps = model.get("bn_eps")
+    return float(eps) if isinstance(eps, (int, float)) else None

@@ -80,7 +80,7 @@ def load_weights(
     saved = found or saved
     own = model.state_dict()
     converted = [name for name in file.ours.converted if name in own]
-    said = list(file.ours.notes)
+    said = file.notes_for(model)
     if STEM in saved and STEM in own and saved[STEM].shape != own[STEM].shape:
         stem = _fit_stem(saved[STEM], own[STEM].shape)
         if stem is not None:

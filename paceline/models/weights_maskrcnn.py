@@ -46,7 +46,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
         saved = {f"{BODY}{name}": tensor for name, tensor in found.items()}
     own = model.state_dict()
     converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
-    said = list(file.ours.notes)
+    said = file.notes_for(model.backbone.body)
     saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
     if trunk_only:

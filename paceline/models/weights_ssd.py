@@ -29,7 +29,7 @@ def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | Non
     """
     file = opened(source)
     file.require(model.trunk)
-    saved, converted, said = dict(file.ours.tensors), list(file.ours.converted), list(file.ours.notes)
+    saved, converted, said = dict(file.ours.tensors), list(file.ours.converted), file.notes_for(model.trunk)
     found, beyond = model.trunk.of_file(saved)
     if found:
         saved = {f"trunk.{name}": tensor for name, tensor in found.items()}

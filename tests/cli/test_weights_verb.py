@@ -220,6 +220,8 @@ def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):
         model.fc.weight[0, 0] = torch.inf
     assert weights_verb("check", saved(model, tmp_path / "w.safetensors")) == 1
     assert "finite    no: fc.weight" in capsys.readouterr().out
+    assert weights_verb("convert", tmp_path / "w.safetensors", "--to", "ours", "--out", tmp_path / "x.safetensors") == 0
+    assert "note: fc.weight holds values that are no finite numbers" in capsys.readouterr().out
 
 
 def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):

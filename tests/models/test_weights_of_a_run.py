@@ -84,3 +84,12 @@ def test_the_reference_gets_no_ssd_that_pads_at_the_end(tmp_path, capsys):
     save_file({"trunk.conv1.weight": torch.ones(4), "heads.0.loc.bias": one, "heads.0.conf.bias": one.clone()}, file)
     assert main(["weights", "convert", str(file), "--to", "reference", "--out", str(tmp_path / "w.pth")]) == 2
     assert "the MLPerf reference has no such network: TensorFlow pads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-3])
+def test_another_epsilon_is_said_where_it_is_not_the_networks(eps, tmp_path, capsys):
+    file = checkpoint(tmp_path, bn_eps=eps)
+    said = any("--model.bn-eps 0.001" in line for line in load_weights(resnet(), file).said)
+    assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(tmp_path / "w.safetensors")]) == 0
+    assert said == ("--model.bn-eps 0.001" in capsys.readouterr().out) == (eps == 1e-3)
+    assert not load_weights(resnet(bn_eps=eps), file).said
