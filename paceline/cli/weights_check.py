@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -16,8 +16,6 @@ from paceline.cli.voice import say
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from paceline.config.recipe import Recipe
     from paceline.models.weight_file import WeightFile
 
@@ -112,9 +110,10 @@ def _fits(file: WeightFile, recipes: Mapping[str, Recipe], every: bool) -> Itera
     """For each network: its recipe with the flags that the file asks for, what became of each row, and whether it fits."""
     from paceline.config.errors import CheckpointError
     from paceline.models.class_rows import Labels, row_count
+    from paceline.models.resnet_fields import resnet_fields
     from paceline.workloads import workload_of
 
-    rows, trunk = row_count(file.ours.tensors), _trunk(file)
+    rows, trunk = row_count(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
     for name, recipe in recipes.items():
         workload = workload_of(recipe.task)
         known = {field: value for field, value in trunk.items() if hasattr(recipe.model, field)}
@@ -133,57 +132,6 @@ def _fits(file: WeightFile, recipes: Mapping[str, Recipe], every: bool) -> Itera
             continue
         lines = replace(report, said=()).lines(every=every)
         yield called, [_without_place(line.strip(), file.path, "weights ") for line in lines], True
-
-
-def _trunk(file: WeightFile) -> dict[str, Any]:
-    """Fields of a recipe's trunk that the shapes of a ResNet tell; none where it is no ResNet."""
-    from paceline.models.resnet import DEPTHS
-
-    body = next(
-        (
-            prefix
-            for prefix in ("", "trunk.", "backbone.body.")
-            if f"{prefix}layer1.0.conv1.weight" in file.ours.tensors
-        ),
-        None,
-    )
-    if body is None:
-        return {}
-    tensors: dict[str, Tensor] = {
-        name.removeprefix(body): tensor for name, tensor in file.ours.tensors.items() if name.startswith(body)
-    }
-    units = [0, 0, 0, 0]
-    for name in tensors:
-        if unit := re.fullmatch(r"layer([1-4])\.(\d+)\.conv1\.weight", name):
-            units[int(unit[1]) - 1] = max(units[int(unit[1]) - 1], int(unit[2]) + 1)
-    bottleneck = "layer1.0.conv3.weight" in tensors
-    found: dict[str, Any] = dict(file.ours.needs)
-    stages = 4 if units[3] else 3
-    depths = [
-        depth
-        for depth, (counts, has) in DEPTHS.items()
-        if has == bottleneck and list(counts[:stages]) == units[:stages]
-    ]
-    # Three stages alone may be of several depths: the usual one.
-    if depths:
-        found["depth"] = 34 if 34 in depths else 50 if 50 in depths else depths[0]
-    stem = tensors.get("conv1.weight")
-    if stem is not None and stem.dim() == 4:
-        found["width"] = stem.shape[0]
-        found["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
-        found["stem_channels"] = stem.shape[1]
-    middle = tensors.get("layer1.0.conv2.weight")
-    if (
-        bottleneck
-        and middle is not None
-        and middle.dim() == 4
-        and middle.shape[1]
-        and stem is not None
-        and stem.shape[0]
-    ):
-        found["groups"] = middle.shape[0] // middle.shape[1]
-        found["group_width"] = middle.shape[1] * 64 // stem.shape[0]
-    return found
 
 
 def _bytes_and_digest(path: Path) -> str:

@@ -48,8 +48,8 @@ def resnet(depth: int, classes: int, width: int = 4, **more) -> ResNet:
     return model
 
 
-def mask_rcnn(**more) -> MaskRCNN:
-    model = MaskRCNN(MaskRCNNModel(width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2), **more), 3)
+def mask_rcnn(width: int = 4, **more) -> MaskRCNN:
+    model = MaskRCNN(MaskRCNNModel(width=width, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2), **more), 3)
     initialise_mask_rcnn(model, torch.Generator().manual_seed(1))
     return model
 
@@ -109,8 +109,8 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
 
 
 def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path):
-    source = saved(resnet(10, 5, width=64, stem_channels=4), tmp_path / "r.safetensors")
-    theirs = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=5)
+    source = saved(resnet(18, 5, width=64, stem_channels=4), tmp_path / "r.safetensors")
+    theirs = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [2, 2, 2, 2], num_classes=5)
     for form, end in (("torchvision", "pth"), ("timm", "safetensors")):
         out = tmp_path / f"{form}.{end}"
         assert weights_verb("convert", source, "--to", form, "--out", out) == 0
@@ -121,7 +121,7 @@ def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path):
 
 
 def test_the_trunk_of_a_mask_rcnn_goes_to_timm_and_says_what_it_leaves(tmp_path, capsys):
-    source = saved(mask_rcnn(), tmp_path / "m.safetensors")
+    source = saved(mask_rcnn(64, depth=18), tmp_path / "m.safetensors")
     assert weights_verb("convert", source, "--to", "timm", "--out", tmp_path / "t.safetensors") == 0
     assert "the trunk alone" in capsys.readouterr().out
     assert {name.split(".")[0] for name in load_file(tmp_path / "t.safetensors")} == {
@@ -149,6 +149,9 @@ REFUSED = {
     "a ResNet as an SSD": (["{resnet}", "--to", "reference", "--out", "x.pth"], "is for an SSD"),
     "an SSD to torchvision": (["{ours}", "--to", "torchvision", "--out", "x.pth"], "torchvision has no network with"),
     "an SSD to timm": (["{ours}", "--to", "timm", "--out", "x.safetensors"], "timm has no ResNet with"),
+    "a depth of our own": (["{resnet}", "--to", "torchvision", "--out", "x.pth"], "no ResNet of depth 10; it has 18, 34,"),
+    "another width": (["{narrow}", "--to", "timm", "--out", "x.pth"], "7x7 stem alone, and this one has width 4"),
+    "a small stem": (["{small}", "--to", "timm", "--out", "x.pth"], "and a small stem"),
     "an SSD to detectron2": (["{ours}", "--to", "detectron2", "--out", "x.pkl"], "detectron2 has no network with"),
     "nothing": (["{nothing}", "--to", "ours", "--out", "x.pth"], "no such weight file"),
     "onto what is there": (["{ours}", "--to", "ours", "--out", "{theirs}"], "exists. Name another one"),
@@ -170,6 +173,8 @@ def test_what_cannot_be_converted_is_refused_in_one_line(case, ours, tmp_path, m
         params({"conv1.0.weight": one, "conv1.1.gamma": one, "conv1.1.running_var": one})
     )
     places = {
+        "narrow": saved(resnet(18, 5), tmp_path / "narrow.safetensors"),
+        "small": saved(resnet(18, 5, stem="small"), tmp_path / "small.safetensors"),
         "ours": ours, "resnet": saved(resnet(10, 5), tmp_path / "resnet.safetensors"), "nothing": tmp_path / "nothing.pth",
         "theirs": tmp_path / "theirs.pth", "names": tmp_path / "names", "deep": tmp_path / "deep.params",
     }  # fmt: skip

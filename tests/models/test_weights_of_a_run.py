@@ -23,7 +23,7 @@ OTHER = [(field, value) for field, values in NEEDS.items() for value in values]
 
 
 def resnet(**more) -> ResNet:
-    model = ResNet(50, 5, width=64, steps=(1, 1, 1, 1), **more)
+    model = ResNet(50, 5, width=4, **more)
     initialise(model, "torchvision", torch.Generator().manual_seed(0))
     return model
 

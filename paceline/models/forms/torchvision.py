@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paceline.models.forms.class_names import published
 from paceline.models.forms.ours import Facts, FormError, Ours, Tensors, of_metadata, refuse_needs
+from paceline.models.resnet_fields import resnet_fields
 
 # Names of files from before torchvision 0.13 -> ours.
 RENAMED = (
@@ -67,6 +68,7 @@ def write_torchvision(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object],
         raise FormError(
             f"torchvision has no network with {odd}: ResNets and Mask R-CNN with a plain pyramid are written"
         )
+    refuse_others(state, "torchvision", (18, 34, 50, 101, 152))
     return export(state), {}, ()
 
 
@@ -77,8 +79,25 @@ def write_timm(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[
     state = trunk or ours.tensors
     if odd := [name for name in state if not RESNET.fullmatch(name)]:
         raise FormError(f"timm has no ResNet with {odd[0]}: classifiers and trunks of Mask R-CNN are written")
+    refuse_others(state, "timm", (18, 34, 50, 101, 152, 200))
     left = len(ours.tensors) - len(state)
     return export(state), {}, (f"the trunk alone: {left} tensors that stand on it are left out",) if left else ()
+
+
+def refuse_others(state: Tensors, whose: str, depths: tuple[int, ...]) -> None:
+    """Raises FormError for a ResNet that somebody has not, among those of `depths`."""
+    found = resnet_fields(state)
+    if not any(name.removeprefix(BODY).startswith("layer4.") for name in state):
+        raise FormError(f"{whose} has no ResNet without a fourth stage")
+    if found.get("depth") not in depths:
+        raise FormError(
+            f"{whose} has no ResNet of depth {found.get('depth', 'that these stages make')}; it has {', '.join(map(str, depths))}"
+        )
+    if found.get("width") != 64 or found["stem"] != "imagenet":
+        raise FormError(
+            f"{whose} has ResNets of --model.width 64 with a 7x7 stem alone, and this one has width {found.get('width')}"
+            f"{' and a small stem' if found.get('stem') == 'small' else ''}"
+        )
 
 
 def export(state: Tensors) -> dict[str, Tensor]:
