@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline.cli.flags import parse
+from paceline.cli.flags import Asked, parse, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "maskrcnn-gluoncv")
 MOST_CLASSES = 8
 LEFT_OUT = 3
+# How names begin in networks of timm's that are no plain ResNet.
+TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,13 @@ class Flags:
     """What to look at."""
 
     file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
-    recipe: str = ""  # compare with this recipe's network alone; empty = with each that there is
+    recipe: str = ""  # compare with this recipe's network alone, whose flags may follow; empty = with each there is
     rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
 
 
 def run_check(arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
-    flags = parse(arguments, Flags(), prog="weights check", description="What a file of weights is, and what it fits.")
+    flags, asked = _flags(arguments)
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
     from paceline.building import weights_file
@@ -44,9 +46,10 @@ def run_check(arguments: Sequence[str]) -> int:
     from paceline.models.weight_file import broken, open_weights
 
     path = weights_file(flags.file)
-    recipes = {name: choose_recipe(name) for name in ([flags.recipe] if flags.recipe else NETWORKS)}
-    if not flags.recipe:
-        recipes |= _of_its_run(path)
+    if asked is not None:
+        recipes, given = {flags.recipe: asked.recipe}, asked.given
+    else:
+        recipes, given = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(path), frozenset()
     file = open_weights(path)
     tensors = file.ours.tensors
     _row("file", f"{path}{_bytes_and_digest(path)}")
@@ -78,12 +81,40 @@ def run_check(arguments: Sequence[str]) -> int:
         else f"no: {', '.join(wild[:LEFT_OUT])}{f' and {len(wild) - LEFT_OUT:,} more' if len(wild) > LEFT_OUT else ''}",
     )
     fits = 0
-    for name, lines, fit in _fits(file, recipes, flags.rows):
+    for name, lines, fit in _fits(file, recipes, given, flags.rows):
         fits += fit
         _row("fits" if fit else "not", f"{name}: {lines[0]}")
         for line in lines[1:]:
             _row("", line)
+    if not fits and re.match(TIMMS, next(iter(tensors))):
+        _row(
+            "next", f"its names are as timm's: paceline weights check {path} --recipe resnet50 --model.trunk timm/NAME"
+        )
     return 0 if fits and not wild else 1
+
+
+@dataclass(frozen=True)
+class _RecipeFlags:
+    """Beside the recipe's own."""
+
+    rows: bool = False
+
+
+def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
+    """-> this verb's own flags, and the recipe as its flags change it where one is named."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
+    if "--recipe" not in words[:-1] or {"-h", "--help"} & set(words):
+        prog, about = "weights check", "What a file of weights is, and what it fits."
+        return parse(arguments, Flags(), prog=prog, description=about), None
+    at = words.index("--recipe")
+    name = words[at + 1]
+    del words[at : at + 2]
+    # The file is the first word, or the last one behind the flags.
+    file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
+    asked = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe")
+    return Flags(
+        Path(file), " ".join([name, *(word for word in words if word != "--rows")]), asked.controls.rows
+    ), asked
 
 
 def _of_its_run(path: Path) -> dict[str, Recipe]:
@@ -106,7 +137,9 @@ def _of_its_run(path: Path) -> dict[str, Recipe]:
         return {}
 
 
-def _fits(file: WeightFile, recipes: Mapping[str, Recipe], every: bool) -> Iterator[tuple[str, list[str], bool]]:
+def _fits(
+    file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str], every: bool
+) -> Iterator[tuple[str, list[str], bool]]:
     """For each network: its recipe with the flags that the file asks for, what became of each row, and whether it fits."""
     from paceline.config.errors import CheckpointError
     from paceline.models.class_rows import Labels, row_count
@@ -116,7 +149,11 @@ def _fits(file: WeightFile, recipes: Mapping[str, Recipe], every: bool) -> Itera
     rows, trunk = row_count(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
     for name, recipe in recipes.items():
         workload = workload_of(recipe.task)
-        known = {field: value for field, value in trunk.items() if hasattr(recipe.model, field)}
+        known = {
+            field: value
+            for field, value in trunk.items()
+            if hasattr(recipe.model, field) and f"model.{field}" not in given
+        }
         model = replace(recipe.model, **known)
         changed = [field for field in known if getattr(recipe.model, field) != known[field]]
         called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
@@ -17,7 +17,11 @@ from paceline.config.trunk import RESNET
 from paceline.models.forms.files import read_contents
 from paceline.models.forms.ours import METADATA, NEEDS, FormError, Ours
 from paceline.models.forms.table import Form, form_of
+from paceline.models.resnet_fields import resnet_fields
 from paceline.models.trunk import Trunk
+
+# First weights of a ResNet-D, as timm names them.
+DEEP_STEMS = {f"{body}conv1.0.weight" for body in ("", "trunk.", "backbone.body.")}
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class WeightFile:
 
     def require(self, trunk: Trunk) -> None:
         """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
+        if isinstance(getattr(trunk, "conv1", None), nn.Conv2d) and DEEP_STEMS & self.ours.tensors.keys():
+            depth = resnet_fields(self.ours.tensors).get("depth", 50)
+            raise CheckpointError(
+                f"{self.path}: a ResNet with a stem of three convolutions, and this network's has one. "
+                f"timm's have it: choose --model.trunk timm/resnet{depth}d, or the timm/NAME that the file is of."
+            )
         for field, value in self.ours.needs.items():
             if trunk.built.get(field) != value:
                 raise CheckpointError(

@@ -78,7 +78,10 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, source, {"paceline": json.dumps({"needs": needs})})
     assert weights_verb("convert", source, "--to", "detectron2", "--out", theirs) == 0
-    assert "INPUT.FORMAT RGB" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "INPUT.FORMAT RGB" in said and "MODEL.RESNETS.DEPTH 50" in said and "RES2_OUT_CHANNELS" not in said
+    assert "MODEL.ROI_HEADS.NUM_CLASSES 3, " in said
+    assert all(f"MODEL.ROI_{head}_HEAD.POOLER_TYPE ROIAlign" in said for head in ("BOX", "MASK"))
     content = pickle.loads(theirs.read_bytes()) if end == ".pkl" else torch.load(theirs, weights_only=True)
     assert content["__author__"] == "torchvision"
     found = {name: np.asarray(array) for name, array in content["model"].items()}
@@ -108,7 +111,7 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
         assert torch.equal(tensor[rows:] if rows else tensor, state[name][rows:] if rows else state[name]), name
 
 
-def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path):
+def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path, capsys):
     source = saved(resnet(18, 5, width=64, stem_channels=4), tmp_path / "r.safetensors")
     theirs = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [2, 2, 2, 2], num_classes=5)
     for form, end in (("torchvision", "pth"), ("timm", "safetensors")):
@@ -116,6 +119,7 @@ def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path):
         assert weights_verb("convert", source, "--to", form, "--out", out) == 0
         theirs.load_state_dict(torch.load(out, weights_only=True) if end == "pth" else load_file(out))
     assert weights_verb("convert", source, "--to", "detectron2", "--out", tmp_path / "r.pkl") == 0
+    assert "MODEL.RESNETS.DEPTH 18, MODEL.RESNETS.RES2_OUT_CHANNELS 64" in capsys.readouterr().out
     content = pickle.loads((tmp_path / "r.pkl").read_bytes())
     assert content["matching_heuristics"] is True and "stem.fc.weight" in content["model"]
 
@@ -217,6 +221,26 @@ def test_check_says_row_by_row_what_is_missing_and_what_is_unknown(tmp_path, cap
     assert weights_verb("check", good, "--recipe", "ssd", "--rows") == 0
     said = capsys.readouterr().out
     assert "new in this model, first weights kept (44): extras.0.reduce.weight, extras.0.reduce.bias" in said
+
+
+def test_check_takes_the_flags_of_the_recipe_that_it_names(tmp_path, capsys):
+    file = saved(resnet(18, 5), tmp_path / "w.safetensors")
+    assert weights_verb("check", file, "--recipe", "resnet50", "--model.depth", 18, "--model.width", 4, "--rows") == 0
+    assert "fits      resnet50 --model.depth 18 --model.width 4: " in capsys.readouterr().out
+    assert weights_verb("check", "--recipe=resnet50", "--model.width", 8, file) == 1
+    assert "not       resnet50 --model.width 8" in capsys.readouterr().out
+    assert weights_verb("check", file, "--recipe", "resnet50", "--model.witdh", 4) == 2
+    assert "--model.width" in capsys.readouterr().err
+    assert weights_verb("check", "--recipe", "resnet50") == 2
+    assert "name a weight file" in capsys.readouterr().err
+
+
+def test_check_says_where_names_are_timms(tmp_path, capsys):
+    save_file(
+        {"stem.0.weight": torch.ones(4, 3, 4, 4), "stages.0.blocks.0.gamma": torch.ones(4)}, tmp_path / "w.safetensors"
+    )
+    assert weights_verb("check", tmp_path / "w.safetensors") == 1
+    assert "--recipe resnet50 --model.trunk timm/NAME" in capsys.readouterr().out
 
 
 def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):

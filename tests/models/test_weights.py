@@ -301,3 +301,12 @@ def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     with pytest.raises(CheckpointError, match="missing in the file"):
         load_weights(model, tmp_path / "w.pkl")
+
+
+def test_a_stem_of_three_convolutions_is_named_and_whose_network_has_it(tmp_path):
+    state = {name: tensor.contiguous() for name, tensor in tiny(18, 5).state_dict().items()}
+    state |= {f"conv1.{place}.weight": state["conv1.weight"].clone() for place in (0, 3, 6)}
+    del state["conv1.weight"]
+    save_file(state, tmp_path / "d.safetensors")
+    with pytest.raises(CheckpointError, match=r"three convolutions, .*--model.trunk timm/resnet18d"):
+        load_weights(tiny(18, 5), tmp_path / "d.safetensors")

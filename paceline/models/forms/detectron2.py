@@ -20,6 +20,7 @@ from paceline.models.forms.class_names import published
 from paceline.models.forms.ours import NEEDS, Facts, FormError, Ours, Tensors
 from paceline.models.forms.pixels import NOTE, OURS, from_caffe, from_pixels
 from paceline.models.forms.renaming import inverse, renamed
+from paceline.models.resnet_fields import resnet_fields
 
 PART = r"\.(weight|bias|running_mean|running_var|num_batches_tracked)"
 WB = r"\.(weight|bias)"
@@ -185,12 +186,37 @@ def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tup
         if found is None:
             raise FormError(f"detectron2 has no network with {name}")
         theirs[found] = tensor
-    stride = ours.needs.get("stride_in", "3x3") == "1x1"
-    notes = (
-        "set in detectron2: INPUT.FORMAT RGB, MODEL.PIXEL_MEAN [123.675, 116.28, 103.53], MODEL.PIXEL_STD [58.395, 57.12, 57.375], "
-        f"MODEL.RESNETS.STRIDE_IN_1X1 {stride}",
-    )
+    notes = (f"set in detectron2: {', '.join(_settings(ours))}",)
+    if f"{SCORES}.weight" in state:
+        notes += ("where they were trained with --model.roi.aligned, both POOLER_TYPE are ROIAlignV2",)
     return theirs, {"__author__": TORCHVISION, "matching_heuristics": True, **ours.needs}, notes
+
+
+def _settings(ours: Ours) -> list[str]:
+    """The settings of detectron2 that these weights want, as far as their shapes tell."""
+    state, fields = ours.tensors, resnet_fields(ours.tensors)
+    rows = [
+        "INPUT.FORMAT RGB",
+        "MODEL.PIXEL_MEAN [123.675, 116.28, 103.53]",
+        "MODEL.PIXEL_STD [58.395, 57.12, 57.375]",
+        f"MODEL.RESNETS.STRIDE_IN_1X1 {ours.needs.get('stride_in') == '1x1'}",
+    ]
+    if "depth" in fields:
+        rows.append(f"MODEL.RESNETS.DEPTH {fields['depth']}")
+    if fields.get("depth", 50) < 50:  # basic blocks; detectron2 asks for 64
+        rows.append(f"MODEL.RESNETS.RES2_OUT_CHANNELS {fields.get('width', 64)}")
+    if (fields.get("groups", 1), fields.get("group_width", 64)) != (1, 64):
+        rows += [
+            f"MODEL.RESNETS.NUM_GROUPS {fields['groups']}",
+            f"MODEL.RESNETS.WIDTH_PER_GROUP {fields['group_width']}",
+        ]
+    if f"{SCORES}.bias" in state:
+        rows += [
+            f"MODEL.ROI_HEADS.NUM_CLASSES {len(state[f'{SCORES}.bias']) - 1}",
+            "MODEL.ROI_BOX_HEAD.POOLER_TYPE ROIAlign",
+            "MODEL.ROI_MASK_HEAD.POOLER_TYPE ROIAlign",
+        ]
+    return rows
 
 
 def _from_caffe2(saved: Tensors) -> Ours:
