@@ -97,7 +97,7 @@ def run_check(arguments: Sequence[str]) -> int:
 class _RecipeFlags:
     """Beside the recipe's own."""
 
-    rows: bool = False
+    rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
 
 
 def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
@@ -112,9 +112,8 @@ def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
     # The file is the first word, or the last one behind the flags.
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
     asked = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe")
-    return Flags(
-        Path(file), " ".join([name, *(word for word in words if word != "--rows")]), asked.controls.rows
-    ), asked
+    called = " ".join([name, *(word for word in words if word != "--rows")])
+    return Flags(file, called, asked.controls.rows), asked
 
 
 def _of_its_run(path: Path) -> dict[str, Recipe]:
