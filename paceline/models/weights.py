@@ -174,7 +174,8 @@ def copy_named(
         )
     if wild := broken({name: saved[name] for name in used}):
         raise CheckpointError(
-            f"{path}: {wild[0]} holds values that are no finite numbers (so do {len(wild) - 1:,} others): damaged, or "
+            f"{path}: {wild[0]} holds values that are no finite numbers"
+            f"{f' (so do {len(wild) - 1:,} others)' if wild[1:] else ''}: damaged, or "
             "saved from a training that had failed."
         )
     with torch.no_grad():

@@ -12,7 +12,7 @@ import torch
 import torchvision
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from weight_bytes import params
+from weight_bytes import params, tf_checkpoint
 
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.cli import weights
@@ -282,3 +282,26 @@ def test_published_names_carry_a_checksum_where_there_is_one():
             assert prefix is None or (len(prefix) == 8 and int(prefix, 16) >= 0), name
             assert file.url.startswith("https://")
             assert prefix or file.md5 or "no published checksum" in published.about
+
+
+def test_a_converted_file_is_for_whom_new_files_are(ours, tmp_path):
+    (tmp_path / "new").touch()
+    for end in (".safetensors", ".pth"):
+        assert weights_verb("convert", ours, "--to", "ours", "--out", tmp_path / f"out{end}") == 0
+        assert (tmp_path / f"out{end}").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def test_several_tensorflow_checkpoints_in_a_folder_are_named(tmp_path, capsys):
+    for name in ("a", "b"):
+        tf_checkpoint(tmp_path / name, {"v": np.ones(1, "f4")})
+    assert weights_verb("check", tmp_path) == 2
+    assert "2 TensorFlow checkpoints: name one of them (a.index, b.index)" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:")
+def test_a_torchscript_program_is_refused_in_one_line_without_the_librarys_warning(tmp_path, capfd):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "s.pth")
+    capfd.readouterr()
+    assert weights_verb("check", tmp_path / "s.pth") == 2
+    said = capfd.readouterr().err
+    assert "a TorchScript program" in said and said.count("\n") == 1

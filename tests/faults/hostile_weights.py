@@ -169,8 +169,8 @@ def scripted(folder: Path) -> None:
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(folder / "w.pth"))  # type: ignore[attr-defined]
 
 
-NO_PTH = "not a readable weight file|more than tensors"
-NO_TENSORS = "not a readable safetensors file"
+NO_PTH = "damaged, cut off, or no weight file|TorchScript program|more than tensors"
+NO_TENSORS = "damaged, cut off, or no weight file"
 NO_PICKLE = "not a readable pickle"
 NOT_FINITE = "no finite numbers|neither the MLPerf"
 NO_ARRAY = "not a plain numpy array"

@@ -124,16 +124,16 @@ class Dangerous:
 def bad_files(folder):
     yield folder / "absent.pth", "no such weight file"
     (folder / "text.pth").write_text("hello")
-    yield folder / "text.pth", "not a readable weight file"
+    yield folder / "text.pth", "damaged, cut off, or no weight file"
     torch.save(tiny().state_dict(), folder / "torn.pth")
     (folder / "torn.pth").write_bytes((folder / "torn.pth").read_bytes()[:5000])
-    yield folder / "torn.pth", "not a readable weight file"
+    yield folder / "torn.pth", "damaged, cut off, or no weight file"
     torch.save({"model": Dangerous()}, folder / "code.pth")
     yield folder / "code.pth", "more than tensors"
     torch.save([1, 2], folder / "list.pth")
     yield folder / "list.pth", "expected a dict of tensors"
     (folder / "torn.safetensors").write_bytes(struct.pack("<Q", 10**6) + b"{}")
-    yield folder / "torn.safetensors", "not a readable safetensors file"
+    yield folder / "torn.safetensors", "damaged, cut off, or no weight file"
     (folder / "empty").mkdir()
     yield folder / "empty", "no .npy files"
     (folder / "objects").mkdir()

@@ -6,6 +6,7 @@ Nothing in any of them is executed, sizes are bounded, and what is no dict of na
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from paceline.config.printable import short
 from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.forms.mxnet import read_npy_folder
 from paceline.models.forms.params_file import read_params
-from paceline.models.forms.tf_checkpoint import find_index, read_tf_checkpoint
+from paceline.models.forms.tf_checkpoint import find_index, indexes, read_tf_checkpoint
 
 # A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
 MAX_BYTES = 2 * 2**30
@@ -32,8 +33,13 @@ MOST_UNPACKED = 20
 # Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
 MOST_TEXT = 200
 
+# Of several files in a folder.
+MOST_NAMED = 5
+
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 PREFIXES = ("module.", "_orig_mod.", "network.")
+
+DAMAGED = "damaged, cut off, or no weight file; bring it again"
 
 Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and what stands beside them
 
@@ -52,6 +58,9 @@ def read_contents(path: Path) -> tuple[str, Contents]:
 
     Raises CheckpointError for a file that is absent, too large, damaged, or holds anything but named arrays.
     """
+    if len(several := indexes(path)) > 1:
+        names = ", ".join(index.name for index in several[:MOST_NAMED]) + (", ..." if several[MOST_NAMED:] else "")
+        raise CheckpointError(f"{path}: holds {len(several)} TensorFlow checkpoints: name one of them ({names})")
     if not path.is_dir() and find_index(path) is None:  # a named pipe would keep whoever looks into it waiting
         try:
             size = require_plain(path)
@@ -70,14 +79,16 @@ def _safetensors(path: Path) -> Contents:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             return _named(tensors, path), dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from None
+    except (SafetensorError, OSError):  # the library's own words name parts of the format
+        raise CheckpointError(f"{path}: {DAMAGED}") from None
 
 
 def _torch(path: Path) -> Contents:
     _refuse_bomb(path)
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # what it says of a file that is refused is said here, in one line
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise CheckpointError(
             f"{path}: damaged, or it holds more than tensors, and nothing else is ever unpickled. "
@@ -85,8 +96,11 @@ def _torch(path: Path) -> Contents:
             "a pickled dict of numpy arrays must be named .pickle or .pkl."
         ) from None
     except Exception as error:  # whatever a stranger's bytes make torch raise
-        reason = (str(error).splitlines() or [""])[0]
-        raise CheckpointError(f"{path}: not a readable weight file: {type(error).__name__}: {reason}") from None
+        if "TorchScript" in str(error):
+            raise CheckpointError(
+                f"{path}: a TorchScript program, and only weights are read: save its state_dict() as .safetensors"
+            ) from None
+        raise CheckpointError(f"{path}: {DAMAGED}") from None
     texts: dict[str, Any] = {}
     for wrapper in WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):

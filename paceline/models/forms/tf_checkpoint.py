@@ -35,11 +35,16 @@ TEXT = 7
 def find_index(path: Path) -> Path | None:
     """The index of the checkpoint that `path` means: itself, one of its data files, their common prefix, or a folder with one."""
     if path.is_dir():
-        found = sorted(path.glob(f"*{INDEX}"))
+        found = indexes(path)
         return found[0] if len(found) == 1 else None
     prefix = path.with_name(path.name.rpartition(".data-")[0] or path.name.removesuffix(INDEX).removesuffix(".meta"))
     index = prefix.with_name(prefix.name + INDEX)
     return index if index.is_file() else None
+
+
+def indexes(folder: Path) -> list[Path]:
+    """The indexes in a folder; none in what is no folder."""
+    return sorted(folder.glob(f"*{INDEX}")) if folder.is_dir() else []
 
 
 def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:

@@ -59,7 +59,10 @@ def _write(
 ) -> None:
     if suffix == ".safetensors":
         metadata = to_metadata(ours) if form.name == "ours" else {"format": "pt"}
+        part.touch()
+        mode = part.stat().st_mode & 0o777  # a new file's by the umask; safetensors would make one for its owner alone
         safetensors.torch.save_file(dict(tensors), part, metadata=metadata)
+        part.chmod(mode)
         return
     with part.open("wb") as file:
         if suffix == ".pkl":
