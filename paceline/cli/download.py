@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,15 +11,13 @@ from typing import Annotated
 import tyro
 
 from paceline.cli.flags import parse
+from paceline.cli.progress import live_progress
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.download.bring import Progress, bring, missing_text, refuse_other_place, verified
 from paceline.download.sources import DATA_SETS, DataSet
-from paceline.download.wanted import in_words
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
-# Seconds between two lines on how far it is, where there is no terminal.
-LINE_EVERY = 30.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carry_out(name: str, folder: Path, flags: Flags) -> int:
     chosen = DATA_SETS[name]
-    with _live() as progress:
+    with live_progress() as progress:
         if chosen.account:
             _by_account(chosen, name, folder, flags, progress)
             return 0
@@ -118,38 +113,3 @@ def _usage() -> str:
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
-
-
-@contextmanager
-def _live() -> Iterator[Progress]:
-    """A bar with speed and time left for what is done now, gone afterwards; in a file, a line now and then."""
-    if not sys.stdout.isatty():
-        yield _lines()
-        return
-    from rich.progress import BarColumn, DownloadColumn, TaskID, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar("{task.description}", *columns, transient=True) as bar:
-        jobs: dict[str, TaskID] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in jobs:
-                for job in jobs.values():
-                    bar.update(job, visible=False)
-                jobs[what] = bar.add_task(what, total=total or None)
-            bar.update(jobs[what], completed=done)
-
-        yield progress
-
-
-def _lines() -> Progress:
-    said = time.monotonic()
-
-    def progress(what: str, done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > LINE_EVERY:
-            said = time.monotonic()
-            say(f"{what}: {in_words(done)}{f' of {in_words(total)}' if total else ''}")
-
-    return progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _get(arguments: Sequence[str]) -> int:
     flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
+    from paceline.cli.progress import live_progress
     from paceline.models.forms.published import PUBLISHED
 
     if not flags.name:
@@ -73,7 +75,15 @@ def _get(arguments: Sequence[str]) -> int:
         ) from None
     for file in published.files:
         path = flags.out / file.name
-        fetch([_place(flags.from_, file.name, file.url)], path, sha256_prefix=file.sha256_prefix, md5=file.md5, say=say)
+        with live_progress() as progress:
+            fetch(
+                [_place(flags.from_, file.name, file.url)],
+                path,
+                sha256_prefix=file.sha256_prefix,
+                md5=file.md5,
+                say=say,
+                progress=partial(progress, file.name),
+            )
         say(f"{path}: {'its checksum is right' if file.sha256_prefix or file.md5 else 'nobody published its checksum'}")
     kept = flags.out / published.files[-1].name
     say(f"next:  paceline weights check {kept}")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from weight_bytes import params, tf_checkpoint
 
 from paceline.boxes.anchors import boxes_a_cell
-from paceline.cli import weights
+from paceline.cli import progress, weights
 from paceline.cli.main import main
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
@@ -273,6 +273,13 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
         assert asked.pop()[0] == [place]
     assert weights_verb("get", "resnet51") == 2
     assert "no such weights. Known: resnet18," in capsys.readouterr().err
+
+
+def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_EVERY", -1.0)
+    monkeypatch.setattr(weights, "fetch", lambda *_, progress, **__: progress(2**20, 2**21))
+    assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
+    assert "resnet50-11ad3fa6.pth: 1.0 MB of 2.1 MB" in capsys.readouterr().out
 
 
 def test_published_names_carry_a_checksum_where_there_is_one():
