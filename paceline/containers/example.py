@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.containers.protobuf import BYTES, FIXED32, VARINT, Malformed, fields, varint
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 
 
@@ -45,10 +45,6 @@ _NO_INTS = np.zeros(0, np.int64)
 NOTHING = Feature((), _NO_FLOATS, _NO_INTS)
 
 
-class _Malformed(Exception):
-    """What is wrong with a message, and where."""
-
-
 def parse_example(data: bytes, where: str) -> dict[str, Feature]:
     """Name -> feature, of one record `data`. Raises DataError, beginning with `where`, where it is no Example."""
     features: dict[str, Feature] = {}
@@ -60,7 +56,7 @@ def parse_example(data: bytes, where: str) -> dict[str, Feature]:
                 if kind == 1:
                     key, feature = _entry(data, entry, entry_end)
                     features[key] = feature
-    except _Malformed as error:
+    except Malformed as error:
         raise DataError(f"{where}: no tf.train.Example ({error}). Only TFRecords of Examples can be read.") from None
     return features
 
@@ -72,7 +68,7 @@ def _entry(data: bytes, begin: int, end: int) -> tuple[str, Feature]:
             try:
                 key = data[start:stop].decode()
             except UnicodeDecodeError:
-                raise _Malformed(f"a feature's name at byte {start:,} is no UTF-8") from None
+                raise Malformed(f"a feature's name at byte {start:,} is no UTF-8") from None
         elif number == 2:
             feature = _feature(data, start, stop)
     return key, feature
@@ -89,13 +85,13 @@ def _feature(data: bytes, begin: int, end: int) -> Feature:
         if kind == BYTES_LIST:
             ranges += [Range(a, b - a) for number, a, b in _messages(data, start, stop, "BytesList") if number == 1]
         elif kind == FLOAT_LIST:
-            for number, wire, a, b in _fields(data, start, stop, "FloatList"):
+            for number, wire, a, b in fields(data, start, stop, "FloatList"):
                 if number == 1 and wire in (BYTES, FIXED32):
                     if (b - a) % 4:
-                        raise _Malformed(f"{b - a} bytes of numbers of four bytes at byte {a:,}")
+                        raise Malformed(f"{b - a} bytes of numbers of four bytes at byte {a:,}")
                     floats.append(np.frombuffer(data, "<f4", (b - a) // 4, a))
         elif kind == INT64_LIST:
-            for number, wire, a, b in _fields(data, start, stop, "Int64List"):
+            for number, wire, a, b in fields(data, start, stop, "Int64List"):
                 if number == 1 and wire in (BYTES, VARINT):
                     ints += _varints(data, a, b)
     return Feature(
@@ -107,50 +103,12 @@ def _feature(data: bytes, begin: int, end: int) -> Feature:
 
 def _messages(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int]]:
     """-> (field number, first byte, end) of the fields that have a length."""
-    return ((number, a, b) for number, wire, a, b in _fields(data, begin, end, what) if wire == BYTES)
-
-
-def _fields(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
-    """-> (field number, wire type, first byte of the value, its end) of each field of the message in data[begin:end]."""
-    at = begin
-    while at < end:
-        tag, value = _varint(data, at, end)
-        number, wire = tag >> 3, tag & 7
-        if wire == BYTES:
-            length, value = _varint(data, value, end)
-            stop = value + length
-        elif wire == VARINT:
-            stop = _varint(data, value, end)[1]
-        elif wire in (FIXED32, FIXED64):
-            stop = value + (4 if wire == FIXED32 else 8)
-        else:
-            raise _Malformed(f"wire type {wire} in {what} at byte {at:,}")
-        if stop > end or number == 0:
-            raise _Malformed(
-                f"field {number} of {what} at byte {at:,} reaches beyond it" if number else f"field 0 at byte {at:,}"
-            )
-        yield number, wire, value, stop
-        at = stop
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """-> the number at `at`, and what comes after it."""
-    value = shift = 0
-    while at < end:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-        if shift >= 70:
-            raise _Malformed(f"a number of more than 10 bytes at byte {at:,}")
-    raise _Malformed(f"a number that is cut off at byte {end:,}")
+    return ((number, a, b) for number, wire, a, b in fields(data, begin, end, what) if wire == BYTES)
 
 
 def _varints(data: bytes, at: int, end: int) -> list[int]:
     values = []
     while at < end:
-        value, at = _varint(data, at, end)
+        value, at = varint(data, at, end)
         values.append(value - (1 << 64) if value >> 63 else value)
     return values

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import BinaryIO
 
-from paceline.containers.example import BYTES, BYTES_LIST, FLOAT_LIST, INT64_LIST
+from paceline.containers.example import BYTES_LIST, FLOAT_LIST, INT64_LIST
+from paceline.containers.protobuf import BYTES
 from paceline.containers.tfrecord import CHECKSUM, LENGTH, masked_crc32c
 
 # The values of one feature: all of one type. An empty list has none, and is written without.

@@ -18,7 +18,8 @@ import numpy as np
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
-from paceline.models.forms.crc32c import crc32c, masked
+from paceline.containers.protobuf import BYTES, VARINT, fields, varint
+from paceline.containers.tfrecord import masked_crc32c
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER, TRAILER = 48, 5
@@ -108,7 +109,7 @@ def _array(name: str, entry: Mapping[int, list], data: memoryview) -> np.ndarray
     if len(shape) > MOST_SIDES or math.prod(shape) * dtype.itemsize != size or offset + size > len(data):
         raise ValueError(f"{name} of shape {tuple(shape)} has {size:,} bytes at {offset:,} of {len(data):,}")
     content = data[offset : offset + size]
-    if 6 in entry and masked(crc32c(content)) != entry[6][0]:
+    if 6 in entry and masked_crc32c(bytes(content)) != entry[6][0]:
         raise ValueError(f"{name} is damaged: its bytes are not what was written (checksum)")
     return np.frombuffer(content, dtype).reshape(shape)
 
@@ -119,7 +120,7 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("it does not end as an index does")
     place = len(data) - FOOTER
     for _ in range(2):  # of the block that describes the table, which is not needed
-        _, place = _varint(data, place)
+        _, place = varint(data, place, len(data))
     handle = data[place : len(data) - 8]
     seen = set()
     for _, value in _block(data, handle):
@@ -130,22 +131,22 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
-    offset, place = _varint(handle, 0)
-    size, _ = _varint(handle, place)
+    offset, place = varint(handle, 0, len(handle))
+    size, _ = varint(handle, place, len(handle))
     if offset + size + TRAILER > len(data):
         raise ValueError("a block lies outside of it")
     block = data[offset : offset + size]
     if data[offset + size]:
         raise ValueError("it is compressed, which TensorFlow itself never writes")
-    if masked(crc32c(data[offset : offset + size + 1])) != struct.unpack_from("<I", data, offset + size + 1)[0]:
+    if masked_crc32c(data[offset : offset + size + 1]) != struct.unpack_from("<I", data, offset + size + 1)[0]:
         raise ValueError("damaged: a block is not what was written (checksum)")
     (restarts,) = struct.unpack_from("<I", block, size - 4)
     end = size - 4 - 4 * restarts
     place, key = 0, b""
     while place < end:
-        shared, place = _varint(block, place)
-        own, place = _varint(block, place)
-        length, place = _varint(block, place)
+        shared, place = varint(block, place, len(block))
+        own, place = varint(block, place, len(block))
+        length, place = varint(block, place, len(block))
         if shared > len(key) or place + own + length > end:
             raise ValueError("a key lies outside of its block")
         key = key[:shared] + block[place : place + own]
@@ -154,43 +155,21 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
         place += length
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """-> a number, and where the next one begins."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-    raise ValueError("a number without end")
-
-
 def _fields(message: bytes) -> dict[int, list]:
     """A protocol buffer's fields by number: numbers, or bytes."""
     found: dict[int, list] = {}
-    place = 0
-    while place < len(message):
-        tag, place = _varint(message, place)
-        if tag & 7 == 0:
-            value, place = _varint(message, place)
-        elif tag & 7 == 2:
-            size, place = _varint(message, place)
-            if place + size > len(message):
-                raise ValueError("a field ends behind its message")
-            value, place = message[place : place + size], place + size
-        elif tag & 7 in (1, 5):
-            width = 8 if tag & 7 == 1 else 4
-            value = struct.unpack_from("<Q" if width == 8 else "<I", message, place)[0]
-            place += width
-        else:
-            raise ValueError(f"a field of kind {tag & 7}")
-        found.setdefault(tag >> 3, []).append(value)
+    for number, wire, start, end in fields(message, 0, len(message), "an entry"):
+        value = message[start:end]
+        if wire == VARINT:
+            value = varint(message, start, end)[0]
+        elif wire != BYTES:
+            value = int.from_bytes(value, "little")
+        found.setdefault(number, []).append(value)
     return found
 
 
-def _number(fields: Mapping[int, list], place: int) -> int:
-    value = fields.get(place, [0])[0]
+def _number(entry: Mapping[int, list], place: int) -> int:
+    value = entry.get(place, [0])[0]
     if not isinstance(value, int) or value >= 2**63:
         raise ValueError(f"field {place} is no number that it could be")
     return value
