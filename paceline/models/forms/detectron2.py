@@ -3,20 +3,19 @@
 Letters: K classes
 Class scores have the background last there and first here; boxes and masks have no row for it there. MSRA's networks, which
 the model zoo starts from, take BGR pixels and stride in a bottleneck's first 1x1 convolution; torchvision's do not. Which of them
-a file is of, its author, its pixel_std or its norms tell: `_made_for`.
+a file is of, its author, its pixel_std or its norms tell: `made_for`.
 Source of the names: detectron2 (modeling/backbone/resnet.py, fpn.py, meta_arch/rcnn.py; checkpoint/c2_model_loading.py).
 """
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from paceline.models.forms.class_names import published
+from paceline.models.forms.detectron2_pixels import TORCHVISION, made_for
 from paceline.models.forms.ours import NEEDS, Facts, FormError, Ours, Tensors
 from paceline.models.forms.pixels import NOTE, OURS, from_caffe, from_pixels
 from paceline.models.forms.renaming import inverse, renamed
@@ -70,11 +69,9 @@ SCORES, BOXES, MASKS = (
     "roi_heads.box_predictor.bbox_pred",
     "roi_heads.mask_predictor.mask_fcn_logits",
 )
-TURNED = "the stem was turned to RGB"
 # Caffe2's BatchNorm is a scale and a shift; ours divides by sqrt(variance + epsilon), which then is 1.
 EPS = 1e-5
 BODY = "backbone.body."
-TORCHVISION = "torchvision"  # the author of files whose trunk is torchvision's
 STRIDE = "stride_in"  # what our own files for detectron2 say beside that
 
 
@@ -108,7 +105,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
         converted += _background_first(state)
     stem, notes, needs = next((name for name in (f"{BODY}conv1.weight", "conv1.weight") if name in state), ""), [], {}
     if stem:
-        pixels = _made_for(saved, state, facts)
+        pixels = made_for(saved, state, facts)
         notes += pixels.notes
         if pixels.bgr or any(abs(theirs / ours - 1) > 1e-3 for theirs, ours in zip(pixels.std, OURS, strict=True)):
             if state[stem].dim() != 4 or state[stem].shape[1] != 3:
@@ -123,46 +120,6 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
             "detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs"
         )
     return Ours(state, tuple(converted), needs, _classes(state), tuple(notes), tuple(left_out))
-
-
-@dataclass(frozen=True)
-class _Pixels:
-    """What a detectron2 trunk was made for."""
-
-    bgr: bool
-    std: tuple[float, ...]  # of each channel in 0..255, in its own order
-    msra: bool  # whether a bottleneck's first convolution strides
-    notes: tuple[str, ...] = ()
-
-
-def _made_for(saved: Tensors, state: Tensors, facts: Facts) -> _Pixels:
-    """By the author, else by pixel_std and pixel_mean, which older files keep, else by the norms of the trunk."""
-    if facts.get("__author__") == TORCHVISION:
-        return _Pixels(False, OURS, False)
-    mean, std = (
-        [float(part) for part in saved.get(name, torch.zeros(0)).flatten()] for name in ("pixel_mean", "pixel_std")
-    )
-    if len(std) == 3:
-        if not all(0 < part < math.inf for part in std):
-            raise FormError(f"its pixel_std {std} is no deviation")
-        if std[0] <= 2:
-            return _Pixels(True, tuple(std), True, (NOTE,))
-        # Red has ImageNet's largest mean and deviation. Where neither tells, detectron2's usual order is BGR.
-        told = [row[0] - row[2] for row in (mean, std) if len(row) == 3 and row[0] != row[2]]
-        if told and min(told) > 0:
-            return _Pixels(False, tuple(std), False)
-        return _Pixels(True, tuple(std), False, (f"its pixels were BGR (by its pixel_std {_rounded(std)}): {TURNED}",))
-    body = [tensor for name, tensor in state.items() if name.endswith(("running_mean", "running_var"))]
-    # Caffe2's norms are a scale and a shift: mean 0, and one variance for all channels.
-    if any(bool((tensor != tensor.flatten()[0]).any()) for tensor in body if tensor.numel()):
-        note = "it names no pixel_std, and its norms have statistics, which MSRA's trunks have not: taken as torchvision's, RGB"
-        return _Pixels(False, OURS, False, (note,))
-    note = "it names no pixel_std, and its norms are Caffe2's: taken as MSRA's"
-    return _Pixels(True, (1.0, 1.0, 1.0), True, (note, NOTE))
-
-
-def _rounded(row: list[float]) -> str:
-    return " ".join(f"{part:.6g}" for part in row)
 
 
 def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
