@@ -63,7 +63,7 @@ ln -sfn "$data/val2017" test/test2017
 cp "$data/annotations/instances_val2017.json" test/annotations/instances_test2017.json
 
 echo; echo "== show, preview"
-ends 0 paceline show "$recipe" --data prepared "${flags[@]}"
+[ -n "${SHORT:-}" ] || ends 0 paceline show "$recipe" --data prepared "${flags[@]}"
 ends 0 paceline preview "$recipe" --data prepared --out preview.png --images 8 "${flags[@]}"
 
 echo; echo "== train, interrupted by Ctrl-C, killed, gone on with, and given more"

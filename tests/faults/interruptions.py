@@ -104,7 +104,7 @@ def kills() -> Iterator[Fault]:
     family = "one of two ranks killed"
     for rank, lost in ((0, "rank 0"), (1, "rank 1")):
         rounds = killed("step 7", "kill", rank=rank, says=(lost,))
-        yield Fault(f"rank {rank}", family, "resnet50", 2, "resumed", rounds, short=rank == 1)
+        yield Fault(f"rank {rank}", family, "resnet50", 2, "resumed", rounds)
     yield Fault("rank 1", family, "ssd", 2, "resumed", killed("step 5", "kill", rank=1, says=("rank 1",)))
 
 
