@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,8 @@ light, heavy, folder = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.arg
 for name, words in light.items():
     forked(words, f"{folder}/{name}.json")
 import torch
-# The first time counts the memory of each network, which is remembered; prediction counts none.
-for name, words in [*((name, words) for name, words in heavy.items() if words[0] != "predict"), *heavy.items()]:
+# The first time counts the memory of each network, which is remembered; those of the runs are known from the runs.
+for name, words in [*((name, words) for name, words in heavy.items() if words[0] == "show"), *heavy.items()]:
     forked(words, f"{folder}/{name}.json")
 """
 STDLIB = {*sys.stdlib_module_names, "__main__", "__mp_main__"}
@@ -118,6 +119,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run) -> dict[str, t
         ]
         heavy[f"train {recipe}"] = ["train", recipe, "--data", str(run.data), "--out", str(folder / recipe), *flags,
                                     "--steps", "3", "--log-every", "1"]  # fmt: skip
+    shutil.copytree(ssd_run.data.parent / "cache", folder / "cache")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PACELINE_CACHE": str(folder / "cache")}
     words = [json.dumps(light), json.dumps(heavy), str(folder)]
     done = subprocess.run(
