@@ -66,6 +66,7 @@ def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
                 )
             with archive.open((fitting or names)[0]) as member:
                 data = member.read(MOST_BYTES + 1)
+        # NotImplementedError is zipfile's word for a compression that it does not know, RuntimeError for an encrypted member.
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
             raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
     if len(data) > MOST_BYTES:

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import warnings
 import zipfile
+import zlib
 
 import pytest
 from holed_file import HoledFile
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
 from paceline.containers.reading import Truncated
-from paceline.containers.zip import ZipMember, unpacked, zip_members
+from paceline.containers.zip import ZipMember, inflated, zip_members
 
 PHOTO = bytes(range(256)) * 4
 
@@ -41,7 +42,10 @@ def read_all(data: bytes, name: str = "a.zip") -> list[ZipMember]:
 
 def photo(data: bytes, member: ZipMember) -> bytes:
     stored = data[member.offset : member.offset + member.stored_length]
-    return unpacked(stored, member.length, member.deflated, member.crc, "a.zip: x.jpg")
+    content = inflated(stored, member.length) if member.deflated else stored
+    if zlib.crc32(content) != member.crc:  # as preparing compares it
+        raise ValueError("another checksum")
+    return content
 
 
 def packed(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
@@ -199,6 +203,8 @@ def test_any_flipped_byte_is_an_error_or_the_same_photos():
         except DataError as error:
             assert str(error).startswith("a.zip: ")
             assert "\n" not in str(error)
+        except ValueError:
+            pass  # listed, and refused when it is read
         else:
             assert photos == [b"first", bytes(100)]
 
@@ -279,23 +285,21 @@ class TestBombs:
     def test_a_length_that_is_not_true(self):
         data = packed(("a.jpg", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
         for length, said in (
-            (99_999, "100,000 bytes or more where the archive says 99,999"),
-            (100_001, "100,000 bytes or more"),
+            (99_999, "unpacks to more than 99,999 bytes"),
+            (100_001, "its packed bytes end before its 100,001 do"),
         ):
             lying = patched(patched(data, 22, "I", length), central(data) + 24, "I", length)
             (member,) = read_all(lying)
-            with pytest.raises(DataError, match=f"^a.zip: x.jpg: {said}"):
+            with pytest.raises(ValueError, match=said):
                 photo(lying, member)
 
     def test_packed_bytes_that_end_early_or_are_none(self):
         data = packed(("a.jpg", PHOTO), method=zipfile.ZIP_DEFLATED)
         (member,) = read_all(data)
         stored = data[member.offset : member.offset + member.stored_length]
-        for bad, said in ((stored[:-1], "end before the photo does"), (b"\xff" * 20, "cannot be unpacked")):
-            with pytest.raises(DataError, match=said):
-                unpacked(bad, member.length, True, member.crc, "a.zip: x.jpg")
-        with pytest.raises(DataError, match=r"wrong checksum \(CRC-32\)"):
-            unpacked(PHOTO, len(PHOTO), False, 7, "a.zip: x.jpg")
+        for bad, said in ((stored[:-1], "packed bytes end before"), (b"\xff" * 20, "cannot be unpacked")):
+            with pytest.raises(ValueError, match=said):
+                inflated(bad, member.length)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xd8\xff\xe0" * 300, b"", b"PK"])

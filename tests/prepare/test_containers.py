@@ -250,6 +250,8 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
     with zipfile.ZipFile(place / "flipped.zip") as archive:
         at = archive.infolist()[0].header_offset
     flip(place / "flipped.zip", at + 200)
+    packed_sets.stored_zip(photos, place / "stored.zip")
+    flip(place / "stored.zip", (place / "stored.zip").read_bytes().index(photos[1][3]) + len(photos[1][3]) - 40)
     packed_sets.recordio(photos, place / "other.rec")
     packed_sets.recordio(photos[:-1], place / "less.rec")
     (place / "other.idx").write_bytes((place / "less.idx").read_bytes())
@@ -270,6 +272,7 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
     cases = {
         "tfrecord crc.tfrecord": "wrong checksum",
         "zip flipped.zip": "damaged",
+        "zip stored.zip": "its CRC is not the one that the archive names",
         "recordio other.rec": "index of other data",
         "tar none.tar": "tar",
         "tar text.tar": "tar",
