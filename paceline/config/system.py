@@ -14,6 +14,10 @@ from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "bf16", "fp16"]
+# torch's device types; AMD's ROCm calls itself cuda too.
+Accelerator = Literal["cpu", "cuda", "hpu", "xpu", "mps"]
+Fabric = Literal["", "tcp", "roce", "ib", "efa"]
+Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
 MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
 
@@ -22,7 +26,7 @@ MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 409
 class System:
     """One kind of machine, as the Plan and the loop need to know it."""
 
-    accelerator: Literal["cpu", "cuda"] = "cpu"  # what computes
+    accelerator: Accelerator = "cpu"  # what computes: torch's device type (cuda is ROCm too)
     per_node: int = 1  # ranks on one node (accelerators; on a CPU, processes)
     memory_gib: float = 8.0  # memory of one rank, in GiB
     images_per_forward: int = 0  # most images in one forward; 0 = what the memory estimate allows
@@ -37,6 +41,17 @@ class System:
     prefetch: int = 3  # batches that the loader keeps ready
     cache: str = "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of the free, for far stores
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
+    bind: Binding = "off"  # cores of a rank: exclusive = its own near its device, no-smt = one thread a core, node, off
+    interface: str = ""  # network interface between nodes, of NCCL and gloo alike; empty = the one that leads to rank 0
+    fabric: Fabric = ""  # network between nodes: tcp, roce, ib or efa; empty = unknown, nothing is set for it
+    env: tuple[str, ...] = ()  # environment variables of every rank, NAME=VALUE; those that are set already stay
+    bucket_mib: float = 25.0  # gradients travel in buckets of this many MiB, while the backward goes on
+    compress: Literal["none", "bf16", "fp16"] = "none"  # number format in which gradients travel; refused by --exact
+    chip: str = ""  # the accelerator's name, for people and for published rates
+    sockets: int = 0  # CPU sockets of a node; 0 = unknown
+    cores_per_socket: int = 0  # physical cores of a socket; 0 = unknown
+    threads_per_core: int = 0  # hardware threads of a core; 0 = unknown
+    host_memory_gib: float = 0.0  # main memory of a node, in GiB; 0 = unknown
 
 
 def check_system(system: System) -> None:
