@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ from paceline.data.byte_cache import CachedRecords, Shelf, bytes_of, file_of, ne
 from paceline.data.index import Index
 from paceline.data.stores import scheme_of
 from paceline.dist.world import World
+from paceline.placing import node_name
 from paceline.systems.free_memory import free_memory
 from paceline.tasks.task import Task
 
@@ -107,7 +107,7 @@ def _shared_shelf(photos: int, room: int, world: World, say: Say) -> Shelf | Non
     parts = world.local_world
     if parts == 1:
         return _shelf(_own_file(photos, room)[0], photos, room) if room else None
-    key = f"photos in memory/{_node()}"
+    key = f"photos in memory/{node_name()}"
     if world.local_rank == 0:
         file, name = _own_file(photos, room) if room else (-1, "")
         world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
@@ -142,12 +142,6 @@ def _own_file(photos: int, room: int) -> tuple[int, str]:
         raise UserError(
             f"--system.cache: no memory file of {_gib(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
         ) from None
-
-
-def _node() -> str:
-    """A name that ranks on one machine share and others do not."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{platform.node()} {boot.read_text().strip() if boot.is_file() else ''}"
 
 
 def _gib(size: int) -> str:

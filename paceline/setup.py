@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from paceline.log.recorder import Facts, Recorder
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.opening import open_task
+from paceline.placing import bound
 from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
 from paceline.settling import check_metrics, plan_for, settle_system, tell_short_average
@@ -73,13 +74,18 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     """
     began = time.monotonic()
     check_controls(request.controls)
-    with open_run_folder(
-        request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
-    ) as run_folder:
+    with (
+        open_run_folder(
+            request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
+        ) as run_folder,
+        ExitStack() as to_the_end,
+    ):
         system = run_folder.system(request.system, given="system" in request.given, world=world.world)
         say, warn = (console.say, console.tell) if world.is_main else (_silent, _silent)
+        placed = to_the_end.enter_context(bound(system, world, warn))
         named = "system.intra_op_threads" in request.given
-        threads = set_threads(run_folder.with_threads(system, given=named, world=world.world), world, warn)
+        system_of_threads = run_folder.with_threads(system, given=named, world=world.world)
+        threads = set_threads(system_of_threads, world, warn, placed.share)
         run_folder.say_threads(threads["intra_op"], warn)
         recipe, controls = request.recipe, request.controls
         init_began: list[float] = []  # seconds since 1970; preparing a data set is no part of a timed run
@@ -116,7 +122,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             say(f"  {plan_in_words(plan)}")
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
-        facts |= {"fitted": fitted} if fitted else {}
+        facts |= {**placed.facts, **({"fitted": fitted} if fitted else {})}
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
         console.doing("building the model")
         resumed = run_folder.load(run, request.given, warn)

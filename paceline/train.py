@@ -30,6 +30,7 @@ from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
+from paceline.placing import choose_adapter
 from paceline.run_folder import STOP_FILE, nearest_folder
 from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
@@ -123,6 +124,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
     """
     launch = read_launch(os.environ)
     device = choose_device(request.system, launch.local_rank, launch.local_world)
+    choose_adapter(request.system, launch, os.environ)
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
     try:
         with (

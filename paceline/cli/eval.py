@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -93,6 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
     from paceline.machine import autocast_for, choose_device, set_threads
+    from paceline.placing import bound, choose_adapter
     from paceline.tasks.task import Place
 
     system, recipe = subject.system, subject.recipe
@@ -103,9 +105,11 @@ def run(arguments: Sequence[str]) -> int:
     if launch.world > 1:
         asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
         alike = request_facts("eval", recipe, system, controls, **asked)
-    with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world:
+    choose_adapter(system, launch, os.environ)
+    with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world, ExitStack() as to_the_end:
         tell = _silent if not world.is_main else complain if flags.json else say  # stdout is for objects alone
-        threads = set_threads(system, world, tell)
+        placed = to_the_end.enter_context(bound(system, world, tell))
+        threads = set_threads(system, world, tell, placed.share)
         task = _open(flags, subject, controls, world, tell)
         world.agree(data_facts(task), "data")
         place = Place(world.rank, world.world, device, threads["loader"])

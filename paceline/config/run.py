@@ -35,6 +35,7 @@ ADDED = {
     "classes": list,
     "data": dict,
     "threads": dict,
+    "placement": dict,
     "versions": dict,
     "command": str,
     "started": str,

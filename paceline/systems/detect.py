@@ -54,11 +54,16 @@ def cuda() -> System:
     )
 
 
-def cpu_cores() -> int:
-    """Cores this process may run on (containers and Slurm restrict them)."""
+def allowed_cpus() -> set[int]:
+    """The hardware threads that this process may run on, by Linux's numbers (containers and Slurm restrict them)."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def cpu_cores() -> int:
+    """How many hardware threads this process may run on."""
+    return len(allowed_cpus())
 
 
 def _cpu_precision() -> Literal["fp32", "bf16"]:
