@@ -13,8 +13,12 @@ from typing import Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import RecipeError
+from paceline.placing import device_addresses
 from paceline.provenance import cpu_name, versions
+from paceline.systems.adapters import read_device
 from paceline.systems.detect import auto, cpu_cores
+from paceline.systems.placement import cores_of, processing_elements
+from paceline.systems.topology import read_topology, spelled
 
 GIB = 2**30
 # A run of a full-size recipe keeps three checkpoints of about 0.3 GB and its logs.
@@ -34,7 +38,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything; nothing is changed and nothing is written but a probe file in the cache."""
     checks: tuple[Callable[[], list[Finding]], ...] = (
-        _software, _accelerators, _processor, _decoders, _shared_memory, _disk, _cache, _network,
+        _software, _accelerators, _processor, _topology, _decoders, _shared_memory, _disk, _cache, _network,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
 
@@ -93,6 +97,31 @@ def _processor() -> list[Finding]:
             Finding("ok", "processor", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2")
         )
     return findings
+
+
+def _topology() -> list[Finding]:
+    system = auto()
+    topology = read_topology()
+    sockets, threads = len({core.socket for core in topology.cores}), len(topology.cpus)
+    text = ", ".join(
+        f"{count} {what}{'s'[: count != 1]}"
+        for count, what in (
+            (sockets, "socket"),
+            (len(topology.nodes), "NUMA node"),
+            (len(topology.cores), "core"),
+            (threads, "hardware thread"),
+        )
+    )
+    near = [read_device(address).node for address in device_addresses(system, system.per_node)]
+    try:
+        given = [
+            spelled(cores_of(topology, rank, system.per_node, "exclusive", near)) for rank in range(system.per_node)
+        ]
+    except RecipeError as problem:
+        return [Finding("note", "topology", f"{text}; {problem}")]
+    ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(given))
+    each = processing_elements(topology, system.per_node)
+    return [Finding("ok", "topology", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}")]
 
 
 def _decoders() -> list[Finding]:

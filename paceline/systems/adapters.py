@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +84,8 @@ def adapter_variables(adapters: Sequence[Adapter], local_rank: int) -> dict[str,
 
 
 def _nearness(device: PciDevice, other: PciDevice) -> tuple[int, bool]:
-    shared = len(os.path.commonprefix([device.path, other.path])) if device.path and other.path else 0
+    """Bridges that both lie below, then whether they are on one NUMA node."""
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.path, other.path)))
     return shared, device.node != UNKNOWN and device.node == other.node
 
 

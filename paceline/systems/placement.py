@@ -91,10 +91,10 @@ def _dealt(topology: Topology, local_world: int, near: Sequence[int]) -> list[li
             free = [node for node in cores if homes.count(node) < len(cores[node])]
             homes[rank] = min(free, key=lambda node: (topology.distance(here, node), node))
     farther: dict[int, list[Core]] = {node: [] for node in cores if node in homes}
-    for node in cores:
+    for node, idle in cores.items():
         if node not in homes:
             taken = {home: (len(cores[home]) + len(farther[home])) / homes.count(home) for home in farther}
-            farther[min(taken, key=lambda home: (topology.distance(home, node), taken[home], home))] += cores[node]
+            farther[min(taken, key=lambda home: (topology.distance(home, node), taken[home], home))] += idle
     own: list[list[Core]] = [[] for _ in range(local_world)]
     for node, others in farther.items():
         ranks = [rank for rank in range(local_world) if homes[rank] == node]

@@ -33,7 +33,9 @@ class Topology:
     """The physical cores that this process may run on, and how far NUMA nodes are from each other."""
 
     cores: tuple[Core, ...]  # by node, then by first hardware thread
-    distances: tuple[tuple[int, int, int], ...] = ()  # (node, node, distance), as the firmware tells; 10 is the node itself
+    distances: tuple[
+        tuple[int, int, int], ...
+    ] = ()  # (node, node, distance), as the firmware tells; 10 is the node itself
 
     @property
     def nodes(self) -> tuple[int, ...]:

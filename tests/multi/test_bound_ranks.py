@@ -1,0 +1,84 @@
+"""Ranks on cores of their own: every thread of each, under each launcher, and the same bits as without."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from small_run import last_event, mpirun, said, step_reached, tensor_files, torchrun, wait_until
+
+from paceline.systems.detect import allowed_cpus
+from paceline.systems.topology import listed
+
+pytestmark = [
+    pytest.mark.multi,
+    pytest.mark.xdist_group("clock"),
+    pytest.mark.skipif(len(allowed_cpus()) < 2, reason="one core cannot be divided between two ranks"),
+]
+
+FLAGS = "--steps 6 --eval-every 0 --log-every 1"
+
+
+def threads_of(pid: int) -> dict[str, tuple[int, ...]]:
+    """Name and number of each thread of a process -> what the kernel lets it run on."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        found[f"{status['Name'].strip()} {task.name}"] = listed(status["Cpus_allowed_list"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def unbound(trainer) -> Path:
+    """Two ranks that may run anywhere."""
+    return trainer.finished(trainer.folder / "unbound", FLAGS, ranks=2)
+
+
+def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_names(trainer, unbound, tmp_path):
+    run = tmp_path / "run"
+    long = "--input.eval-size 224 --input.eval-resize 240 --limit-val 0"
+    job = trainer.start(trainer.train(run, f"{FLAGS} --system.bind exclusive {long}"), ranks=2)
+    wait_until(lambda: step_reached(run) >= 3, "step 3")
+    job.send(signal.SIGSTOP)
+    threads = [threads_of(pid) for pid in job.pids]
+    job.send(signal.SIGCONT)
+    ended = job.wait()
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    facts = json.loads((run / "run.json").read_text())
+    cores = [listed(text) for text in facts["placement"]["cores"]]
+    assert [set(each.values()) for each in threads] == [{cores[0]}, {cores[1]}], threads
+    assert all(len(each) > 3 for each in threads)  # not the main thread alone
+    assert not set(cores[0]) & set(cores[1]) and {*cores[0], *cores[1]} == allowed_cpus()
+    assert "cores (exclusive): ranks 0 on" in ended[0].text and "cores (" not in ended[1].text
+    assert tensor_files(run) == tensor_files(unbound)
+    assert "placement" not in json.loads((unbound / "run.json").read_text())
+
+
+def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, tmp_path):
+    cores = allowed_cpus()
+    if len(cores) > 3:
+        pytest.skip("as many ranks would take long")
+    ranks = len(cores) + 1
+    ended = trainer.run(trainer.train(tmp_path / "run", f"{FLAGS} --system.bind exclusive"), ranks=ranks)
+    assert [rank.code for rank in ended] == [2] * ranks, said(ended)
+    assert f"--system.bind exclusive: {ranks} ranks of a node, and only {len(cores)} cores" in said(ended)
+    assert "Traceback" not in said(ended) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("launcher, kind", [(torchrun, "torchrun"), (mpirun, "openmpi")], ids=["torchrun", "mpirun"])
+def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
+    trainer, unbound, tmp_path, need_program, launcher, kind
+):
+    if kind == "openmpi":
+        need_program("mpirun", "openmpi-bin")  # binds two ranks to a core each, unasked
+    run = tmp_path / "run"
+    done = trainer.launched(launcher(2), trainer.train(run, f"{FLAGS} --system.bind exclusive"))
+    assert done.returncode == 0, done.stdout
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["launcher"] == kind and last_event(run)["status"] == "stopped_early"
+    one, other = (set(listed(text)) for text in facts["placement"]["cores"])
+    assert one and other and not one & other
+    assert tensor_files(run) == tensor_files(unbound)
