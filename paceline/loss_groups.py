@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, cast, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
@@ -49,11 +50,16 @@ def configure_loss_groups(model: nn.Module, plan: Plan) -> None:
 
 @torch.no_grad()
 def count_ahead(
-    model: nn.Module, batches: Sequence[Batch], plan: Plan, autocast: Callable[[], AbstractContextManager]
+    model: nn.Module,
+    batches: Sequence[Batch],
+    plan: Plan,
+    autocast: Callable[[], AbstractContextManager],
+    ranks: dist.ProcessGroup | None = None,
 ) -> list[Tensor | None]:
     """Each forward's (1, T) counts of its group, counted before any backward; None where its own forward tells soon enough.
 
     batches  this rank's forwards of one step; groups are `plan.loss_forwards` neighbours
+    ranks    those that train; None: all
     The model counts without data parallel. BatchNorm's statistics are left as they were.
     """
     if plan.loss_forwards == 1:
@@ -64,27 +70,32 @@ def count_ahead(
             counted.append(cast(LossGroupModel, model).count(batch))
     discard_pending(model)  # with several forwards a step, no forward touches the running statistics themselves
     groups = torch.cat(counted).unflatten(0, (-1, plan.loss_forwards)).sum(1, keepdim=True)
-    _add_over_ranks(groups, plan)
+    _add_over_ranks(groups, plan, ranks)
     return [groups[number // plan.loss_forwards] for number in range(len(batches))]
 
 
 def group_losses(
-    found: Mapping[str, Tensor], terms: Sequence[str], plan: Plan, counted: Tensor | None
+    found: Mapping[str, Tensor],
+    terms: Sequence[str],
+    plan: Plan,
+    counted: Tensor | None,
+    ranks: dist.ProcessGroup | None = None,
 ) -> dict[str, Tensor]:
     """The loss (with gradient) and each term of one forward, times g: summed over images, as other tasks' losses are.
 
     found    what the model returned
     counted  (1, T) counts of the group that this forward is a part of, where they are known already
+    ranks    those that train; None: all
     A group without a single count has loss 0 and a gradient of zeros.
     """
     counts = counted
     if counts is None:
         counts = found["counts"].detach().clone()
-        _add_over_ranks(counts, plan)
+        _add_over_ranks(counts, plan, ranks)
     parts = (found["sums"] / counts.clamp(min=1)).sum(0) * plan.loss_group
     return {"loss": parts.sum(), **dict(zip(terms, parts.unbind()))}
 
 
-def _add_over_ranks(counts: Tensor, plan: Plan) -> None:
+def _add_over_ranks(counts: Tensor, plan: Plan, ranks: dist.ProcessGroup | None) -> None:
     if plan.loss_join > 1:
-        torch.distributed.all_reduce(counts)
+        dist.all_reduce(counts, group=ranks)

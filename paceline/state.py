@@ -200,7 +200,7 @@ class State:
             return
         own = self._running()
         saved = [buffer.clone() for buffer in own]
-        average_running_statistics(self.model)
+        average_running_statistics(self.model, world.group)
         if self.average is not None:
             for buffer in self._averaged_running():
                 world.sum_(buffer)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,11 +35,22 @@ from paceline.state import State
 
 
 class TrainStep:
-    """Callable: one optimiser step of `state` on one rank's batches."""
+    """Callable: one optimiser step of `state` on one rank's batches.
 
-    def __init__(self, state: State, plan: Plan, system: System, device: torch.device) -> None:
+    group  the ranks that train together; None: all there are
+    """
+
+    def __init__(
+        self,
+        state: State,
+        plan: Plan,
+        system: System,
+        device: torch.device,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.state = state
         self.plan = plan
+        self.group = group
         self.device = device
         self.autocast = autocast_for(system, device)
         self.share = plan.world / plan.global_batch
@@ -46,7 +58,7 @@ class TrainStep:
         if system.compile:
             network.compile(dynamic=False)
         if plan.world > 1:
-            network = _data_parallel(network)
+            network = _data_parallel(network, group)
         self.network = network
 
     def __call__(
@@ -82,14 +94,15 @@ class TrainStep:
     def _gradients(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
         plan, model = self.plan, self.state.model
-        counted = count_ahead(model, batches, plan, self.autocast) if plan.loss_group else []
+        counted = count_ahead(model, batches, plan, self.autocast, self.group) if plan.loss_group else []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with self._exchange(last):
                 with self.autocast():
                     losses = self.network(batch)
                 if plan.loss_group:
-                    losses = group_losses(losses, cast(LossGroupModel, model).terms, plan, counted[number])
+                    terms = cast(LossGroupModel, model).terms
+                    losses = group_losses(losses, terms, plan, counted[number], self.group)
                 scaler = self.state.scaler
                 loss = losses["loss"] * self.share
                 (loss if scaler is None else scaler.scale(loss)).backward()
@@ -104,7 +117,7 @@ class TrainStep:
         positives  this rank's share of positives / B; a batch without any keeps its zeros
         """
         if self.plan.world > 1:
-            torch.distributed.all_reduce(positives)
+            dist.all_reduce(positives, group=self.group)
         factor = 1 / positives.clamp(min=1 / self.plan.global_batch)
         gradients = [weight.grad for weight in self.state.model.parameters() if weight.grad is not None]
         torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
@@ -117,11 +130,16 @@ class TrainStep:
         return nullcontext()
 
 
-def _data_parallel(network: nn.Module) -> DistributedDataParallel:
+def _data_parallel(network: nn.Module, group: dist.ProcessGroup | None) -> DistributedDataParallel:
     """Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used."""
     with warnings.catch_warnings():
         # From torch 2.15 on the argument is deprecated, and says itself that rank-local buffers have nothing else yet.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
         return DistributedDataParallel(
-            network, device_ids=None, broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=False
+            network,
+            device_ids=None,
+            process_group=group,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            static_graph=False,
         )

@@ -10,9 +10,9 @@ over a gloo group of their own, so they never wait behind, or break, what the ac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -45,6 +45,9 @@ class World:
     hosts     on rank 0: every rank's host name by rank; empty on the others
     watch     ends this process when another rank fails; None for one rank
     unfinished  messages whose end nobody waits for, with the tensors they fill; close() takes them
+    group     group of these ranks for tensors on their devices; None: all ranks
+    members   their numbers among all ranks; empty: these are all
+    timeout   of one collective; None: torch's own
     """
 
     rank: int
@@ -57,6 +60,9 @@ class World:
     hosts: tuple[str, ...] = ()
     watch: Watch | None = None
     unfinished: list[tuple[Tensor, dist.Work]] = field(default_factory=list)
+    group: dist.ProcessGroup | None = None
+    members: tuple[int, ...] = ()
+    timeout: timedelta | None = None
     _groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
 
     @property
@@ -72,7 +78,7 @@ class World:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Sum over all ranks, in place; returns `tensor`. Any shape, on the CPU or on this rank's device."""
         if self.control is not None:
-            group = self.control if tensor.device.type == "cpu" else None
+            group = self.control if tensor.device.type == "cpu" else self.group
             with torch.no_grad():
                 dense = tensor.contiguous()
                 dist.all_reduce(dense, group=group)
@@ -86,9 +92,10 @@ class World:
             return
         with torch.no_grad():
             moved = [(tensor, tensor.contiguous()) for tensor in tensors]
+            groups = [self.control if dense.device.type == "cpu" else self.group for _, dense in moved]
             works = [
-                dist.broadcast(dense, 0, group=self.control if dense.device.type == "cpu" else None, async_op=True)
-                for _, dense in moved
+                dist.broadcast(dense, group=group, group_src=0, async_op=True)
+                for (_, dense), group in zip(moved, groups)
             ]
             for work, (tensor, dense) in zip(works, moved):
                 if work is not None:
@@ -104,19 +111,23 @@ class World:
         dist.all_gather(lengths, torch.tensor([len(data)]), group=self.control)
         if self.rank != 0:
             if data:
-                dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, group=self.control)
+                dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), group=self.control, group_dst=0)
             return None
         gathered = [data]
         for rank in range(1, self.world):
             received = torch.empty(int(lengths[rank]), dtype=torch.uint8)
             if received.numel():
-                dist.recv(received, rank, group=self.control)
+                dist.recv(received, group=self.control, group_src=rank)
             gathered.append(received.numpy().tobytes())
         return gathered
 
     def post(self, key: str, value: str) -> None:
         """Leave `value` for the other ranks under `key`, for good."""
         self.messages.set(f"post/{key}", value)
+
+    def posted(self, key: str) -> str | None:
+        """What some rank has posted under `key`; None where none has yet."""
+        return self.messages.get(f"post/{key}")
 
     def wait_for(self, key: str, *, poll_seconds: float = 0.2) -> str:
         """What some rank posts under `key`, however long that takes: no collective, so no collective's timeout.
@@ -136,24 +147,49 @@ class World:
         """
         agree(self.messages, self.rank, self.world, facts, key)
 
-    def new_groups(self, size: int) -> dist.ProcessGroup | None:
+    def new_groups(self, size: int, *, uneven: bool = False) -> dist.ProcessGroup | None:
         """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
 
-        Every rank must call it, with the same sizes in the same order.
+        uneven  whether the last group may be smaller
+        Every rank must call it, with the same sizes in the same order; ranks outside a part too, in their own.
         raise ValueError   `size` does not divide the world
         """
-        if size < 1 or self.world % size:
+        if size < 1 or (self.world % size and not uneven):
             raise ValueError(f"{self.world} ranks cannot be cut into groups of {size}")
         if size == 1:
             return None
         if size not in self._groups:
             first = self.rank // size * size
             # Only the members meet: with thousands of ranks, everybody founding every group would take minutes.
-            ranks = list(range(first, first + size))
+            ranks = list((self.members or range(self.world))[first : first + size])
             group = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"consecutive-{size}")
             assert isinstance(group, dist.ProcessGroup)
             self._groups[size] = group
         return self._groups[size]
+
+    def part(self, ranks: Sequence[int], name: str) -> World | None:
+        """Some of these ranks as a world of their own, numbered from 0 in this order; None on a rank that is none of them.
+
+        All ranks call it, with the same arguments: NCCL founds a group together with those outside it. What all share,
+        such as messages, the parts share too. Only the whole is closed.
+        """
+        group = control = None
+        if len(ranks) > 1:
+            group = dist.new_group(list(ranks), timeout=self.timeout, group_desc=name)
+            control = dist.new_group(list(ranks), backend="gloo", timeout=self.timeout, group_desc=f"{name}, control")
+        if self.rank not in ranks:
+            return None
+        assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member
+        return replace(
+            self,
+            rank=ranks.index(self.rank),
+            world=len(ranks),
+            control=control,
+            hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
+            group=group,
+            members=tuple(ranks),
+            _groups={},
+        )
 
     def close(self) -> None:
         """Leave in good order; all ranks call it."""
@@ -262,6 +298,7 @@ def _connect_groups(
         control,
         meeting.hosts,
         watch,
+        timeout=timeout,
     )
 
 
