@@ -27,17 +27,25 @@ from paceline.tasks.task import Task
 FIRST_LOSS_SCALE = 65536.0
 
 
-def build_model(task: Task, run: Run, world: World) -> nn.Module:
-    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says."""
+def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> nn.Module:
+    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says.
+
+    world   the ranks that train together, or those that only evaluate
+    trains  whether this rank is one of the first
+    """
     system, plan = run.system, run.plan
     model = task.build(world.device)
     if system.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    # NCCL founds groups with all ranks at once, those that have no use for one too.
+    join_group = world.new_groups(plan.bn_join, uneven=not trains)
+    if not trains:
+        return model
     configure_batch_norm(
         model,
         groups=plan.bn_groups,
         join=plan.bn_join,
-        join_group=world.new_groups(plan.bn_join),
+        join_group=join_group,
         forwards=plan.forwards,
     )
     if plan.loss_group:

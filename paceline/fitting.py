@@ -54,7 +54,7 @@ def fit(
     plan: Plan,
     *,
     saved: Mapping[str, Any] | None,
-    measure: Callable[[], Pace],
+    measure: Callable[[], Pace | None],
     seconds: Callable[[], float],
     world: World,
     say: Callable[[str], None],
@@ -63,7 +63,7 @@ def fit(
 
     plan      of the recipe as it is
     saved     run.json of the run that goes on, which was fitted to the same; None for a fresh run
-    measure   called on every rank where the number is not known yet
+    measure   called on every rank where the number is not known yet; None on a rank that only evaluates
     seconds   since the command began
     Raises RecipeError where not one step fits, CheckpointError for a run.json that none of ours is.
     """
@@ -75,9 +75,11 @@ def fit(
             raise CheckpointError(f"run.json: fitted.steps is {str(facts.get('steps'))[:60]}, which no run has had.")
     elif not controls.steps:
         pace = measure()
-        left = USED * seconds_in(controls.time_budget) - seconds() - pace.first_step
-        facts |= {"step_seconds": pace.step, "eval_seconds": pace.evaluation}
+        if pace is not None:
+            facts |= {"step_seconds": pace.step, "eval_seconds": pace.evaluation}
         if world.is_main:
+            assert pace is not None  # rank 0 trains
+            left = USED * seconds_in(controls.time_budget) - seconds() - pace.first_step
             found = steps_in_time(
                 left,
                 step_seconds=pace.step,
@@ -101,14 +103,17 @@ def fit(
 
 
 def try_out(run: Run, state: State, task: Task, place: Place, world: World) -> Pace:
-    """Measure steps and part of an evaluation on `state`, which is of no use afterwards. Every rank calls it."""
+    """Measure steps and part of an evaluation on `state`, which is of no use afterwards. Every rank that trains calls it.
+
+    Where other ranks only evaluate, their share is measured: it counts in full, though training may go on beside it.
+    """
     plan, recipe = run.plan, run.recipe
     most_seconds = min(TRY_SECONDS, TRY_SHARE * seconds_in(run.controls.time_budget))
     devices = [place.device] if place.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), ExitStack() as open_things:
         one = run.controls.overfit_one_batch
         loader = open_things.enter_context(task.train_loader(plan, run.system, place, first=0, one_batch=one))
-        step_once = TrainStep(state, plan, run.system, place.device)
+        step_once = TrainStep(state, plan, run.system, place.device, world.group)
         began = time.monotonic()
         first, steps, losses = 0.0, 0, {}
         for step, batches in loader:
@@ -135,8 +140,8 @@ def _try_evaluation(
     run: Run, state: State, task: Task, place: Place, step_once: TrainStep, most_seconds: float
 ) -> float:
     """Seconds that one evaluation will take: from this rank's inference of all its images, or of those of `most_seconds`."""
-    batch = evaluation_batch(run.plan.images_per_forward, run.plan.val_images, run.plan.world)
-    mine = math.ceil(run.plan.val_images / run.plan.world)
+    batch = evaluation_batch(run.plan.images_per_forward, run.plan.val_images, run.plan.evaluators)
+    mine = math.ceil(run.plan.val_images / run.plan.evaluators)
     score, images = task.new_score(), 0
     began = time.monotonic()
     with inference(state.model), task.val_loader(batch, run.system, place) as loader:

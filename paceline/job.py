@@ -14,6 +14,7 @@ from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 from paceline.config.length import schedule_in_words
 from paceline.config.run import Run, seconds_in
+from paceline.dist.roles import Roles
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.evaluate import run_inference
@@ -21,9 +22,9 @@ from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval
 from paceline.log.recorder import Recorder
 from paceline.metrics.target import in_words
-from paceline.scoring import Scoring
+from paceline.scoring import Scoring, ScoringElsewhere
 from paceline.state import State
-from paceline.tasks.task import Evaluation, Place, Task
+from paceline.tasks.task import Evaluation, Place, Score, Task
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Pending:
     """An evaluation whose result is not known yet."""
 
     step: int  # of the weights that are scored
-    scoring: Scoring
-    inference_seconds: float
+    scoring: Scoring | ScoringElsewhere
+    inference_seconds: float  # of these ranks
     went_on: float  # the run's seconds when training could go on
 
 
@@ -42,7 +43,7 @@ class Job:
 
     run: Run
     task: Task
-    world: World
+    roles: Roles
     place: Place
     state: State
     recorder: Recorder
@@ -59,6 +60,11 @@ class Job:
     why_here: str = ""
     pending: Pending | None = None
     _eval_steps: set[int] = field(default_factory=set)
+
+    @property
+    def world(self) -> World:
+        """The ranks that do what this one does: all of them, unless some only evaluate."""
+        return self.roles.fellows
 
     @property
     def target(self) -> str:
@@ -88,31 +94,46 @@ class Job:
         return self.log_due() or self.evaluation_due() or self.save_due() or ends
 
     def begin_evaluation(self, autocast: Callable[[], AbstractContextManager], vote: StopVote) -> bool:
-        """Run inference and start the scoring, which is `pending` then; False when it was told to stop."""
-        state = self.state
-        self.recorder.evaluation_begins(state.step)
+        """Run inference and start the scoring, which is `pending` then; False when it was told to stop.
+
+        Where ranks only evaluate, they are handed the weights instead.
+        """
+        state, step = self.state, self.state.step
+        self.recorder.evaluation_begins(step)
+        score = None
         with self.interval.paused() as pause, ExitStack() as weights:
             weights.enter_context(state.averaged(self.world))
             if state.average is not None:
                 weights.enter_context(state.average.applied())
-            score = run_inference(
-                state.model,
-                self.task,
-                batch=self.eval_batch,
-                system=self.run.system,
-                place=self.place,
-                autocast=autocast,
-                vote=vote,
-                passed=lambda images: self.recorder.scored(images * self.world.world),
-            )
+            if self.roles.evaluators:
+                self.roles.order(evaluate=step)
+                self.roles.hand_over(state.model.state_dict().values())
+            else:
+                score = self.infer(autocast, vote)
+        if self.roles.evaluators:
+            self.pending = Pending(step, ScoringElsewhere(self.roles, step), 0.0, self.clock.seconds())
+            return True
         if score is None:
             return False
-        step = state.step
-        scoring = Scoring(
-            self.task, self.world, score, f"step-{step}", lambda found: self.write_predictions(step, found)
-        )
-        self.pending = Pending(step, scoring, pause.seconds, self.clock.seconds())
+        self.pending = Pending(step, self.scoring(step, score), pause.seconds, self.clock.seconds())
         return True
+
+    def infer(self, autocast: Callable[[], AbstractContextManager], vote: StopVote) -> Score | None:
+        """This rank's share of an evaluation of the weights that the model holds; None when the ranks were told to stop."""
+        return run_inference(
+            self.state.model,
+            self.task,
+            batch=self.eval_batch,
+            system=self.run.system,
+            place=self.place,
+            autocast=autocast,
+            vote=vote,
+            passed=lambda images: self.recorder.scored(images * self.world.world),
+        )
+
+    def scoring(self, step: int, score: Score) -> Scoring:
+        """The scoring of what these ranks collected in the evaluation of `step`, begun; its predictions are written."""
+        return Scoring(self.task, self.world, score, f"step-{step}", lambda found: self.write_predictions(step, found))
 
     def out_of_time(self) -> bool:
         """Whether --time-budget is used up by this rank's clock."""

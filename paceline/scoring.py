@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.dist.exchange import from_main
+from paceline.dist.roles import Roles
 from paceline.dist.world import World
 from paceline.tasks.task import Evaluation, Score, Task
 from paceline.threads import Thread, failure_in_thread
@@ -65,3 +66,22 @@ class Scoring:
         assert self._found is not None
         from_main(self._world, json.dumps([dict(self._found.metrics), self._found.images]), self._key)
         return self._found
+
+
+class ScoringElsewhere:
+    """An evaluation that other ranks carry out (paceline/evaluation_rank.py), inference included; asked as a Scoring is.
+
+    step  of the weights that were handed over
+    """
+
+    def __init__(self, roles: Roles, step: int) -> None:
+        self.seconds = 0.0  # how long inference and scoring took, once they are done
+        self._roles, self._step = roles, step
+
+    def result(self) -> Evaluation | None:
+        """Metrics and number of images, once they are there; None where those ranks were told to stop before."""
+        found = self._roles.answer_of(self._step)
+        if found is None:
+            return None
+        self.seconds = found["seconds"]
+        return Evaluation(found["metrics"], found["images"], {})

@@ -9,20 +9,21 @@ from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, 
 from paceline.config.recipe import Recipe
 from paceline.config.run import Run
 from paceline.config.system import System
-from paceline.dist.world import World
+from paceline.dist.roles import Roles
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
 from paceline.tasks.task import Task
 
 
-def plan_for(task: Task, recipe: Recipe, system: System, world: World, memory: MemoryEstimate) -> Plan:
+def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:
     """The plan of `recipe` on the task's data. Raises RecipeError for one that cannot be carried out as the recipe says."""
     plan = make_plan(
         recipe,
         system,
-        world=world.world,
+        world=roles.trainers,
         most=images_that_fit(memory, system),
         train_images=task.train_images,
         val_images=task.val_images,
+        eval_ranks=roles.evaluators,
     )
     task.workload.check_plan(recipe, plan)
     return plan

@@ -17,14 +17,15 @@ import torch
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
 from paceline.config.length import plan_in_words
-from paceline.config.plan import evaluation_batch, shorten
+from paceline.config.plan import Plan, evaluation_batch, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
 from paceline.dist.failure import is_echo
 from paceline.dist.launcher import Launch
+from paceline.dist.roles import Roles, assign
 from paceline.dist.world import World
-from paceline.fitting import fit, try_out
+from paceline.fitting import Pace, fit, try_out
 from paceline.job import Job
 from paceline.keeping import kept_photos
 from paceline.log.console import Console
@@ -74,17 +75,18 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     """
     began = time.monotonic()
     check_controls(request.controls)
+    roles = assign(world, request.controls.eval_ranks)
     with (
         open_run_folder(
             request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
         ) as run_folder,
         ExitStack() as to_the_end,
     ):
-        system = run_folder.system(request.system, given="system" in request.given, world=world.world)
+        system = run_folder.system(request.system, given="system" in request.given, world=roles.trainers)
         say, warn = (console.say, console.tell) if world.is_main else (_silent, _silent)
         placed = to_the_end.enter_context(bound(system, world, warn))
         named = "system.intra_op_threads" in request.given
-        system_of_threads = run_folder.with_threads(system, given=named, world=world.world)
+        system_of_threads = run_folder.with_threads(system, given=named, world=roles.trainers)
         threads = set_threads(system_of_threads, world, warn, placed.share)
         run_folder.say_threads(threads["intra_op"], warn)
         recipe, controls = request.recipe, request.controls
@@ -98,9 +100,9 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         check_metrics(recipe, task)
         system = settle_system(task, system, controls.exact, say)
         memory = task.memory(system)
-        plan = plan_for(task, recipe, system, world, memory)
+        plan = plan_for(task, recipe, system, roles, memory)
         check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
-        place = Place(world.rank, world.world, world.device, threads["loader"])
+        place = Place(roles.fellows.rank, roles.fellows.world, world.device, threads["loader"])
         make_exact(controls.exact)
         fitted: dict[str, Any] = {}
         if controls.fit_schedule:
@@ -111,14 +113,12 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                 controls,
                 plan,
                 saved=run_folder.saved,
-                measure=lambda: try_out(
-                    trial, build_state(build_model(task, trial, world), trial, world), task, place, world
-                ),
+                measure=lambda: _tried_out(trial, task, place, roles),
                 seconds=lambda: time.monotonic() - began,
                 world=world,
                 say=say,
             )
-            plan = plan_for(task, recipe, system, world, memory)
+            plan = plan_for(task, recipe, system, roles, memory)
             say(f"  {plan_in_words(plan)}")
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
@@ -128,21 +128,23 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         resumed = run_folder.load(run, request.given, warn)
         weights = weights_file(controls.weights) if controls.weights and resumed is None else None
         world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
-        model = build_model(task, run, world)
+        if roles.evaluators:
+            say(in_roles(plan))
+        model = build_model(task, run, roles.fellows, trains=not roles.evaluates)
         if weights is not None:
             refuse_synthetic_weights(weights, controls.weights)
             for line in task.load_weights(model, weights).lines():
                 say(line)
-        state = build_state(model, run, world)
+        state = build_state(model, run, roles.fellows)
         run_folder.check_space(state, controls.keep)
-        if resumed is not None:
-            state.restore(resumed[0], world)
+        if resumed is not None and not roles.evaluates:  # those are handed what they evaluate
+            state.restore(resumed[0], roles.fellows)
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
         run_folder.write(run)
         recorder = Recorder(
             run_folder.path if world.is_main else None,
-            log_facts(run, task, state, world),
+            log_facts(run, task, state, world.device),
             console,
             json=controls.json,
             resumed_at=state.step if resumed else None,
@@ -153,9 +155,9 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             with run_folder.writer(controls) as writer, kept_photos(task, system, world, say):
                 if resumed is not None:
                     recorder.resume(
-                        state.step, state.seconds, checkpoint=resumed[1], world=world.world, after=run_folder.ended
+                        state.step, state.seconds, checkpoint=resumed[1], world=roles.trainers, after=run_folder.ended
                     )
-                job = _job(run, task, world, place, state, recorder, writer, run_folder)
+                job = _job(run, task, roles, place, state, recorder, writer, run_folder)
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
                 try:
@@ -170,14 +172,14 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
 
 
 def _job(
-    run: Run, task: Task, world: World, place: Place, state: State, recorder: Recorder, writer, run_folder: RunFolder
+    run: Run, task: Task, roles: Roles, place: Place, state: State, recorder: Recorder, writer, run_folder: RunFolder
 ) -> Job:
     plan, controls = run.plan, run.controls
     per_epoch = max(1, math.ceil(plan.steps_per_epoch - 1e-6))
     return Job(
         run=run,
         task=task,
-        world=world,
+        roles=roles,
         place=place,
         state=state,
         recorder=recorder,
@@ -188,8 +190,8 @@ def _job(
         checkpoint_facts=fingerprint(run),
         log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
         save_every=controls.save_every or per_epoch,
-        warm_up_due=world.world > 1 or run.system.compile or task.shapes.vary,
-        eval_batch=evaluation_batch(plan.images_per_forward, plan.val_images, world.world),
+        warm_up_due=plan.world > 1 or run.system.compile or task.shapes.vary,
+        eval_batch=evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators),
         last_step=plan.stop_after,
         _eval_steps=set(plan.eval_steps),
     )
@@ -210,10 +212,24 @@ def settle_target(request: Request, task: Task, say) -> Recipe:
     return replace(recipe, quality=replace(recipe.quality, targets=()))
 
 
-def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:
+def _tried_out(trial: Run, task: Task, place: Place, roles: Roles) -> Pace | None:
+    """The pace of a run that is thrown away; None on a rank that only evaluates, which but helps to found groups."""
+    model = build_model(task, trial, roles.fellows, trains=not roles.evaluates)
+    if roles.evaluates:
+        return None
+    return try_out(trial, build_state(model, trial, roles.fellows), task, place, roles.fellows)
+
+
+def in_roles(plan: Plan) -> str:
+    """How many ranks train and how many only evaluate, in words."""
+    evaluate = "1 rank only evaluates" if plan.eval_ranks == 1 else f"{plan.eval_ranks:,} ranks only evaluate"
+    return f"{plan.world:,} rank{'s train' if plan.world > 1 else ' trains'}, {evaluate}"
+
+
+def log_facts(run: Run, task: Task, state: State, device: torch.device) -> Facts:
     """What the logs say of the run before it starts."""
     plan = run.plan
-    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Facts(
         target=in_words(run.recipe.quality.targets),
         total_steps=plan.stop_after,
@@ -223,7 +239,7 @@ def log_facts(run: Run, task: Task, state: State, world: World) -> Facts:
         train_images=plan.train_images,
         val_images=plan.val_images,
         benchmark=task.workload.benchmark,
-        platform=f"{plan.world}x{device}",
+        platform=f"{plan.world + plan.eval_ranks}x{name}",
         mllog=task.workload.log_facts(run),
         weights=[name for name, _ in state.model.named_parameters()],
     )

@@ -11,19 +11,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
-from paceline.config.plan import ema_at, lr_at
+from paceline.config.plan import ema_at, lr_at, training_ranks
 from paceline.config.recipe import Recipe, override
 from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.dist.world import open_world
+from paceline.evaluation_rank import serve
 from paceline.going_on import FinishedError
 from paceline.job import Job
 from paceline.log.console import Console, open_console
@@ -38,6 +39,7 @@ from paceline.step import TrainStep
 from paceline.trace import Tracer
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
+STOPPED_INSIDE = "stopped inside an evaluation; the same command goes on with it"
 # Stopping early is what --steps or --time-budget asked for, so a script that asked goes on.
 EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
 
@@ -84,8 +86,8 @@ def train(
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}
 
     Keywords of the run (paceline.config.run.Controls says what each means):
-        weights steps time_budget fit_schedule patience limit_train limit_val log_every save_every eval_every keep keep_every
-        overfit_one_batch synthetic exact profile quiet json
+        weights steps time_budget fit_schedule patience limit_train limit_val log_every save_every eval_every eval_ranks keep
+        keep_every overfit_one_batch synthetic exact profile quiet json
     Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
         global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
         quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
@@ -123,6 +125,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
     console   where rank 0 speaks; closed here. None: one as the request's controls want it
     """
     launch = read_launch(os.environ)
+    training_ranks(launch.world, request.controls.eval_ranks)
     device = choose_device(request.system, launch.local_rank, launch.local_world)
     choose_adapter(request.system, launch, os.environ)
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
@@ -135,7 +138,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
             set_up(request, launch, world, console) as job,
         ):
             output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
-            ending = loop(job)
+            ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
             job.write_report()
             return ending
     except FinishedError as finished:
@@ -154,11 +157,11 @@ def written_late(folder: Path) -> str:
 def loop(job: Job) -> Ending:
     """Train from where `job.state` stands to the run's end."""
     recipe, plan, state, recorder = job.run.recipe, job.run.plan, job.state, job.recorder
-    step_once = TrainStep(state, plan, job.run.system, job.place.device)
+    step_once = TrainStep(state, plan, job.run.system, job.place.device, job.world.group)
     with ExitStack() as open_things:
         stop_request = open_things.enter_context(catch_stop(job.folder / STOP_FILE))
         recorder.stopping(lambda: stop_request.asked)
-        vote = StopVote(job.world, stop_request)
+        vote = StopVote(job.world, stop_request, outside=job.roles.evaluators > 0)
         open_things.callback(vote.close)
         state.evaluation_pending |= state.step >= job.last_step and state.evaluated_step != state.step
         if not state.evaluation_pending and (how := end_after_evaluation(job)) is not None:
@@ -239,9 +242,9 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
         if (ending := save(job)) is not None:
             return ending
     if not job.begin_evaluation(step_once.autocast, vote):
-        return finish(job, "interrupted", "stopped inside an evaluation; the same command goes on with it")
+        return finish(job, "interrupted", STOPPED_INSIDE)
     goes_on = job.run.system.score_beside and state.step < job.last_step
-    job.recorder.doing("" if goes_on else "scoring")
+    job.recorder.doing("" if goes_on else "waiting for the evaluation" if job.roles.evaluators else "scoring")
     return None if goes_on else take_result(job)
 
 
@@ -253,6 +256,8 @@ def take_result(job: Job) -> Ending | None:
     with job.interval.paused() as wait:
         result = pending.scoring.result()
     job.pending = None
+    if result is None:  # its own checkpoint is the newest, and says that it is pending
+        return finish(job, "interrupted", STOPPED_INSIDE, back_to=pending.step)
     headline = job.task.workload.headline
     is_best = better(result.metrics[headline], state.best.get(headline))
     state.remember(pending.step, result.metrics, is_best)
@@ -308,8 +313,11 @@ def save(job: Job) -> Ending | None:
         job.writer.submit(job.state.step, snapshot)
 
 
-def finish(job: Job, status: Status, reason: str) -> Ending:
-    """The run's end: the checkpoint is on disk before the `end` event says so."""
+def finish(job: Job, status: Status, reason: str, *, back_to: int | None = None) -> Ending:
+    """The run's end: the checkpoint is on disk before the `end` event says so.
+
+    back_to  where steps that were trained since are discarded, the step that the run goes on from
+    """
     if job.writer is not None:
         job.writer.close()
     if status == "interrupted" and job.world.is_main:
@@ -319,6 +327,8 @@ def finish(job: Job, status: Status, reason: str) -> Ending:
             reason += f", once {STOP_FILE} is removed ({problem.strerror})"
     state = job.state
     step, discarded = state.evaluated_step if state.discarded_steps else state.step, state.discarded_steps
+    if back_to is not None:
+        step, discarded = back_to, state.step - back_to
     job.recorder.end(
         step,
         job.clock.seconds(),
@@ -329,4 +339,6 @@ def finish(job: Job, status: Status, reason: str) -> Ending:
         since_best=state.evaluations_since_best,
         discarded_steps=discarded,
     )
-    return Ending(status, reason, step, dict(state.best), str(job.folder))
+    ending = Ending(status, reason, step, dict(state.best), str(job.folder))
+    job.roles.order(end=asdict(ending))
+    return ending

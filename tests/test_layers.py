@@ -26,7 +26,7 @@ LAYERS = [
     {"trained", "run_folder", "alike", "building", "settling", "keeping"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting"},
-    {"setup"},
+    {"setup", "evaluation_rank"},
     {"train", "bench"},
     {"cli"},
 ]

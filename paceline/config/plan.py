@@ -29,8 +29,8 @@ MOST_FIRST_WEIGHTS = 0.01
 class Plan:
     """What the loop carries out. Steps are counted from 0; "after step n" means n steps are done."""
 
-    world: int  # ranks
-    nodes: int  # machines
+    world: int  # ranks that train
+    nodes: int  # machines, those of ranks that only evaluate included
     global_batch: int  # images per optimiser step
     images_per_rank: int  # images of one step on one rank
     images_per_forward: int  # images of one forward on one rank
@@ -52,6 +52,12 @@ class Plan:
     loss_groups: int = 1  # loss groups that one forward holds
     loss_forwards: int = 1  # consecutive forwards of a rank that make up one loss group
     loss_join: int = 1  # ranks whose forwards make up one loss group: 1 or all
+    eval_ranks: int = 0  # further ranks, which only evaluate
+
+    @property
+    def evaluators(self) -> int:
+        """Ranks that share an evaluation: those that do nothing else, else those that train."""
+        return self.eval_ranks or self.world
 
 
 def split_batch(
@@ -123,10 +129,37 @@ def whole_steps(steps: float) -> int:
     return math.ceil(steps - STEP_TOLERANCE)
 
 
-def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_images: int, val_images: int) -> Plan:
+def training_ranks(ranks: int, eval_ranks: int) -> int:
+    """How many of so many ranks train, where `eval_ranks` of them only evaluate.
+
+    Raises RecipeError where none would.
+    """
+    if eval_ranks == 0 or 0 < eval_ranks < ranks:
+        return ranks - eval_ranks
+    if ranks == 1:
+        raise RecipeError(
+            f"--eval-ranks {eval_ranks}: there is one rank alone, and it has to train. Start several, e.g. with torchrun "
+            "--nproc-per-node, or leave --eval-ranks away: training and evaluation then share the rank."
+        )
+    raise RecipeError(
+        f"--eval-ranks {eval_ranks}: of {ranks} ranks at least one has to train. Name 0 to {ranks - 1}, or start more ranks."
+    )
+
+
+def make_plan(
+    recipe: Recipe,
+    system: System,
+    *,
+    world: int,
+    most: int,
+    train_images: int,
+    val_images: int,
+    eval_ranks: int = 0,
+) -> Plan:
     """Work out how `recipe` runs on `world` ranks of `system`.
 
-    most   images that one forward may hold: --system.images-per-forward, or from the memory estimate
+    most        images that one forward may hold: --system.images-per-forward, or from the memory estimate
+    eval_ranks  ranks beside these that only evaluate
     Raises RecipeError for anything that cannot be carried out exactly.
     """
     check_recipe(recipe)
@@ -135,7 +168,13 @@ def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_im
     # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.
     bn_span = min(recipe.bn_span, batch)
     loss_group = recipe_loss_group(recipe)
-    images, forwards, groups, join = split_batch(batch, world, most, bn_span, loss_group)
+    try:
+        images, forwards, groups, join = split_batch(batch, world, most, bn_span, loss_group)
+    except RecipeError as refusal:
+        if not eval_ranks:
+            raise
+        which = f"Of {world + eval_ranks} ranks {world} train: {eval_ranks} only evaluate (--eval-ranks)."
+        raise RecipeError(f"{refusal}\n{which}") from None
     losses = cut_losses(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
     assert losses is not None  # split_batch took a cut that reaches it
     per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_steps)
@@ -145,7 +184,7 @@ def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_im
     unit = _steps_of(schedule.unit, per_epoch, total)
     return Plan(
         world=world,
-        nodes=max(1, math.ceil(world / system.per_node)),
+        nodes=max(1, math.ceil((world + eval_ranks) / system.per_node)),
         global_batch=batch,
         images_per_rank=batch // world,
         images_per_forward=images,
@@ -169,6 +208,7 @@ def make_plan(recipe: Recipe, system: System, *, world: int, most: int, train_im
         loss_groups=losses.groups,
         loss_forwards=losses.forwards,
         loss_join=losses.join,
+        eval_ranks=eval_ranks,
     )
 
 

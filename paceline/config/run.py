@@ -60,6 +60,7 @@ class Controls:
     log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
     save_every: int = 0  # steps between checkpoints; 0 = one an epoch
     eval_every: int = 0  # steps between evaluations; 0 = as the recipe says
+    eval_ranks: int = 0  # of the ranks that are started, the last N only evaluate, beside training; 0 = all do both
     keep: int = 2  # newest checkpoints that stay on disk, beside the best
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
@@ -239,6 +240,7 @@ def check_controls(controls: Controls) -> None:
         "log_every",
         "save_every",
         "eval_every",
+        "eval_ranks",
         "keep_every",
     ):
         if getattr(controls, name) < 0:

@@ -91,8 +91,9 @@ def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
 class StopVote:
     """Turns any rank's request into one decision of all ranks."""
 
-    def __init__(self, world: World, request: StopRequest):
-        self._world, self._request = world, request
+    def __init__(self, world: World, request: StopRequest, *, outside: bool = False):
+        """outside: ranks that are no part of `world` (paceline/dist/roles.py) may ask too, and are told: through the store."""
+        self._world, self._request, self._outside = world, request, outside
         self._asked: tuple[torch.Tensor, dist.Work] | None = None
         self._heard: Reason = ""
         self._looked = -STORE_SECONDS
@@ -104,9 +105,19 @@ class StopVote:
 
         The answer is to the question asked one step before; the first call always says False unless there is one rank.
         """
+        if self._outside and self._world.is_main:
+            self._hear()
         if self._world.control is None:
-            self.reason = self._request.reason()
-            return bool(self.reason)
+            self.reason = self._mine()
+            answered = bool(self.reason)
+        else:
+            answered = self._ask()
+        if answered and self._outside and self._world.is_main and self.reason != "time budget":
+            self._tell(self.reason)
+        return answered
+
+    def _ask(self) -> bool:
+        """The answer to the last question; the next one is on its way."""
         answered = self._finish()
         ballot = torch.tensor([REASONS.index(self._mine())], dtype=torch.int32)
         work = dist.all_reduce(ballot, dist.ReduceOp.MAX, group=self._world.control, async_op=True)
@@ -122,15 +133,25 @@ class StopVote:
         """
         reason = self._mine()
         reason = "" if reason == "time budget" else reason
-        if not reason and self._world.control is not None and time.monotonic() - self._looked >= STORE_SECONDS:
+        if not reason and (self._world.control is not None or self._outside):
+            self._hear()
+            reason = self._heard
+        if reason:
+            self._tell(reason)
+        return bool(reason)
+
+    def _hear(self) -> None:
+        """Look in the store, now and then, whether somebody asked."""
+        if not self._heard and time.monotonic() - self._looked >= STORE_SECONDS:
             self._looked = time.monotonic()
             if (heard := self._world.messages.get(STORE_KEY)) is not None:
                 self._heard = REASONS[int(heard)]
-                reason = self._heard
-        if reason and not self._heard:
+
+    def _tell(self, reason: Reason) -> None:
+        """Leave in the store that somebody asked."""
+        if not self._heard:
             self._heard = reason
             self._world.messages.set(STORE_KEY, str(REASONS.index(reason)))
-        return bool(reason)
 
     def agree(self, stopped: bool) -> bool:
         """Whether `stopped` holds on any rank. Waits for all of them; for the end of a loop that used stopping_here."""
@@ -151,7 +172,8 @@ class StopVote:
             self._asked = None
 
     def _mine(self) -> Reason:
-        return self._request.reason() or self._heard
+        mine = self._request.reason()
+        return mine if REASONS.index(mine) >= REASONS.index(self._heard) else self._heard
 
     def _finish(self) -> bool:
         """The answer to the question under way, if there is one."""

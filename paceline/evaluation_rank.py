@@ -1,0 +1,42 @@
+"""What a rank does that only evaluates (`--eval-ranks`): it waits for weights, scores them, says what it found, and waits again.
+
+The ranks that train go on meanwhile (train.py). They ask for the result where they would take any other, so the run is the same
+as without such ranks. At most one evaluation is under way: its result is taken before the next begins.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+from paceline.dist.stop import StopVote, catch_stop
+from paceline.job import Job
+from paceline.machine import autocast_for
+from paceline.run_folder import STOP_FILE
+
+
+def serve(job: Job) -> dict[str, Any]:
+    """Evaluate whatever rank 0 hands over, until it says how the run ended; -> that: the fields of an Ending.
+
+    A signal or a STOP file that this rank sees is passed on to those that train, which decide. An evaluation stops on it
+    while photos are being looked at; scores that are being computed are waited for.
+    """
+    with (
+        catch_stop(job.folder / STOP_FILE) as request,
+        closing(StopVote(job.world, request, outside=True)) as vote,
+    ):
+        while "end" not in (order := job.roles.next_order(vote.stopping_here)):
+            job.roles.answer(order["evaluate"], evaluated(job, order["evaluate"], vote))
+        return order["end"]
+
+
+def evaluated(job: Job, step: int, vote: StopVote) -> dict[str, Any] | None:
+    """Take the weights after `step` over and score them; -> what training asks for, None when told to stop before."""
+    job.roles.hand_over(job.state.model.state_dict().values())
+    began = time.monotonic()
+    score = job.infer(autocast_for(job.run.system, job.place.device), vote)
+    if score is None:
+        return None
+    result = job.scoring(step, score).result()
+    return {"metrics": dict(result.metrics), "images": result.images, "seconds": time.monotonic() - began}
