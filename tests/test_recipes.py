@@ -24,7 +24,8 @@ from paceline.config.recipe import DATA_IMAGES, Recipe, check_recipe
 from paceline.config.run import Controls, Run, fill, read_run
 from paceline.config.system import System, check_system
 from paceline.recipes import RECIPES
-from paceline.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
+from paceline.systems import SYSTEMS
+from paceline.systems.machines import a100x8, h100x8, h200x8, v100x8
 from paceline.workloads import WORKLOADS
 
 MOST_SHARED_FIELDS = 25

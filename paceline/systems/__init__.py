@@ -1,6 +1,6 @@
 """The machines: every system by its name for --system. One of your own needs no entry: `./my_site.py:rack7`.
 
-Memory figures are the vendors'. `auto` asks the machine (paceline/systems/detect.py) and is the default.
+`auto` asks the machine (paceline/systems/detect.py) and is the default; the others are paceline/systems/machines.py's.
 """
 
 from __future__ import annotations
@@ -8,28 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config.system import System
+from paceline.systems import machines
 from paceline.systems.detect import auto, cpu, cuda
-
-
-def h100x8() -> System:
-    """Eight NVIDIA H100 SXM 80 GB a node."""
-    return System("cuda", per_node=8, memory_gib=80, precision="bf16", compile=True, loader_threads=12)
-
-
-def h200x8() -> System:
-    """Eight NVIDIA H200 SXM 141 GB a node."""
-    return System("cuda", per_node=8, memory_gib=141, precision="bf16", compile=True, loader_threads=12)
-
-
-def a100x8() -> System:
-    """Eight NVIDIA A100 SXM 80 GB a node."""
-    return System("cuda", per_node=8, memory_gib=80, precision="bf16", compile=True, loader_threads=12)
-
-
-def v100x8() -> System:
-    """Eight NVIDIA V100 32 GB a node: no bf16, so fp16 with a dynamic loss scale."""
-    return System("cuda", per_node=8, memory_gib=32, precision="fp16", compile=False, loader_threads=8)
-
 
 # Those that ask the machine, with torch's help.
 DETECTED = ("auto", "cpu", "gpu")
@@ -37,8 +17,19 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "auto": auto,
     "cpu": cpu,
     "gpu": cuda,
-    "h100x8": h100x8,
-    "h200x8": h200x8,
-    "a100x8": a100x8,
-    "v100x8": v100x8,
+    "dgx-h100": machines.dgx_h100,
+    "dgx-a100": machines.dgx_a100,
+    "dgx1": machines.dgx1,
+    "dgx1-16gb": machines.dgx1_16gb,
+    "dgx2": machines.dgx2,
+    "dss8440": machines.dss8440,
+    "c4140": machines.c4140,
+    "p3dn": machines.p3dn,
+    "gaudi8": machines.gaudi8,
+    "gaudi2x8": machines.gaudi2x8,
+    "mi300x8": machines.mi300x8,
+    "h100x8": machines.h100x8,
+    "h200x8": machines.h200x8,
+    "a100x8": machines.a100x8,
+    "v100x8": machines.v100x8,
 }

@@ -17,7 +17,7 @@ import pytest
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.recipes import RECIPES
-from paceline.systems import h200x8
+from paceline.systems.machines import h200x8
 from paceline.tasks.memory import images_that_fit, memory_of
 from paceline.workloads import WORKLOADS
 

@@ -20,7 +20,7 @@ from paceline.data.manifest import Manifest
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.recipes import RECIPES
 from paceline.settling import settle_system
-from paceline.systems import h200x8
+from paceline.systems.machines import h200x8
 from paceline.tasks import memory as memory_module
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of

@@ -1,0 +1,195 @@
+"""The machines that the published systems ran on, and today's, as far as their sources say what they are.
+
+What a source leaves out stays unknown (0 or empty) and is not guessed. Sources: the configuration files, launch scripts and
+`systems/*.json` of MLPerf Training v0.7 (SSD: Dell, NVIDIA) and v3.0 (ResNet-50, Mask R-CNN: NVIDIA, ASUS, Habana), Habana's
+Model-References 1.5.0, and GluonCV's benchmark of Mask R-CNN on AWS. Memory of an accelerator is its maker's figure.
+What a recipe was published with on a machine (images a forward, number format, loss scale) stands in published.py.
+
+Left away: variables of MXNet and Horovod, which nothing here reads. Horovod's fusion threshold is `bucket_mib`, OMP_NUM_THREADS
+is `intra_op_threads`. DALI's few CPU threads fed a decoder on the GPU; ours decode, so their number stays automatic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paceline.config.system import System
+
+
+def dgx_h100() -> System:
+    """NVIDIA DGX H100: eight H100 SXM5 80 GB, two Xeon 8480C, eight NDR400 InfiniBand adapters."""
+    return System(
+        "cuda",
+        per_node=8,
+        memory_gib=80,
+        precision="bf16",
+        compile=True,
+        intra_op_threads=1,
+        bind="exclusive",
+        fabric="ib",
+        bucket_mib=64,
+        chip="H100-SXM5-80GB",
+        sockets=2,
+        cores_per_socket=56,
+        threads_per_core=2,
+        host_memory_gib=2048,
+    )
+
+
+def dgx_a100() -> System:
+    """NVIDIA DGX A100: eight A100 SXM 40 GB, two sockets of 64 cores, InfiniBand (one of 80 GB: --system.memory-gib 80)."""
+    return System(
+        "cuda",
+        per_node=8,
+        memory_gib=40,
+        precision="bf16",
+        compile=True,
+        intra_op_threads=1,
+        bind="exclusive",
+        interface="ib0",
+        fabric="ib",
+        chip="A100-SXM4-40GB",
+        sockets=2,
+        cores_per_socket=64,
+        threads_per_core=2,
+    )
+
+
+def dgx1() -> System:
+    """NVIDIA DGX-1: eight V100 SXM2 32 GB, two sockets of 20 cores, InfiniBand."""
+    return System(
+        "cuda",
+        per_node=8,
+        memory_gib=32,
+        precision="fp16",
+        intra_op_threads=1,
+        bind="node",
+        fabric="ib",
+        chip="V100-SXM2-32GB",
+        sockets=2,
+        cores_per_socket=20,
+        threads_per_core=2,
+    )
+
+
+def dgx1_16gb() -> System:
+    """NVIDIA DGX-1 of the first kind: eight V100 SXM2 16 GB, two sockets of 20 cores, InfiniBand."""
+    return replace(dgx1(), memory_gib=16, chip="V100-SXM2-16GB")
+
+
+def dgx2() -> System:
+    """NVIDIA DGX-2: sixteen V100 SXM3 32 GB, two sockets of 24 cores, InfiniBand."""
+    return System(
+        "cuda",
+        per_node=16,
+        memory_gib=32,
+        precision="fp16",
+        intra_op_threads=1,
+        bind="node",
+        fabric="ib",
+        chip="V100-SXM3-32GB",
+        sockets=2,
+        cores_per_socket=24,
+        threads_per_core=2,
+    )
+
+
+def dss8440() -> System:
+    """Dell DSS 8440: eight V100S PCIe 32 GB, two Xeon Gold 6248."""
+    return System(
+        "cuda",
+        per_node=8,
+        memory_gib=32,
+        precision="fp16",
+        intra_op_threads=1,
+        chip="V100S-PCIe-32GB",
+        sockets=2,
+        cores_per_socket=20,
+        threads_per_core=2,
+        host_memory_gib=384,
+    )
+
+
+def c4140() -> System:
+    """Dell C4140: four V100 SXM2 32 GB, two Xeon Gold 6148 without hyper-threading."""
+    return System(
+        "cuda",
+        per_node=4,
+        memory_gib=32,
+        precision="fp16",
+        intra_op_threads=1,
+        chip="V100-SXM2-32GB",
+        sockets=2,
+        cores_per_socket=20,
+        threads_per_core=1,
+        host_memory_gib=384,
+    )
+
+
+def p3dn() -> System:
+    """AWS p3dn.24xlarge: eight V100 SXM2 32 GB, two sockets of 24 cores, EFA."""
+    return System(
+        "cuda",
+        per_node=8,
+        memory_gib=32,
+        precision="fp16",
+        intra_op_threads=2,
+        bind="exclusive",
+        interface="ens5",
+        fabric="efa",
+        # Its other NCCL variables are gone since NCCL 2.5 (NCCL_TREE_THRESHOLD), or only print (NCCL_DEBUG).
+        env=(
+            "FI_EFA_TX_MIN_CREDITS=64",
+            "NCCL_MIN_NRINGS=1",
+            "NCCL_NSOCKS_PERTHREAD=8",
+            "NCCL_SOCKET_NTHREADS=2",
+            "NCCL_BUFFSIZE=16777216",
+            "NCCL_NET_GDR_READ=1",
+        ),
+        bucket_mib=128,
+        chip="V100-SXM2-32GB",
+        sockets=2,
+        cores_per_socket=24,
+        threads_per_core=2,
+    )
+
+
+def gaudi8() -> System:
+    """Eight Habana Gaudi 32 GB, each rank bound to cores of its own (mpirun --map-by socket:PE=7)."""
+    return System("hpu", per_node=8, memory_gib=32, precision="bf16", bind="exclusive", chip="Gaudi")
+
+
+def gaudi2x8() -> System:
+    """Eight Habana Gaudi2 96 GB a node."""
+    return System("hpu", per_node=8, memory_gib=96, precision="bf16", chip="Gaudi2")
+
+
+def mi300x8() -> System:
+    """Eight AMD Instinct MI300X 192 GB a node, under ROCm."""
+    return System("cuda", per_node=8, memory_gib=192, precision="bf16", chip="MI300X")
+
+
+def h100x8() -> System:
+    """Eight NVIDIA H100 SXM 80 GB a node."""
+    return System(
+        "cuda", per_node=8, memory_gib=80, precision="bf16", compile=True, loader_threads=12, chip="H100-SXM5-80GB"
+    )
+
+
+def h200x8() -> System:
+    """Eight NVIDIA H200 SXM 141 GB a node."""
+    return System(
+        "cuda", per_node=8, memory_gib=141, precision="bf16", compile=True, loader_threads=12, chip="H200-SXM-141GB"
+    )
+
+
+def a100x8() -> System:
+    """Eight NVIDIA A100 SXM 80 GB a node."""
+    return System(
+        "cuda", per_node=8, memory_gib=80, precision="bf16", compile=True, loader_threads=12, chip="A100-SXM4-80GB"
+    )
+
+
+def v100x8() -> System:
+    """Eight NVIDIA V100 32 GB a node: no bf16, so fp16 with a dynamic loss scale."""
+    return System("cuda", per_node=8, memory_gib=32, precision="fp16", loader_threads=8, chip="V100-32GB")
