@@ -99,6 +99,7 @@ def train(
     """
     from paceline.recipes import RECIPES
     from paceline.systems import SYSTEMS
+    from paceline.systems.published import system_for
 
     if not isinstance(recipe, str | Recipe):
         raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
@@ -112,7 +113,7 @@ def train(
             name=recipe if isinstance(recipe, str) else "custom",
             recipe=override(chosen, changed),
             system_name=system,
-            system=SYSTEMS[system](),
+            system=system_for(str(recipe), system, SYSTEMS[system](), changed),
             controls=controls,
             given=frozenset(changed) | ({"system"} if system != "auto" else set()),
         )

@@ -17,6 +17,7 @@ from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system
+from paceline.systems.published import system_for
 
 Fields = TypeVar("Fields")
 
@@ -100,7 +101,7 @@ def parse_recipe(
     if asks:
         system = System()
     elif system is None:
-        system = choose_system(system_name)
+        system = system_for(name, system_name, choose_system(system_name), _given(words))
     flat = tyro.conf.arg(name="")
     flags = dataclasses.make_dataclass(
         "Flags",
@@ -113,7 +114,7 @@ def parse_recipe(
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
     text = description or _first_paragraph(name, recipe)
     parsed: Any = _parse(flags, flags(recipe, system, controls), words, known, f"{verb} {name}", text)
-    given = {_spelt(word)[2:].replace("-", "_") for word in words if word.startswith("--")}
+    given = _given(words)
     changed = settle_length(parsed.recipe, given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
@@ -163,6 +164,11 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
             hint = f"Did you mean {' or '.join(near[:3])}?"
         hint += " " if hint else ""
         raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help")
+
+
+def _given(words: Sequence[str]) -> set[str]:
+    """Dotted names of the fields that the words set."""
+    return {_spelt(word)[2:].replace("-", "_") for word in words if word.startswith("--")}
 
 
 def _spelt(word: str) -> str:

@@ -90,9 +90,24 @@ def _recipes() -> list[dict[str, Any]]:
 
 
 def _systems() -> list[dict[str, Any]]:
-    from paceline.systems import SYSTEMS
+    from paceline.systems import DETECTED, SYSTEMS
+    from paceline.systems.published import pairings_of
 
-    return [{"name": name, "about": _first_line(make)} for name, make in SYSTEMS.items()]
+    rows = []
+    for name, make in SYSTEMS.items():
+        row: dict[str, Any] = {"name": name, "about": _first_line(make)}
+        if name not in DETECTED:  # those would ask the machine
+            system, nodes = make(), {}
+            for pairing in pairings_of(name):
+                nodes.setdefault(pairing.workload, []).append(pairing.nodes)
+            nodes = {workload: sorted(set(numbers)) for workload, numbers in nodes.items()}
+            row |= {"chip": system.chip, "per_node": system.per_node, "nodes": nodes}
+            words = "; ".join(f"{workload} on {', '.join(map(str, numbers))}" for workload, numbers in nodes.items())
+            row["about"] += f" {system.per_node} x {system.chip} a node" + (
+                f"; nodes published: {words}" if words else ""
+            )
+        rows.append(row)
+    return rows
 
 
 def _decoders() -> list[dict[str, Any]]:

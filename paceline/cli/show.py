@@ -18,6 +18,8 @@ from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.opening import check_request, open_task
+from paceline.systems.published import as_published
+from paceline.systems.published_results import results_of
 from paceline.workloads import workload_of
 
 GIB = 2**30
@@ -136,8 +138,9 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"{recipe.schedule.kind}   target {targets}   seed {recipe.seed}",
         f"model    {' '.join(f'{key}={value}' for key, value in asdict(recipe.model).items())}",
         f"input    {' '.join(f'{key}={value}' for key, value in asdict(recipe.input).items())}",
-        f"system   {system_name}   {system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
+        f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}",
+        *_published(name, recipe.task, system_name, system),
         f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}   {plan.images_per_forward} images a forward x "
         f"{_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
         f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
@@ -147,6 +150,16 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"         evaluates {plan.val_images:,} images after steps {evaluations} ({len(plan.eval_steps)} times)",
         f"memory   about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank: {memory.parameters / 1e6:.2f} M "
         f"parameters {memory.fixed / GIB:.2f} GiB + {plan.images_per_forward} images x {memory.per_image / 2**20:.1f} MiB",
+    ]
+
+
+def _published(name: str, task: str, system_name: str, system: System) -> list[str]:
+    """The lines about what was published for this recipe on this system."""
+    facts = as_published(name, system_name, system)
+    return ([f"         {facts}"] if facts else []) + [
+        f"         published: {result.epochs:g} epochs in {result.minutes:g} min on {_count(result.nodes, 'node')}, "
+        f"{result.rate:,.4g} images/s an accelerator ({result.source})"
+        for result in results_of(task, system_name, name)
     ]
 
 
