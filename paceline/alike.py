@@ -22,7 +22,7 @@ from paceline.provenance import versions
 from paceline.tasks.task import Task
 
 # Controls that only rank 0 looks at, or that name a place.
-FREE_CONTROLS = ("data", "out", "weights", "keep", "keep_every", "profile", "quiet", "json")
+FREE_CONTROLS = ("data", "out", "stage", "weights", "keep", "keep_every", "profile", "quiet", "json")
 FREE_SYSTEM = ("memory_gib",)
 FREE_DATA = ("root", "manifest")
 # Flags whose being given, not their value, changes what a run does.
@@ -52,6 +52,7 @@ def request_facts(
         **_flat(_without(asdict(system), FREE_SYSTEM), "system."),
         **_flat(_without(asdict(controls), FREE_CONTROLS)),
         **more,
+        "--stage": "given" if controls.stage else "not given",
         "flags given": sorted(name for name in given if name in GIVEN or name.partition(".")[0] == "quality"),
     }
 

@@ -84,8 +84,8 @@ def is_far(index: Index) -> bool:
     """Whether a split's photos lie where the page cache does not help: in an object store, or on a network file system."""
     if not len(index):
         return False
-    path = index.records.places.file_path(0)
-    return bool(scheme_of(path)) or file_system(Path(os.fsdecode(path))).split(".")[0] in NETWORK
+    path = index.records.path(0)
+    return bool(scheme_of(path)) or file_system(Path(path)).split(".")[0] in NETWORK
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:

@@ -39,6 +39,7 @@ from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
 from paceline.settling import check_metrics, plan_for, settle_system, tell_short_average
 from paceline.shortage import check_addresses, failures_in_words
+from paceline.staging import staged_photos
 from paceline.state import State
 from paceline.tasks.task import Place, Task
 
@@ -104,6 +105,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
         place = Place(roles.fellows.rank, roles.fellows.world, world.device, threads["loader"])
         make_exact(controls.exact)
+        to_the_end.enter_context(staged_photos(task, controls.stage, world, console, say))
         fitted: dict[str, Any] = {}
         if controls.fit_schedule:
             console.doing("measuring the speed")

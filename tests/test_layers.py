@@ -23,7 +23,7 @@ LAYERS = [
     {"workloads"},
     {"opening", "pack"},
     {"state", "provenance", "machine", "placing", "scoring", "loss_groups", "shortage", "going_on"},
-    {"trained", "run_folder", "alike", "building", "settling", "keeping"},
+    {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting"},
     {"setup", "evaluation_rank"},

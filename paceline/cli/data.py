@@ -1,4 +1,4 @@
-"""`paceline data info DIR [--json]`: what a prepared data set holds, split by split; imports no torch."""
+"""`paceline data info DIR`: what a prepared data set holds, split by split; `data clear DIR`: copies of --stage go. No torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from paceline.config.errors import UserError
 from paceline.data.freshness import check_fresh
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest, find_manifest, prepare_again
+from paceline.data.staged_folder import clear
 
 USAGE = """usage: paceline data info DIR [--json]
+       paceline data clear DIR
 
-  info DIR   of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256"""
+  info DIR    of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256
+  clear DIR   remove the copies that `paceline train --stage DIR` made there, and nothing else"""
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,22 @@ class Flags:
     json: bool = False  # print one JSON object instead of text
 
 
+@dataclass(frozen=True)
+class ClearFlags:
+    """Which copies."""
+
+    folder: Annotated[str, tyro.conf.Positional] = ""  # the folder that --stage had
+
+
 def run(arguments: Sequence[str]) -> int:
     """Print what the manifest and index say; they are compared with the files first."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2
+    if arguments[0] == "clear":
+        return clear_copies(arguments[1:])
     if arguments[0] != "info":
-        raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info.")
+        raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info, clear.")
     flags = parse(arguments[1:], Flags(), prog="data info", description="What a prepared data set holds.")
     if not flags.folder:
         raise UserError("name a prepared data set: paceline data info DIR")
@@ -61,6 +73,19 @@ def run(arguments: Sequence[str]) -> int:
     say(f"content {facts['content_hash']}")
     say(f"manifest: {place}")
     return 0
+
+
+def clear_copies(arguments: Sequence[str]) -> int:
+    """Remove what --stage copied into a folder; exit code 1 where something of others' keeps a folder there."""
+    flags = parse(arguments, ClearFlags(), prog="data clear", description="Remove the copies that --stage made.")
+    folder = Path(flags.folder).expanduser()
+    if not flags.folder or not folder.is_dir():
+        raise UserError(f"{flags.folder or 'data clear'}: name the folder that --stage had: paceline data clear DIR")
+    sets, size, left = clear(folder)
+    say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
+    for place in left:
+        say(f"{place}: stays, for files in it that --stage did not write")
+    return 1 if left else 0
 
 
 def describe(manifest: Manifest) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Controls:
 
     data: str = ""  # data set: a folder with train/ and val/, or with a manifest.json; empty = the built-in shapes
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
+    stage: str = ""  # copy the photos to this folder on a disk of each node first, and read them there; empty = no
     weights: str = ""  # start from these weights: a file of any form (docs/weights.md), or a checkpoint folder
     steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: int = 0  # use only N training images, evenly spread; 0 = all
@@ -249,6 +250,8 @@ def check_controls(controls: Controls) -> None:
         raise RecipeError(f"--keep {controls.keep}: at least the newest checkpoint stays.")
     if controls.synthetic and controls.data:
         raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
+    if controls.synthetic and controls.stage:
+        raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --stage {controls.stage}.")
     if controls.fit_schedule and not (controls.steps or controls.time_budget):
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
     seconds_in(controls.time_budget)

@@ -88,6 +88,11 @@ class Console:
         else:
             print(text, file=self._out, flush=True)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a line is drawn again and again, in which what goes on is counted."""
+        return self._live is not None
+
     def doing(self, what: str, of: int = 0) -> None:
         """What goes on from now; empty is training. of: how many of it there are, where `done` counts them."""
         self._now.turn_to(what, time.monotonic(), of)

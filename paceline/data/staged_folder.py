@@ -1,0 +1,218 @@
+"""The folder of a staged data set: its marker, its ledger, its locks, and how it is cleared.
+
+    DIR/paceline-KEY/staged.json    what it is a copy of; a folder without it is none of ours
+                     ledger         a line a file that is whole, or a part of one; appended and never rewritten
+                     near/, far/    the files: by the names that the index has, or by a hash of their URL or absolute path
+                     parts/         files that are not whole yet
+Locks: `.copying` is held by the one process that writes, `.in-use` shared by all that read; what is in use is not cleared.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from paceline.config.errors import UserError
+from paceline.config.plain_file import open_plain
+
+MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
+OURS = {MARKER, LEDGER, COPYING, IN_USE}
+FOLDERS = re.compile(r"paceline-[0-9a-f]{16}")
+# A marker, and a line of a ledger, are shorter; what is longer is not ours.
+MOST_MARKER, MOST_LINE = 1 << 16, 1 << 14
+# So often a folder is made anew that others clear at the same time.
+TRIES = 100
+
+
+def open_folder(folder: Path, about: dict[str, str]) -> int:
+    """Make a copy's folder, or take up the one that is there; -> the lock that says that it is in use, until it is closed.
+
+    about  for people, into the marker
+    Raises OSError, and UserError where the folder is somebody else's.
+    """
+    for turn in range(TRIES):
+        try:
+            return _opened(folder, about)
+        except FileNotFoundError:  # it is just being cleared
+            if turn == TRIES - 1:
+                raise
+    raise AssertionError("the last turn returns or raises")
+
+
+def _opened(folder: Path, about: dict[str, str]) -> int:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = os.lstat(folder)
+    # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
+    if status.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink():
+        raise UserError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
+    in_use = lock(folder / IN_USE, fcntl.LOCK_SH)
+    try:
+        if not (folder / MARKER).exists():
+            _write_whole(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1).encode() + b"\n")
+        (folder / PARTS).mkdir(exist_ok=True)
+    except OSError:
+        os.close(in_use)
+        raise
+    return in_use
+
+
+def read_ledger(
+    path: Path,
+) -> tuple[dict[bytes, tuple[int, int, str]], dict[bytes, tuple[str, str, set[int]]]]:
+    """-> files that are whole: name -> (bytes, time, source's state); files that are begun: name -> (token, source's state,
+    first bytes of the parts that are there). Lines that are not ours, and a torn last one, count for nothing."""
+    finished: dict[bytes, tuple[int, int, str]] = {}
+    begun: dict[bytes, tuple[str, str, set[int]]] = {}
+    for words in _lines(path):
+        if words[0] == b"file" and words[1].isdigit() and words[2].isdigit():
+            name = unquote_to_bytes(words[4])
+            finished[name] = int(words[1]), int(words[2]), unquote_to_bytes(words[3]).decode(errors="replace")
+            begun.pop(name, None)
+        elif words[0] == b"part" and re.fullmatch(rb"[0-9a-f]{16}", words[1]) and words[3].isdigit():
+            name, token = unquote_to_bytes(words[4]), words[1].decode()
+            if begun.get(name, ("",))[0] != token:
+                begun[name] = token, unquote_to_bytes(words[2]).decode(errors="replace"), set()
+            begun[name][2].add(int(words[3]))
+    return finished, begun
+
+
+def _lines(path: Path) -> Iterator[list[bytes]]:
+    if not path.exists():
+        return
+    with os.fdopen(open_plain(path), "rb") as file:
+        for line in iter(lambda: file.readline(MOST_LINE), b""):
+            words = line.split()
+            if line.endswith(b"\n") and len(words) == 5:
+                yield words
+
+
+def file_line(name: bytes, size: int, mtime: int, state: str) -> bytes:
+    """The ledger's line of a file that is whole.
+
+    mtime  nanoseconds, of the copy: another one means that somebody wrote to it
+    state  the source's, where that counts; else "-"
+    """
+    return b"file %d %d %b %b\n" % (size, mtime, _quoted(state.encode()), _quoted(name))
+
+
+def part_line(name: bytes, token: str, state: str, first: int) -> bytes:
+    """The ledger's line of a part that is there, from byte `first` on; token: the file below parts/ that it is in."""
+    return b"part %b %b %d %b\n" % (token.encode(), _quoted(state.encode()), first, _quoted(name))
+
+
+def _quoted(data: bytes) -> bytes:
+    return quote_from_bytes(data).encode()
+
+
+def lock(path: Path, kind: int, waits: Callable[[], None] = lambda: None) -> int:
+    """-> a descriptor that holds the lock of this kind (fcntl.LOCK_...) until it is closed.
+
+    waits  called once where another process holds it
+     Raises FileNotFoundError where its folder is gone."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if kind & fcntl.LOCK_NB:
+                    raise
+                waits()
+                fcntl.flock(descriptor, kind)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # cleared between opening and locking: that file has no name any more
+
+
+def clear(stage: Path) -> tuple[int, int, list[Path]]:
+    """Remove every copy below `stage`; -> (data sets, bytes, folders that others' files keep there).
+
+    Only what the ledgers name is removed. Raises UserError where one is in use, or cannot be removed.
+    """
+    sets, size, left = 0, 0, []
+    for folder in copies(stage):
+        try:
+            held = lock(folder / IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder}: a run reads from this copy. Wait for its end, then give the same command."
+            ) from None
+        except OSError as error:
+            raise cannot_write(folder, error) from None
+        try:
+            finished, _ = read_ledger(folder / LEDGER)
+            names = [Path(os.fsdecode(name)) for name in finished]
+            size += sum(_remove(folder / name) for name in names if not name.is_absolute() and ".." not in name.parts)
+            size += sum(_remove(entry) for entry in (folder / PARTS).glob("*") if entry.is_file())
+            for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+                with suppress(OSError):
+                    inner.rmdir()
+            if {entry.name for entry in folder.iterdir()} <= OURS:
+                for name in OURS:
+                    _remove(folder / name)
+                folder.rmdir()
+            else:
+                left.append(folder)
+                _remove(folder / LEDGER)
+            sets += 1
+        except OSError as error:
+            raise cannot_write(folder, error) from None
+        finally:
+            os.close(held)
+    return sets, size, left
+
+
+def copies(stage: Path) -> list[Path]:
+    """The folders below `stage` that staging made."""
+    found = []
+    for folder in sorted(stage.iterdir()):
+        if FOLDERS.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            with suppress(OSError, ValueError):
+                descriptor = open_plain(folder / MARKER)
+                try:
+                    marker = json.loads(os.read(descriptor, MOST_MARKER))
+                finally:
+                    os.close(descriptor)
+                if isinstance(marker, dict) and marker.get("paceline_staged") == 1:
+                    found.append(folder)
+    return found
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> int:
+    """Remove a file; -> its bytes, 0 where there is none."""
+    try:
+        size = os.lstat(path).st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """What to say where a copy cannot be written."""
+    why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+    return UserError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")
