@@ -17,7 +17,7 @@ import torch
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
 from paceline.config.length import plan_in_words
-from paceline.config.plan import Plan, evaluation_batch, shorten
+from paceline.config.plan import Plan, evaluation_batch, shorten, training_ranks
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.system import System
@@ -76,6 +76,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     """
     began = time.monotonic()
     check_controls(request.controls)
+    training_ranks(world.world, request.controls.eval_ranks)
     roles = assign(world, request.controls.eval_ranks)
     with (
         open_run_folder(

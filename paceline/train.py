@@ -18,7 +18,7 @@ from typing import Any, Literal
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
-from paceline.config.plan import ema_at, lr_at, training_ranks
+from paceline.config.plan import ema_at, lr_at
 from paceline.config.recipe import Recipe, override
 from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
@@ -126,7 +126,6 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
     console   where rank 0 speaks; closed here. None: one as the request's controls want it
     """
     launch = read_launch(os.environ)
-    training_ranks(launch.world, request.controls.eval_ranks)
     device = choose_device(request.system, launch.local_rank, launch.local_world)
     choose_adapter(request.system, launch, os.environ)
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)

@@ -13,7 +13,7 @@ from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError
-from paceline.config.plan import Plan, lr_at, make_plan
+from paceline.config.plan import Plan, lr_at, make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
@@ -36,6 +36,7 @@ class ShowFlags:
     data: str = ""  # plan for this data set: its images, classes and shapes; empty = the recipe's own, or the run's
     nodes: int = 1  # machines that take part
     world: int = 0  # ranks; 0 = nodes x ranks of one node
+    eval_ranks: int = 0  # of these, the last N only evaluate
     train_images: int = 0  # training images; 0 = those of the data set
     val_images: int = 0  # validation images; 0 = those of the data set
     json: bool = False  # print one JSON object instead of text
@@ -48,8 +49,10 @@ def run(arguments: Sequence[str]) -> int:
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
     if arguments and (is_folder(arguments[0]) or arguments[0].endswith(".json")):
         base, controls, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
+        evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
         defaults = ShowFlags(
-            world=facts["world"],
+            world=facts["world"] + evaluating,
+            eval_ranks=evaluating,
             train_images=saved_count(facts, "train_images"),
             val_images=saved_count(facts, "val_images"),
         )
@@ -81,10 +84,11 @@ def run(arguments: Sequence[str]) -> int:
     plan = make_plan(
         recipe,
         system,
-        world=flags.world or flags.nodes * system.per_node,
+        world=training_ranks(flags.world or flags.nodes * system.per_node, flags.eval_ranks),
         most=images_that_fit(memory, system),
         train_images=images[0],
         val_images=images[1],
+        eval_ranks=flags.eval_ranks,
     )
     if flags.json:
         facts = {"recipe": asdict(recipe), "system": asdict(system), "plan": asdict(plan), "memory": asdict(memory)}
@@ -141,7 +145,8 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}",
         *_published(name, recipe.task, system_name, system),
-        f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}   {plan.images_per_forward} images a forward x "
+        f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}{_evaluating(plan)}   "
+        f"{plan.images_per_forward} images a forward x "
         f"{_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
         f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
         *_losses(plan),
@@ -161,6 +166,11 @@ def _published(name: str, task: str, system_name: str, system: System) -> list[s
         f"{result.rate:,.4g} images/s an accelerator ({result.source})"
         for result in results_of(task, system_name, name)
     ]
+
+
+def _evaluating(plan: Plan) -> str:
+    """What the line of ranks says of those that do not train."""
+    return f", with {plan.eval_ranks:,} more that only evaluate{'s'[: plan.eval_ranks == 1]}" if plan.eval_ranks else ""
 
 
 def _losses(plan: Plan) -> list[str]:

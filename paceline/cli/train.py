@@ -12,6 +12,7 @@ from paceline.cli.flags import Asked, parse_recipe
 from paceline.cli.saved import saved_request
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError
+from paceline.config.plan import training_ranks
 from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls
 from paceline.dist.launcher import read_launch
@@ -75,14 +76,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse_early(asked: Asked, *, repeats: bool) -> None:
-    """Refuse before torch is loaded a finished run of which no more is asked, another task's run, a recipe that cannot be, and
-    a data folder that is not there.
+    """Refuse before torch is loaded a finished run of which no more is asked, another task's run, a recipe that cannot be, a
+    data folder that is not there, and evaluation ranks of a single process.
 
     With several ranks, and where the report is still to be written, that is left to the run itself.
     Raises UserError.
     """
     if read_launch(os.environ).world > 1:
         return
+    training_ranks(1, asked.controls.eval_ranks)
     path = Path(asked.controls.out).expanduser().absolute()
     if asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
         stand_of(path, asked.name, asked.recipe, asked.controls, asked.given, repeats=repeats)

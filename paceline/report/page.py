@@ -166,6 +166,8 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         wait = statistics.median(event["data_wait"] for event in trained)
         ranks = facts.get("world", 1)
         on = f"{ranks} ranks" if ranks != 1 else "1 rank"
+        evaluating = facts.get("plan", {}).get("eval_ranks", 0)
+        on += f", and {evaluating} for evaluations" if evaluating else ""
         cards.append(("images per second", quantity(rate), f"median, {on}"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
     resumes = [

@@ -169,13 +169,14 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
     "past N"  wait until training has begun a step after the Nth, and fail where it never does
     "hold N"  an evaluation at step N or later waits until the file is gone
     "fail"    raise
-    RUN.scoring is there once a scorer has waited.
+    "look"    no validation photo is drawn until the file is gone
+    RUN.scoring is there once a scorer has waited. A rank that only evaluates reads in RUN.begun how far training is.
     """
     from paceline.tasks.classification import Classification
 
     task = Classification(workload, recipe, manifest, **limits)
-    orders, waiting = beside_run("scorer"), beside_run("scoring")
-    summarise, train_loader = task.summarise, task.train_loader
+    orders, waiting, progress = beside_run("scorer"), beside_run("scoring"), beside_run("begun")
+    summarise, train_loader, draw_val = task.summarise, task.train_loader, task.draw_val
     begun = 0
 
     @contextmanager
@@ -195,22 +196,35 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
             nonlocal begun
             for step, batches in self.loader:
                 begun = step + 1
+                if os.environ.get("RANK", "0") == "0":
+                    progress.write_text(str(begun))
                 yield step, batches
+
+    def reached() -> int:
+        return begun or int((progress.read_text() if progress.exists() else "") or 0)
+
+    def draw(*arguments):
+        until = time.monotonic() + 20
+        while orders.exists() and orders.read_text() == "look":
+            waiting.touch()
+            assert time.monotonic() < until, "nobody took the order back"
+            time.sleep(0.01)
+        return draw_val(*arguments)
 
     def obedient(packed):
         order, _, number = orders.read_text().partition(" ") if orders.exists() else ("", "", "")
         if order == "fail":
             raise RuntimeError("the scorer fails, as it was told")
         until = time.monotonic() + 20
-        while (order == "past" and begun <= int(number)) or (
-            order == "hold" and begun >= int(number) and orders.exists()
+        while (order == "past" and reached() <= int(number)) or (
+            order == "hold" and reached() >= int(number) and orders.exists()
         ):
             waiting.touch()
-            assert time.monotonic() < until, f"no training beside scoring: step {begun} was the last"
+            assert time.monotonic() < until, f"no training beside scoring: step {reached()} was the last"
             time.sleep(0.01)
         return summarise(packed)
 
-    task.summarise, task.train_loader = obedient, counted_loader
+    task.summarise, task.train_loader, task.draw_val = obedient, counted_loader, draw
     return task
 
 
