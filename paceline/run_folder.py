@@ -39,7 +39,7 @@ MOST_RUNS = 9999
 # A file of this name in the run's folder stops the run, where a signal cannot reach it.
 STOP_FILE = "STOP"
 # What a start that failed or was killed leaves in a folder before there is a run.json.
-LEFT_OVER = re.compile(r"\.lock|\.probe.*|\.run\.json\.part|\.secret-.*")
+LEFT_OVER = re.compile(r"launch|\.lock|\.probe.*|\.run\.json\.part|\.secret-.*")
 
 
 @dataclass

@@ -1,0 +1,60 @@
+"""Write a job's files, say them, run them, follow its log, and find its own exit code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.config.errors import UserError
+from paceline.launch.axes import File
+from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of
+from paceline.launch.follow import follow
+from paceline.launch.job import Job
+
+
+def files_of(job: Job) -> tuple[File, ...]:
+    """Every file of this job; what is handed over to whoever gives the nodes comes first. Pure."""
+    return (*THROUGH[job.through].files(job, command_of(job)), *CONTAINER[job.container].files(job))
+
+
+def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -> int:
+    """Carry out `job.words` on all its ranks; -> their own exit code (0 for a dry run).
+
+    dry    only write and say the files
+    Raises UserError for what does not go together, and for what this machine, the cluster or a host refuses.
+    """
+    check_combination(job)
+    paths = write_files(job, files_of(job))
+    for path in paths:
+        say(f"--- {path}\n{path.read_text().rstrip()}\n")
+    if dry:
+        say(f"Nothing was started (--dry-run). By hand:  {paths[0]}")
+        return 0
+    job.exit_code_file.unlink(missing_ok=True)
+    return follow(job, lambda: THROUGH[job.through].begin(job, paths), say=say)
+
+
+def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
+    """Into RUN/launch, each whole or not at all.
+
+    Raises UserError where the folder cannot be written.
+    """
+    paths = []
+    try:
+        job.launch_folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            path = job.launch_folder / file.name
+            part = path.with_name(f".{file.name}.{os.getpid()}.part")
+            with part.open("w") as out:
+                out.write(file.text)
+                out.flush()
+                os.fsync(out.fileno())
+            part.chmod(0o755 if file.runs else 0o644)
+            os.replace(part, path)
+            paths.append(path)
+    except OSError as problem:
+        raise UserError(
+            f"{job.launch_folder}: cannot be written ({problem.strerror}). Choose another folder with --out."
+        ) from None
+    return tuple(paths)

@@ -1,0 +1,128 @@
+"""Follow a job: show its log as it grows, pass Ctrl-C on, and say how the run itself ended."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from paceline.config.printable import printable
+from paceline.launch.axes import Running
+from paceline.launch.exit_code import read_exit_code
+from paceline.launch.job import Job
+from paceline.log.events import read_events
+
+LOOK_SECONDS = 0.2
+LAST_LINES = 20
+FAILED, USER_ERROR = 3, 2
+# The exit code of each ending of a run; what an `end` event says decides, whatever the launcher made of the code.
+CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": 75, "failed": FAILED}
+
+
+class Tail:
+    """What is appended to a text file from now on."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._at = path.stat().st_size if path.exists() else 0
+
+    def more(self) -> str:
+        """What came since the last look, whole lines."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                new = file.read()
+        except FileNotFoundError:
+            return ""
+        new = new[: new.rfind(b"\n") + 1]
+        self._at += len(new)
+        return new.decode(errors="replace")
+
+
+class Ended:
+    """The `end` event that this start of the run leaves, and none of an earlier one."""
+
+    def __init__(self, folder: Path):
+        self._file = folder / "events.jsonl"
+        self._before = self._stamp()
+
+    def status(self) -> str:
+        """Its status; '' where there is none."""
+        if self._stamp() == self._before:
+            return ""
+        events = [event for event in read_events(self._file) if event]
+        return str(events[-1]["status"]) if events and events[-1]["event"] == "end" else ""
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            stat = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_size, stat.st_mtime_ns
+
+
+def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]) -> int:
+    """Start the job and stay with it to its end; -> the exit code of the run itself.
+
+    The first Ctrl-C (or SIGTERM) asks the run to save and end, the second ends the job.
+    """
+    tail, ended, kept, stood = Tail(job.log), Ended(job.folder), "", ""
+    running = begin()
+    say(f"{job.name}: {running.name}, output in {job.log}")
+    with _asked_to_stop() as asked:
+        handled = 0
+        while True:
+            code = running.poll()
+            if text := tail.more():
+                say(printable(text.rstrip("\n")))
+                kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
+            if code is not None:
+                break
+            if (now := running.standing()) != stood:
+                stood = now
+                say(f"{running.name} {now or 'runs'}")
+            if len(asked) > handled:
+                handled += 1
+                say(f"{running.name}: asked to save and end" if handled == 1 else f"{running.name}: ended at once")
+                (running.stop if handled == 1 else running.kill)()
+            time.sleep(LOOK_SECONDS)
+    return exit_code(job, ended.status(), read_exit_code(job.exit_code_file), kept, say)
+
+
+def exit_code(job: Job, status: str, left: int | None, kept: str, say: Callable[[str], None]) -> int:
+    """The run's own exit code from its `end` event; else what rank 0 left; else 3, with the log's last lines.
+
+    status  of the `end` event; '' where there is none
+    left    rank 0's exit code, None where it left none
+    kept    the last lines of the log
+    """
+    if status:
+        # Bad input that is found while training ends the run as failed and its process with 2.
+        return USER_ERROR if status == "failed" and left == USER_ERROR else CODES[status]
+    if left is not None:
+        return left
+    say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{printable(kept.rstrip())}")
+    return FAILED
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """The signals that asked us to stop so far; nothing is caught outside the main thread, where Python allows no handlers."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

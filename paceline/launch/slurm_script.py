@@ -1,0 +1,102 @@
+"""The sbatch script: what is asked of Slurm, the environment, the ranks, and how the job goes on when its time is up."""
+
+from __future__ import annotations
+
+import shlex
+
+from paceline.dist.launcher import derived_port
+from paceline.launch.axes import NODE_VARIABLES
+from paceline.launch.job import Job, Words
+from paceline.launch.shell import environment, exports, in_lines
+
+# As run_folder.STOP_FILE, which must not be imported here: it loads torch, and this runs on login nodes.
+STOP_FILE = "STOP"
+# A step of its own on every node: its number goes to torchrun by the variable that it reads.
+ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
+
+
+def script(job: Job, command: Words) -> str:
+    """The text of job.sbatch. `command` starts all ranks; or one node's, and then srun carries it to each node."""
+    from paceline.launch.combine import CONTAINER, START  # the tables hold this file
+
+    parts = [
+        "#!/usr/bin/env bash\n",
+        f"# {job.name}: {job.ranks} ranks on {job.nodes} node{'s'[: job.nodes > 1]}, started by {job.start}.\n",
+        asked_of_slurm(job),
+        f"\nset -uo pipefail\n\n{exports(environment(job))}",
+    ]
+    if START[job.start].reach == "node":
+        parts.append(node_variables(job))
+        each = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
+        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=1", "--label", "--unbuffered")
+        command = (*each, *CONTAINER[job.container].srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
+    if job.between:
+        once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
+        parts.append(f"\n# Before the ranks start, once on every node.\n{in_lines((*once, 'sh', '-c', job.between))}\n")
+    return "".join([*parts, ranks_and_what_follows(job, command)])
+
+
+def asked_of_slurm(job: Job) -> str:
+    """The #SBATCH lines."""
+    batch = job.batch
+    lines = [
+        f"--job-name={job.name}",
+        f"--nodes={job.nodes}",
+        f"--ntasks-per-node={job.per_node}",
+        f"--chdir={job.workdir}",
+        f"--output={job.log}",
+        "--open-mode=append",
+    ]
+    if job.walltime_minutes:
+        lines += [f"--time={job.walltime_minutes}", f"--signal=B:USR1@{batch.lead}"]
+    lines += ["--requeue" if batch.requeue else "--no-requeue"]
+    lines += ["--exclusive"] * batch.exclusive
+    for name in ("partition", "account", "qos", "gres", "reservation", "constraint"):
+        if value := getattr(batch, name):
+            lines.append(f"--{name}={value}")
+    return "".join(f"#SBATCH {shlex.quote(line)}\n" for line in (*lines, *batch.extra))
+
+
+def node_variables(job: Job) -> str:
+    """What each node's starter is told of the others, but its own number."""
+    port = job.port or derived_port(job.name)
+    values = {
+        "PET_NNODES": str(job.nodes),
+        "PET_MASTER_ADDR": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "PET_MASTER_PORT": str(port),
+    }
+    return "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
+
+
+def ranks_and_what_follows(job: Job, command: Words) -> str:
+    """The ranks run in the background, because a shell acts on a signal only between commands."""
+    last, quote = job.folder / "checkpoints" / "last", shlex.quote
+    goes_on = job.batch.requeue
+    return f"""
+stop_file={quote(str(job.folder / STOP_FILE))}  # the ranks of a run look for it: they save a checkpoint and end with 75
+code_file={quote(str(job.exit_code_file))}
+last_checkpoint={quote(str(last))}
+# USR1 comes from Slurm {job.batch.lead} s before the walltime's end, TERM from whoever wants the run to save and end.
+time_is_up=0
+trap 'time_is_up=1; touch "$stop_file"' USR1
+trap 'touch "$stop_file"' TERM
+rm -f "$code_file" "$stop_file"
+checkpoint_before=$(readlink "$last_checkpoint")
+
+{in_lines(command)} &
+starter=$!
+while kill -0 "$starter" 2>/dev/null; do wait "$starter"; done
+rm -f "$stop_file"
+
+# The run's own exit code; 3 where the ranks died before one was left.
+code=$(cat "$code_file" 2>/dev/null || echo 3)
+if [ "$time_is_up" = 1 ] && [ "$code" = 75 ]; then
+    if [ "$(readlink "$last_checkpoint")" = "$checkpoint_before" ]; then
+        echo "paceline: the walltime was too short for one checkpoint; ask for a longer one with --walltime."
+    else
+        echo "paceline: the walltime is up; {"job $SLURM_JOB_ID" if goes_on else "the same command"} goes on from here."
+{'        scontrol requeue "$SLURM_JOB_ID"' if goes_on else "        # --requeue was not asked for"}
+    fi
+fi
+exit "$code"
+"""

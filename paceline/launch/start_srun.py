@@ -1,0 +1,33 @@
+"""srun: Slurm starts every rank itself, and tells each its place."""
+
+from __future__ import annotations
+
+from signal import SIGUSR1
+
+from paceline.launch.axes import Starter
+from paceline.launch.job import Job, Words
+
+
+def command(job: Job, program: Words) -> Words:
+    """All ranks of all nodes; variables travel with --export=ALL, which is srun's default and said all the same.
+
+    --cpu-bind=none: each rank binds itself (--system.bind), and Slurm's one core a task would leave it no choice.
+    --kill-on-bad-exit: a rank that fails ends the others at once, where paceline's own watch cannot.
+    """
+    ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
+    words = ("--export=ALL", "--label", "--unbuffered")
+    return ("srun", *ranks, *words, "--cpu-bind=none", "--kill-on-bad-exit=1", *container_words(job), *program)
+
+
+def container_words(job: Job) -> Words:
+    """What srun itself takes for the container (Pyxis)."""
+    from paceline.launch.combine import CONTAINER  # the tables hold this file
+
+    return CONTAINER[job.container].srun(job)
+
+
+def check(job: Job) -> None:
+    """Nothing of its own: srun comes with sbatch, and through_slurm looks for that."""
+
+
+SRUN = Starter(command, "job", SIGUSR1, check)

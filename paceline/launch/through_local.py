@@ -1,0 +1,40 @@
+"""This machine alone: the script is run here, in a process group of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline.config.errors import UserError
+from paceline.launch.axes import File, Running, Through
+from paceline.launch.job import Job, Words
+from paceline.launch.process import Process
+from paceline.launch.shell import environment, exports, in_lines
+
+
+def files(job: Job, command: Words) -> tuple[File, ...]:
+    """run.sh: what to type by hand for the same."""
+    text = (
+        "#!/usr/bin/env bash\n"
+        f"# {job.name}: {job.ranks} rank{'s'[: job.ranks > 1]} on this machine, started by {job.start}.\n"
+        "set -euo pipefail\n\n"
+        f"{exports(environment(job))}\n"
+        + (f"{job.between}  # before the ranks start\n\n" if job.between else "")
+        + f"exec {in_lines(command)}\n"
+    )
+    return (File("run.sh", text, runs=True),)
+
+
+def check(job: Job) -> None:
+    """Raises UserError for more than one node."""
+    if job.nodes != 1:
+        raise UserError(f"--through local is this machine alone, and --nodes {job.nodes} is not one.")
+
+
+def begin(job: Job, paths: tuple[Path, ...]) -> Running:
+    """Run the script here; all that it and its ranks print goes into the job's log."""
+    from paceline.launch.combine import START  # the tables hold this file
+
+    return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
+
+
+LOCAL = Through(files, check, begin)
