@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, saved_system, with_defaults
+from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
 from paceline.config.system import MOST_THREADS, System
 from paceline.config.typed import check_kinds
 from paceline.dist.exchange import from_main
@@ -32,14 +32,6 @@ from paceline.going_on import how_to_go_on, is_another, stand_of
 from paceline.state import State, check_snapshot
 from paceline.systems.detect import cpu_cores
 from paceline.workloads import workload_of
-
-RUNS = "runs"
-# Numbered folders in it are tried up to here.
-MOST_RUNS = 9999
-# A file of this name in the run's folder stops the run, where a signal cannot reach it.
-STOP_FILE = "STOP"
-# What a start that failed or was killed leaves in a folder before there is a run.json.
-LEFT_OVER = re.compile(r"launch|\.lock|\.probe.*|\.run\.json\.part|\.secret-.*")
 
 
 @dataclass
@@ -254,7 +246,8 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
             f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
         ) from None
     if not out:
-        return _numbered(name)
+        path = numbered(name)
+        return path, _make(path, str(path))
     if (path / "run.json").exists():
         if (path / STOP_FILE).is_dir():
             raise UserError(
@@ -264,15 +257,6 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
         raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
     return path, _make(path, f"--out {out}")
-
-
-def _numbered(name: str) -> tuple[Path, Path | None]:
-    stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(name).name)
-    for number in range(1, MOST_RUNS + 1):
-        path = Path(RUNS).absolute() / f"{stem}-{number:03d}"
-        if not path.exists():
-            return path, _make(path, str(path))
-    raise UserError(f"{RUNS}/{stem}-001 to {MOST_RUNS} are all there: remove some, or name a folder with --out.")
 
 
 def _make(path: Path, what: str) -> Path | None:

@@ -20,6 +20,7 @@ from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
 from paceline.config.plan import ema_at, lr_at
 from paceline.config.recipe import Recipe, override
+from paceline.config.run_names import STOP_FILE
 from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
@@ -32,7 +33,7 @@ from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
 from paceline.placing import choose_adapter
-from paceline.run_folder import STOP_FILE, nearest_folder
+from paceline.run_folder import nearest_folder
 from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
 from paceline.step import TrainStep

@@ -18,12 +18,14 @@ from types import ModuleType
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
+from paceline.launch.exit_code import leave_exit_code
 from paceline.log.last_words import have_last_words
 from paceline.log.output import lasting_output
 
 # Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`.
 VERBS = {
     "train": "train a recipe to its target: paceline train resnet50-tiny",
+    "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
     "eval": "score a run's checkpoint on its validation images, or on others",
     "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
     "show": "print recipe, system, plan and memory estimate; needs no accelerator",
@@ -41,7 +43,7 @@ VERBS = {
 }
 
 # These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
-WORKERS = ("train", "predict", "preview", "download", "prepare", "pack", "report", "weights")
+WORKERS = ("train", "launch", "predict", "preview", "download", "prepare", "pack", "report", "weights")
 
 # Verbs of older versions -> what does their work now.
 FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}
@@ -61,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _outcome(words)
         output.flush()  # here, where the loss of a short text is noticed
         told = output.lost is None or isinstance(output.lost, BrokenPipeError) or not output.quiet_pipe
-        return code if told else code or FAILED
+        code = code if told else code or FAILED
+    leave_exit_code(code)
+    return code
 
 
 def _outcome(words: Sequence[str]) -> int:

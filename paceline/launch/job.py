@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.config.run_names import LAUNCH_FOLDER
 from paceline.config.system import System
 
 # A command: its words, not yet quoted for any shell.
@@ -99,7 +100,7 @@ class Job:
     @property
     def launch_folder(self) -> Path:
         """Where the files of this launch lie."""
-        return self.folder / "launch"
+        return self.folder / LAUNCH_FOLDER
 
     @property
     def log(self) -> Path:

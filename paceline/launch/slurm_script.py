@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 
+from paceline.config.run_names import STOP_FILE
 from paceline.dist.launcher import derived_port
 from paceline.launch.axes import NODE_VARIABLES
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment, exports, in_lines
 
-# As run_folder.STOP_FILE, which must not be imported here: it loads torch, and this runs on login nodes.
-STOP_FILE = "STOP"
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
 

@@ -1,0 +1,112 @@
+"""`paceline launch RECIPE --system NAME --nodes N [--through ...] [--start ...] [--container ...] [train flags]`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cli.choose import is_folder
+from paceline.cli.flags import Asked, explain, parse_recipe
+from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
+from paceline.cli.launch_words import without
+from paceline.cli.saved import saved_request
+from paceline.cli.train import refuse_early
+from paceline.cli.voice import say
+from paceline.config.errors import UserError
+from paceline.config.run import Controls, check_controls
+from paceline.config.run_names import numbered
+from paceline.going_on import FinishedError
+from paceline.launch.carry_out import launch
+from paceline.launch.trials import Trial, read_trial, summary, trial_folders
+from paceline.launch.walltime import check_walltime
+from paceline.launch.where import Where, job_of
+
+ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
+the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
+who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
+train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
+MOST_TRIALS = 1000
+
+
+@dataclass(frozen=True)
+class LaunchFlags(Controls, Where):
+    """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
+
+    trials: int = 0  # seeded runs one after the other in OUT/trial-0, -1, ...: a RESULT line each, and a summary; 0 = one run
+    dry_run: bool = False  # write and print the files, start nothing
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Launch, and return the run's exit code; of several trials the worst."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags())
+    asked, repeats = _parsed(arguments)
+    flags: LaunchFlags = asked.controls
+    check_controls(flags)
+    if not 0 <= flags.trials <= MOST_TRIALS:
+        raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
+    system, plan = check_plan(asked, flags)
+    check_devices(asked.system_name, system, flags)
+    check_port(flags)
+    minutes = walltime_of(asked, system, plan, flags)
+    if flags.through == "slurm":
+        check_walltime(minutes, flags.slurm)
+    words = without(arguments, flags, Where, ("trials", "dry_run", "out"))
+    base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
+
+    def start(folder: Path, more: tuple[str, ...] = ()) -> int:
+        refuse_early(replace(asked, controls=replace(flags, out=str(folder))), repeats=repeats)
+        job = job_of(
+            ("train", *words, "--out", str(folder), *more),
+            folder,
+            name=asked.name,
+            where=flags,
+            system_name=asked.system_name,
+            system=system,
+            minutes=minutes,
+        )
+        return launch(job, dry=flags.dry_run, say=print)
+
+    if not flags.trials:
+        return start(base)
+    return _trials(asked, flags, base, start)
+
+
+def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any) -> int:
+    """One run a seed; those that are finished already are counted as they are."""
+    done: list[Trial] = []
+    codes: list[int] = []
+    for number, folder in enumerate(trial_folders(base, flags.trials)):
+        seed = asked.recipe.seed + number
+        try:
+            codes.append(start(folder, ("--seed", str(seed))))
+        except FinishedError:
+            codes.append(0)
+            say(f"trial {number} is finished already")
+        if flags.dry_run:
+            continue
+        if codes[-1] == INTERRUPTED:
+            say(f"interrupted in trial {number}; the same command goes on from here")
+            return INTERRUPTED
+        done.append(read_trial(number, seed, folder))
+        say(done[-1].line(asked.name))
+    if done:
+        say(summary(done))
+    return max(codes)
+
+
+INTERRUPTED = 75
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
+    """What is asked for, as `train` parses it; and whether it repeats a run.json."""
+    if not arguments[0].endswith(".json"):
+        if is_folder(arguments[0]):
+            raise UserError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+        return parse_recipe(arguments, LaunchFlags(), verb="launch"), False
+    base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
+    flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
+    return parse_recipe(words, flags, verb="launch", base=base, description=f"Repeat {arguments[0]}"), True

@@ -1,0 +1,79 @@
+"""Where and how a job is started, as flags say it; and the Job that they make of words and a folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from paceline.config.errors import UserError
+from paceline.config.system import System
+from paceline.launch.combine import USUAL_START
+from paceline.launch.job import Batch, Job, Variable, Words
+from paceline.launch.variables import variables_of
+from paceline.launch.walltime import minutes_in
+
+MOST_NODES = 65536
+
+
+@dataclass(frozen=True)
+class Where:
+    """The flags that every launched verb has."""
+
+    nodes: int = 1  # machines that take part; each runs --system's ranks of one node
+    through: Literal["local", "hostfile", "slurm"] = "local"  # who gives the nodes: this machine, a list of hosts, Slurm
+    start: Literal["auto", "torchrun", "srun", "mpirun"] = "auto"  # who starts the ranks; auto = srun in Slurm, else torchrun
+    container: Literal["none", "docker", "pyxis", "apptainer"] = "none"  # what the ranks run inside
+    image: str = ""  # container's name or file; empty = the one that `paceline image build` makes
+    hostfile: str = ""  # hosts for --through hostfile, one a line: ADDRESS slots=N
+    walltime: str = ""  # longest time the job may take, e.g. 90m or 2h; auto = as predicted, with a margin
+    port: int = 0  # where rank 0 listens; 0 = found by itself
+    between: str = ""  # shell command that runs once on every node before the ranks start, e.g. to drop its caches
+    slurm: Batch = field(default_factory=Batch)  # what sbatch is asked for beside nodes and time
+
+
+def job_of(
+    words: Words,
+    folder: Path,
+    *,
+    name: str,
+    where: Where,
+    system_name: str,
+    system: System,
+    minutes: int | None = None,
+    more: tuple[Variable, ...] = (),
+) -> Job:
+    """The Job of these words: any verb's, with all paths absolute or seen from the working directory on every node.
+
+    folder   where launch/ is made; absolute
+    minutes  the walltime; None: as `where` says it
+    more     variables beside those that the system and this machine bring
+    Raises UserError for numbers that cannot be.
+    """
+    if not 1 <= where.nodes <= MOST_NODES:
+        raise UserError(f"--nodes {where.nodes}: must lie in 1 to {MOST_NODES:,}.")
+    if not 0 <= where.port < 65536:
+        raise UserError(f"--port {where.port}: no port number (1 to 65535, 0 = found by itself).")
+    if where.hostfile and where.through != "hostfile":
+        raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
+    start = USUAL_START[where.through] if where.start == "auto" else where.start
+    return Job(
+        words=words,
+        folder=folder,
+        name=re.sub(r"[^\w.-]+", "-", Path(name).name) or "paceline",
+        nodes=where.nodes,
+        per_node=system.per_node,
+        system_name=system_name,
+        system=system,
+        through=where.through,
+        start=start,
+        container=where.container,
+        image=where.image,
+        hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,
+        environ=(*variables_of(system, where.port, local=where.through == "local"), *more),
+        port=where.port,
+        batch=where.slurm,
+        walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
+        between=where.between,
+    )
