@@ -61,7 +61,7 @@ def node_variables(job: Job) -> str:
     port = job.port or derived_port(job.name)
     values = {
         "PET_NNODES": str(job.nodes),
-        "PET_MASTER_ADDR": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "PET_MASTER_ADDR": '${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}',
         "PET_MASTER_PORT": str(port),
     }
     return "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from signal import SIGUSR1
 
@@ -20,7 +21,8 @@ def command(job: Job, program: Words) -> Words:
         hosts = ("--host", f"localhost:{job.per_node}")
     forwarded = [word for name in forwarded_names(job) for word in ("-x", name)]
     ranks = ("-np", str(job.ranks), "--map-by", f"ppr:{job.per_node}:node", "--bind-to", "none", "--tag-output")
-    return ("mpirun", *hosts, *ranks, *forwarded, *program)
+    root: Words = ("--allow-run-as-root",) if os.geteuid() == 0 else ()  # mpirun refuses it otherwise
+    return ("mpirun", *root, *hosts, *ranks, *forwarded, *program)
 
 
 def forwarded_names(job: Job) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ def variables_of(
     local  whether the ranks run on this machine, whose cores can be counted
     """
     found = [Variable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
+    if not local and environ.get("MASTER_ADDR"):
+        found.append(Variable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it"))
     if threads := compute_threads(system, environ, local=local):
         # Each launcher has a default of its own, and the number of threads decides the bits of a sum.
         found.append(Variable("OMP_NUM_THREADS", str(threads), "compute threads a rank, the same under every launcher"))

@@ -57,7 +57,7 @@ def slurm(tmp_path_factory) -> Iterator[Path]:
     missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"a one-node Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not: {missing}")
-    script, folder = str(ROOT / "scripts" / "slurm_one_node.sh"), tmp_path_factory.mktemp("slurm")
+    script, folder = str(ROOT / "scripts" / "slurm_nodes.sh"), tmp_path_factory.mktemp("slurm")
     try:
         started = subprocess.run(
             [script, "start", str(folder)], capture_output=True, text=True, timeout=90, check=False
