@@ -18,6 +18,7 @@ class File:
     name: str
     text: str
     runs: bool = False  # made executable
+    said: bool = True  # printed when it is written; a program of ours is not
 
 
 @dataclass(frozen=True)

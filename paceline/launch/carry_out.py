@@ -25,9 +25,11 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     Raises UserError for what does not go together, and for what this machine, the cluster or a host refuses.
     """
     check_combination(job)
-    paths = write_files(job, files_of(job))
-    for path in paths:
-        say(f"--- {path}\n{path.read_text().rstrip()}\n")
+    files = files_of(job)
+    paths = write_files(job, files)
+    for file, path in zip(files, paths):
+        if file.said:
+            say(f"--- {path}\n{file.text.rstrip()}\n")
     if dry:
         say(f"Nothing was started (--dry-run). By hand:  {paths[0]}")
         return 0

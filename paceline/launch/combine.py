@@ -12,11 +12,13 @@ from paceline.launch.job import Job, Words
 from paceline.launch.start_mpirun import MPIRUN
 from paceline.launch.start_srun import SRUN
 from paceline.launch.start_torchrun import TORCHRUN
+from paceline.launch.through_hostfile import HOSTFILE
 from paceline.launch.through_local import LOCAL
 from paceline.launch.through_slurm import SLURM
 
 THROUGH: dict[str, Through] = {
     "local": LOCAL,
+    "hostfile": HOSTFILE,
     # "hostfile": HOSTFILE of through_hostfile.py
     "slurm": SLURM,
 }

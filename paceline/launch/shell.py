@@ -18,8 +18,10 @@ def exports(variables: Sequence[Variable]) -> str:
 
 def environment(job: Job) -> tuple[Variable, ...]:
     """The job's variables and our own."""
-    own = Variable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")
-    return (*job.environ, own)
+    own = [Variable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")]
+    if job.start == "mpirun":
+        own.append(Variable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log"))
+    return (*job.environ, *own)
 
 
 def in_lines(command: Words, indent: str = "    ") -> str:

@@ -8,8 +8,8 @@ from signal import SIGUSR1
 
 from paceline.config.errors import UserError
 from paceline.launch.axes import Starter
-from paceline.launch.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import Job, Words
+from paceline.launch.shell import environment
 
 
 def command(job: Job, program: Words) -> Words:
@@ -27,7 +27,8 @@ def command(job: Job, program: Words) -> Words:
 
 def forwarded_names(job: Job) -> tuple[str, ...]:
     """Names of the variables that mpirun hands to ranks, on other hosts too. The rest of the environment stays behind."""
-    return (*(variable.name for variable in job.environ), EXIT_CODE_FILE)
+    first = ("MASTER_ADDR",) if job.through == "hostfile" else ()
+    return (*(variable.name for variable in environment(job)), *first)
 
 
 def check(job: Job) -> None:

@@ -1,0 +1,86 @@
+"""One host's end of a launch over ssh: runs the command that starts this host's ranks, and leaves nothing of it behind.
+
+    python3 attend.py bash RUN/launch/node.sh 1        (its standard input is the connection to whoever launched)
+
+A line `stop` asks the command to save and end. The end of the input means that the launcher has gone: the command is asked
+once, and ended a little later with all that it ever started, whatever sessions and process groups those are in.
+Copied into the run's folder and run there by itself: standard library only, and any Python from 3.8 on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+# Between asking and ending, once nobody is there to see a checkpoint being written.
+GRACE_SECONDS = 10.0
+AGAIN_SECONDS = 0.05
+
+
+def attend(command: list[str]) -> int:
+    """Run `command` to its end; -> its exit code, 128 + the signal where one ended it."""
+    # Whoever loses its parent becomes our child, so that nothing escapes from `descendants`.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: ask(child))
+    threading.Thread(target=listen, args=(child,), daemon=True).start()
+    code = child.wait()
+    end_all()
+    return code if code >= 0 else 128 - code
+
+
+def listen(child: subprocess.Popen[bytes]) -> None:
+    """Obey the launcher for as long as it is there."""
+    while line := os.read(0, 64):
+        if b"stop" in line:
+            ask(child)
+    ask(child)
+    time.sleep(GRACE_SECONDS)
+    end_all()
+
+
+def ask(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, which torchrun hands on to its ranks."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+
+
+def end_all() -> None:
+    """Kill what is left below this process, until nothing is."""
+    while left := descendants():
+        for process in left:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(AGAIN_SECONDS)
+
+
+def descendants() -> list[int]:
+    """All processes that come from this one and still run; who has ended and not been asked how is none."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]  # its name may hold blanks and brackets
+        except OSError:  # it ended meanwhile
+            continue
+        if state not in (b"Z", b"X"):
+            children.setdefault(int(parent), []).append(int(name))
+    found = list(children.get(os.getpid(), []))
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(attend(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Looks around on one host before anything is started there, and prints one line of JSON behind MARK.
+
+    ssh node2 python3 - '{"folder": ...}' < probe.py
+
+Sent over the connection, so that nothing of paceline needs to be there: standard library only, and any Python from 3.8 on.
+What is found is judged where the launch was typed (hosts.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+
+MARK = "paceline-probe "
+
+
+def look(wanted: dict) -> dict:
+    """wanted   workdir, token (path of a file), port (0 = none to try), programs"""
+    return {
+        "workdir": os.path.isdir(wanted["workdir"]),
+        "token": read(wanted["token"]),
+        "port": why_port_is_taken(wanted["port"]),
+        "programs": [name for name in wanted["programs"] if shutil.which(name)],
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        **versions(),
+    }
+
+
+def read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(100)
+    except OSError:
+        return ""
+
+
+def why_port_is_taken(port: int) -> str:
+    """'' where it is free, or not asked for."""
+    if not port:
+        return ""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+            probe.listen(1)
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    return ""
+
+
+def versions() -> dict:
+    """Of this interpreter, of paceline and of torch; '' where there is none, with the reason."""
+    import importlib.metadata
+
+    found = {"python": sys.executable, "paceline": "", "torch": "", "why": ""}
+    try:
+        import paceline
+
+        found["paceline"] = paceline.__version__
+        found["torch"] = importlib.metadata.version("torch")
+    except Exception as problem:  # whatever the import of a broken installation raises is what there is to tell
+        found["why"] = f"{type(problem).__name__}: {problem}"
+    return found
+
+
+if __name__ == "__main__":
+    print(MARK + json.dumps(look(json.loads(sys.argv[1]))), flush=True)

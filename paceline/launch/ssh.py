@@ -1,0 +1,31 @@
+"""Commands on other hosts, over the user's own ssh: its keys, names and users come from ~/.ssh/config and nothing else.
+
+A host that is this machine is reached without ssh.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from paceline.config.printable import one_line
+from paceline.dist.interfaces import is_address_of_this_host
+from paceline.launch.job import Words
+
+# Nobody is there to type a password; a dead host is noticed when connecting, and within 15 s later on.
+OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "10", "ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
+OPTION_WORDS: Words = tuple(word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}"))
+# ssh's own exit code where it could not connect, or lost the connection; else the command's.
+NO_CONNECTION = 255
+
+
+def on_host(address: str, command: Words) -> Words:
+    """What runs `command` on the host `address`, standard input and output included."""
+    if is_address_of_this_host(address):
+        return command
+    return ("ssh", "-T", *OPTION_WORDS, "--", address, shlex.join(command))
+
+
+def why_not_connected(said: str) -> str:
+    """The line of ssh's own words that tells why, for a message; ssh writes what it tried before what failed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return one_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"

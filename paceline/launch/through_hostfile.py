@@ -1,0 +1,125 @@
+"""A list of hosts and ssh: torchrun once on each of them, or one mpirun for all. No scheduler, no daemon of ours.
+
+torchrun: run.sh holds a connection to every host (over_ssh.py), where attend.py runs node.sh with the host's number.
+mpirun:   run.sh is one mpirun, which does the same with daemons of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from paceline.config.errors import UserError
+from paceline.dist.launcher import derived_port
+from paceline.launch import attend
+from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
+from paceline.launch.hostfile import first_hosts, read_hostfile
+from paceline.launch.hosts import check_hosts, host_python
+from paceline.launch.job import Host, Job, Words
+from paceline.launch.process import Process
+from paceline.launch.shell import environment, exports, in_lines
+from paceline.launch.ssh import OPTION_WORDS
+
+BASH = "#!/usr/bin/env bash\n"
+
+
+def hosts_of(job: Job) -> tuple[Host, ...]:
+    """The first hosts of its hostfile, one for each node. Raises UserError as hostfile.py does."""
+    assert job.hostfile is not None
+    return first_hosts(read_hostfile(job.hostfile, job.per_node), job.nodes, job.per_node, job.hostfile)
+
+
+def files(job: Job, command: Words) -> tuple[File, ...]:
+    """run.sh, which starts all, and what it needs on the hosts."""
+    addresses = tuple(host.address for host in hosts_of(job))
+    ranks = f"{job.ranks} rank{'s'[: job.ranks > 1]}"
+    head = f"{BASH}# {job.name}: {ranks} on {', '.join(addresses)}, started by {job.start}.\n"
+    if job.start == "mpirun":
+        return _with_mpirun(job, command, head, addresses)
+    return _on_every_host(job, command, head, addresses)
+
+
+def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
+    folder = str(job.launch_folder)
+    hold = (sys.executable, "-m", "paceline.launch.over_ssh", folder, shlex.join(host_python(job)))
+    run = (
+        f"{head}# By hand, without an eye on them:  {_by_hand(job, addresses)} wait\n"
+        "set -euo pipefail\n\n"
+        f"exec {in_lines((*hold, *addresses))}\n"
+    )
+    values = {
+        "PET_NNODES": str(job.nodes),
+        "PET_NODE_RANK": "$1",
+        "PET_MASTER_ADDR": addresses[0],
+        "PET_MASTER_PORT": str(_port(job)),
+    }
+    where = "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
+    node = (
+        f"{BASH}# {job.name}: one host's part of {job.nodes}. Its number, from 0, is the only argument.\n"
+        "set -euo pipefail\n"
+        f"cd {shlex.quote(str(job.workdir))}\n\n"
+        f"{exports(environment(job))}"
+        + (where if job.nodes > 1 else "")
+        + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
+        "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
+        "export PYTHONUNBUFFERED=1  # ranks: lines come when they are printed\n"
+        "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: not a word about host names that no server knows\n"
+        + (f"\n{job.between}  # before the ranks start\n" if job.between else "")
+        + f"\nexec {in_lines(command)}\n"
+    )
+    return (
+        File("run.sh", run, runs=True),
+        File("node.sh", node, runs=True),
+        File("attend.py", Path(attend.__file__).read_text(), said=False),
+    )
+
+
+def _by_hand(job: Job, addresses: Words) -> str:
+    script = shlex.quote(str(job.launch_folder / "node.sh"))
+    return " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
+
+
+def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
+    options = " ".join(OPTION_WORDS)
+    own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
+    once = in_lines(
+        (*command[: command.index("-np")], "-np", str(job.nodes), "--map-by", "ppr:1:node", "sh", "-c", job.between)
+    )
+    text = (
+        f"{head}set -euo pipefail\n"
+        f"cd {shlex.quote(str(job.workdir))}\n\n"
+        f"{exports(environment(job))}{own}"
+        "# ssh asks nobody anything, and notices a host that is gone. Open MPI up to 4, and from 5 on.\n"
+        f"export OMPI_MCA_plm_rsh_args={shlex.quote(options)} PRTE_MCA_plm_ssh_args={shlex.quote(options)}\n"
+        + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
+        + f"\nexec {in_lines(command)}\n"
+    )
+    hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)
+    return File("run.sh", text, runs=True), File("hostfile", hosts)
+
+
+def _port(job: Job) -> int:
+    """Where torchrun's store listens. Runs in different folders have different ones."""
+    return job.port or derived_port(str(job.folder))
+
+
+def check(job: Job) -> None:
+    """What can be said without asking the hosts. Raises UserError: no hosts, too many or few, no ssh here."""
+    if job.hostfile is None:
+        raise UserError("--through hostfile: which hosts? Name them with --hostfile FILE, one a line: `node1 slots=8`.")
+    hosts_of(job)
+    if shutil.which("ssh") is None:
+        raise UserError("--through hostfile: there is no ssh on this machine (Debian: openssh-client).")
+
+
+def begin(job: Job, paths: tuple[Path, ...]) -> Running:
+    """Ask all hosts whether they can take part, then start. Raises UserError with a line for each that cannot."""
+    from paceline.launch.combine import START  # the tables hold this file
+
+    check_hosts(job, hosts_of(job), _port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
+    return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
+
+
+HOSTFILE = Through(files, check, begin)
