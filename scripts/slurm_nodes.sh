@@ -7,10 +7,11 @@
 # Needs root and Debian's packages slurmd, slurmctld, slurm-client and munge. Everything it writes lies in DIR, and it
 # stops only the daemons whose process ids it noted there. No cgroups are used, so it also works inside a container.
 # Several nodes are several slurmd on one host, each with a name and a port of its own: node1, node2, ...; each says it has
-# all of the host's cores, and at least 4.
+# all of the host's cores, and at least 4. A job that is queued again waits for its old credential to expire: 15 s here,
+# 2 minutes in Slurm's own setting.
 set -euo pipefail
 
-usage() { sed -n '2,9p' "$0" >&2; exit 2; }
+usage() { sed -n '2,11p' "$0" >&2; exit 2; }
 [ $# -ge 2 ] && [ $# -le 3 ] || usage
 verb=$1
 mkdir -p "$2"
@@ -56,7 +57,7 @@ SlurmUser=root
 SlurmdUser=root
 SlurmctldPort=$(free_port)
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge.socket
+AuthInfo=socket=$dir/munge.socket,cred_expire=15
 CredType=cred/munge
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool-%n

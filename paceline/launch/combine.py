@@ -19,7 +19,6 @@ from paceline.launch.through_slurm import SLURM
 THROUGH: dict[str, Through] = {
     "local": LOCAL,
     "hostfile": HOSTFILE,
-    # "hostfile": HOSTFILE of through_hostfile.py
     "slurm": SLURM,
 }
 START: dict[str, Starter] = {

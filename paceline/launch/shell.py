@@ -19,6 +19,7 @@ def exports(variables: Sequence[Variable]) -> str:
 def environment(job: Job) -> tuple[Variable, ...]:
     """The job's variables and our own."""
     own = [Variable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")]
+    own.append(Variable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
     if job.start == "mpirun":
         own.append(Variable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log"))
     return (*job.environ, *own)

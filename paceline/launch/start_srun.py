@@ -15,7 +15,7 @@ def command(job: Job, program: Words) -> Words:
     --kill-on-bad-exit: a rank that fails ends the others at once, where paceline's own watch cannot.
     """
     ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
-    words = ("--export=ALL", "--label", "--unbuffered")
+    words = ("--export=ALL", "--label")
     return ("srun", *ranks, *words, "--cpu-bind=none", "--kill-on-bad-exit=1", *container_words(job), *program)
 
 

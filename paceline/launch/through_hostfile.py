@@ -64,7 +64,6 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
         + (where if job.nodes > 1 else "")
         + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
         "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
-        "export PYTHONUNBUFFERED=1  # ranks: lines come when they are printed\n"
         "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: not a word about host names that no server knows\n"
         + (f"\n{job.between}  # before the ranks start\n" if job.between else "")
         + f"\nexec {in_lines(command)}\n"
