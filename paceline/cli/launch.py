@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -35,7 +34,9 @@ MOST_TRIALS = 1000
 class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
-    trials: int = 0  # seeded runs one after the other in OUT/trial-0, -1, ...: a RESULT line each, and a summary; 0 = one run
+    trials: int = (
+        0  # seeded runs one after the other in OUT/trial-0, -1, ...: a RESULT line each, and a summary; 0 = one run
+    )
     dry_run: bool = False  # write and print the files, start nothing
 
 

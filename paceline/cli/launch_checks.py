@@ -7,13 +7,11 @@ import socket
 from typing import Any
 
 from paceline.cli.flags import Asked
-from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.system import System
 from paceline.launch.walltime import minutes_in
-from paceline.systems import DETECTED
 from paceline.workloads import workload_of
 
 

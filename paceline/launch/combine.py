@@ -5,6 +5,8 @@ Each combination that is not there is refused with its reason; those of the four
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paceline.config.errors import UserError
 from paceline.launch.axes import Container, Starter, Through
 from paceline.launch.container_none import NONE
@@ -85,6 +87,8 @@ def command_of(job: Job) -> Words:
     container wants to be one a node (`whole`), so that mpirun runs inside.
     """
     starter, container = START[job.start], CONTAINER[job.container]
+    if container.python is not None:
+        job = replace(job, python=container.python)
     if starter.reach == "node" or container.whole:
         return container.wrap(job, starter.command(job, job.program))
     return starter.command(job, container.wrap(job, job.program))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -72,6 +73,10 @@ def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]
     """
     tail, ended, kept, stood = Tail(job.log), Ended(job.folder), "", ""
     running = begin()
+    # A scheduler keeps the time itself; elsewhere the walltime's end is a wish to stop like any other.
+    limit = (
+        time.monotonic() + 60 * job.walltime_minutes if job.walltime_minutes and job.through != "slurm" else math.inf
+    )
     say(f"{job.name}: {running.name}, output in {job.log}")
     with _asked_to_stop() as asked:
         handled = 0
@@ -85,6 +90,10 @@ def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]
             if (now := running.standing()) != stood:
                 stood = now
                 say(f"{running.name} {now or 'runs'}")
+            if time.monotonic() > limit:
+                limit = math.inf
+                asked.append(signal.SIGTERM)
+                say(f"the walltime of {job.walltime_minutes} min is up")
             if len(asked) > handled:
                 handled += 1
                 say(f"{running.name}: asked to save and end" if handled == 1 else f"{running.name}: ended at once")

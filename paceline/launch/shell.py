@@ -29,7 +29,7 @@ def in_lines(command: Words, indent: str = "    ") -> str:
     """A command quoted for the shell, broken into lines before its flags."""
     lines, line = [], ""
     for word in map(shlex.quote, command):
-        if line and word.startswith("-") and len(line) + len(word) > WIDTH - 40 or len(line) + len(word) > WIDTH:
+        if (line and word.startswith("-") and len(line) + len(word) > WIDTH - 40) or len(line) + len(word) > WIDTH:
             lines.append(line)
             line = word
         else:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
-from paceline.launch.job import Job
 
 # Job states that nothing follows (squeue(1), JOB STATE CODES). A requeued job is PENDING again.
 ENDED = (
@@ -26,7 +25,7 @@ ENDED = (
 ASK_SECONDS = 2.0
 
 
-def submit(job: Job, script: Path) -> SlurmJob:
+def submit(script: Path) -> SlurmJob:
     """Hand the script to sbatch.
 
     Raises UserError with Slurm's own reason where it takes no such job: too many nodes, an unknown partition, ...
@@ -36,6 +35,16 @@ def submit(job: Job, script: Path) -> SlurmJob:
         why = one_line(done.stderr.strip().removeprefix("sbatch: error: ") or f"exit code {done.returncode}")
         raise UserError(f"sbatch refused {script}: {why}. `sinfo` shows what the cluster has.")
     return SlurmJob(done.stdout.strip().partition(";")[0])
+
+
+def still_there(number: str) -> SlurmJob | None:
+    """The job of this number where it waits or runs; None where it has ended, and where Slurm knows of none."""
+    told = _quiet("squeue", "--noheader", "--format=%T", f"--jobs={number}") if number.isdecimal() else None
+    if told is None or told.returncode != 0 or not told.stdout.strip() or told.stdout.strip() in ENDED:
+        return None
+    job = SlurmJob(number)
+    job.name += " (submitted before; it is still there and is followed)"
+    return job
 
 
 class SlurmJob:

@@ -25,13 +25,15 @@ def script(job: Job, command: Words) -> str:
         f"\nset -uo pipefail\n\n{exports(environment(job))}",
     ]
     if START[job.start].reach == "node":
-        parts.append(node_variables(job))
+        parts.append(node_variables(job) if job.nodes > 1 else "")
         each = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
         each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=1", "--label")
         command = (*each, *CONTAINER[job.container].srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
     if job.between:
         once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
-        parts.append(f"\n# Before the ranks start, once on every node.\n{in_lines((*once, 'sh', '-c', job.between))}\n")
+        parts.append(
+            f"\n# Before the ranks start, once on every node.\n{in_lines((*once, 'sh', '-c', job.between))} || exit 3\n"
+        )
     return "".join([*parts, ranks_and_what_follows(job, command)])
 
 
@@ -58,7 +60,7 @@ def asked_of_slurm(job: Job) -> str:
 
 def node_variables(job: Job) -> str:
     """What each node's starter is told of the others, but its own number."""
-    port = job.port or derived_port(job.name)
+    port = job.port or derived_port(str(job.folder))
     values = {
         "PET_NNODES": str(job.nodes),
         "PET_MASTER_ADDR": '${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}',

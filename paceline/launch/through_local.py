@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from paceline.config.errors import UserError
@@ -16,9 +17,10 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
     text = (
         "#!/usr/bin/env bash\n"
         f"# {job.name}: {job.ranks} rank{'s'[: job.ranks > 1]} on this machine, started by {job.start}.\n"
-        "set -euo pipefail\n\n"
+        "set -euo pipefail\n"
+        f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{exports(environment(job))}\n"
-        + (f"{job.between}  # before the ranks start\n\n" if job.between else "")
+        + (f"# Before the ranks start.\n{job.between}\n\n" if job.between else "")
         + f"exec {in_lines(command)}\n"
     )
     return (File("run.sh", text, runs=True),)

@@ -8,7 +8,7 @@ from pathlib import Path
 from paceline.config.errors import UserError
 from paceline.launch.axes import File, Running, Through
 from paceline.launch.job import Job, Words
-from paceline.launch.slurm_job import submit
+from paceline.launch.slurm_job import still_there, submit
 from paceline.launch.slurm_script import script
 
 
@@ -24,11 +24,20 @@ def check(job: Job) -> None:
             "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use "
             "--through hostfile."
         )
+    if "%" in str(job.log) or "\\" in str(job.log):
+        raise UserError(
+            f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out."
+        )
 
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
-    """Submit it."""
-    return submit(job, paths[0])
+    """Submit it; a job of an earlier launch that is still there for this folder is followed instead."""
+    number = job.launch_folder / "job-number"
+    if number.exists() and (there := still_there(number.read_text().strip())) is not None:
+        return there
+    submitted = submit(paths[0])
+    number.write_text(f"{submitted.number}\n")
+    return submitted
 
 
 SLURM = Through(files, check, begin)

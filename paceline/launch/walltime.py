@@ -33,7 +33,9 @@ def minutes_in(text: str) -> int:
         seconds = float(unit[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[2]] if unit else 0
     minutes = math.ceil(seconds / 60)
     if not 0 < minutes <= MOST_MINUTES:
-        raise UserError(f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds).")
+        raise UserError(
+            f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds)."
+        )
     return minutes
 
 

@@ -22,8 +22,12 @@ class Where:
     """The flags that every launched verb has."""
 
     nodes: int = 1  # machines that take part; each runs --system's ranks of one node
-    through: Literal["local", "hostfile", "slurm"] = "local"  # who gives the nodes: this machine, a list of hosts, Slurm
-    start: Literal["auto", "torchrun", "srun", "mpirun"] = "auto"  # who starts the ranks; auto = srun in Slurm, else torchrun
+    through: Literal["local", "hostfile", "slurm"] = (
+        "local"  # who gives the nodes: this machine, a list of hosts, Slurm
+    )
+    start: Literal["auto", "torchrun", "srun", "mpirun"] = (
+        "auto"  # who starts the ranks; auto = srun in Slurm, else torchrun
+    )
     container: Literal["none", "docker", "pyxis", "apptainer"] = "none"  # what the ranks run inside
     image: str = ""  # container's name or file; empty = the one that `paceline image build` makes
     hostfile: str = ""  # hosts for --through hostfile, one a line: ADDRESS slots=N

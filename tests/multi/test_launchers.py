@@ -6,15 +6,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from small_run import (
     CLASSES,
-    ROOT,
     VAL_EACH,
     Trainer,
     events,
@@ -49,23 +46,6 @@ FLAGS = f"--save-every 100 --log-every 2 {EVALUATION}"
 def unbroken(trainer: Trainer) -> Path:
     """Two ranks that nothing happened to."""
     return trainer.finished(trainer.folder / "two-ranks", FLAGS, ranks=2)
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory) -> Iterator[Path]:
-    """A running Slurm of one node; -> its slurm.conf."""
-    missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"a one-node Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not: {missing}")
-    script, folder = str(ROOT / "scripts" / "slurm_nodes.sh"), tmp_path_factory.mktemp("slurm")
-    try:
-        started = subprocess.run(
-            [script, "start", str(folder)], capture_output=True, text=True, timeout=90, check=False
-        )
-        assert started.returncode == 0, started.stderr
-        yield folder / "slurm.conf"
-    finally:
-        subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
 
 
 def stops_and_goes_on(
@@ -105,12 +85,6 @@ def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, unbrok
 def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, unbroken, tmp_path, need_program):
     need_program("mpirun", "openmpi-bin")
     assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1", under_it=False) == "openmpi"
-
-
-def test_two_ranks_under_srun_train_evaluate_save_and_are_resumed(trainer, unbroken, tmp_path, slurm):
-    srun = ["srun", "-n", "2", "--overcommit", torchrun(1)[0]]
-    more = {"SLURM_CONF": str(slurm)}
-    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, srun, "SIGUSR1", under_it=False, **more) == "slurm"
 
 
 def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, unbroken, monkeypatch):

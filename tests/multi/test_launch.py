@@ -1,0 +1,145 @@
+"""`paceline launch` as a user types it: a real Slurm of two nodes, real Open MPI and torchrun, and what a run is afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_run import (
+    PLAIN,
+    ROOT,
+    Trainer,
+    events,
+    kinds,
+    last_event,
+    step_reached,
+    tensor_files,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
+
+# Evaluations long enough that a run lasts until somebody stops it.
+FLAGS = "--save-every 100 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15"
+
+
+@pytest.fixture(scope="module")
+def unbroken(trainer: Trainer) -> Path:
+    """Two ranks that nothing happened to."""
+    return trainer.finished(trainer.folder / "undisturbed", FLAGS, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
+    """A running Slurm of two nodes; -> the variables that lead to it. Its nodes' names are known to no name server."""
+    missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"a small Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not: {missing}")
+    script, folder = str(ROOT / "scripts" / "slurm_nodes.sh"), tmp_path_factory.mktemp("slurm")
+    try:
+        started = subprocess.run(
+            [script, "start", str(folder), "2"], capture_output=True, text=True, timeout=90, check=False
+        )
+        assert started.returncode == 0, started.stderr
+        yield {"SLURM_CONF": str(folder / "slurm.conf"), "MASTER_ADDR": "127.0.0.1"}
+    finally:
+        subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
+
+
+def launch(trainer: Trainer, run: Path, words: str, flags: str = FLAGS) -> list[str]:
+    """The words of a launch of the small training."""
+    return ["launch", *trainer.train(run, flags)[1:], *words.split()]
+
+
+def told(process: subprocess.Popen) -> str:
+    """What it prints until its end."""
+    try:
+        return process.communicate(timeout=180)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def assert_same(run: Path, unbroken: Path) -> None:
+    assert tensor_files(run) == tensor_files(unbroken)
+    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
+
+
+def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(trainer, unbroken, tmp_path, slurm):
+    run = tmp_path / "run"
+    command = launch(trainer, run, "--through slurm --nodes 2")
+    process = trainer.launching(PLAIN, command, **slurm)
+    wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=120)
+    process.send_signal(signal.SIGINT)
+    text = told(process)
+    assert process.returncode == 75, text
+    assert "#SBATCH --nodes=2" in text and "0: " in text
+    assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "interrupted")
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["launcher"], facts["world"], facts["plan"]["nodes"]) == ("slurm", 2, 2)
+    trainer.finished(run, FLAGS, ranks=2)
+    assert_same(run, unbroken)
+    assert len(kinds(run)) > len(events(run))  # there was a resume
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
+def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, unbroken, tmp_path, slurm, start):
+    run = tmp_path / "run"
+    process = trainer.launching(PLAIN, launch(trainer, run, f"--through slurm --nodes 2 --start {start}"), **slurm)
+    wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=120)
+    number = (run / "launch" / "job-number").read_text().strip()
+    asked = subprocess.run(
+        ["scontrol", "requeue", number], env={**os.environ, **slurm}, capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == 0, asked.stderr
+    text = told(process)
+    assert process.returncode == 0, text
+    assert "waits (BeginTime)" in text and "resumed from" in text
+    assert_same(run, unbroken)
+
+
+@pytest.mark.nightly
+def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(trainer, tmp_path, slurm):
+    """The two signs that a job has ended before its time: its exit code 75, and its being queued again by itself."""
+    run, flags = tmp_path / "run", f"{FLAGS} --epochs 2000 --eval-every 5000 --log-every 20"
+    words = "--through slurm --nodes 2 --walltime 2m --slurm.lead 20 --slurm.no-requeue"
+    process = trainer.launching(PLAIN, launch(trainer, run, words, flags), **slurm)
+    text = told(process)
+    assert process.returncode == 75, text
+    assert "the walltime is up; the same command goes on from here" in text
+    stopped_at = last_event(run)["step"]
+    process = trainer.launching(PLAIN, launch(trainer, run, words.replace("no-requeue", "requeue"), flags), **slurm)
+    wait_until(lambda: "goes on from here" in log(run)[len(text) :], "requeue", seconds=150)
+    wait_until(lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=90)
+    process.send_signal(signal.SIGINT)
+    text = told(process)
+    assert process.returncode == 75, text
+    assert last_event(run)["step"] > stopped_at
+
+
+def log(run: Path) -> str:
+    """What all ranks of all starts printed."""
+    return (run / "launch" / "output.txt").read_text(errors="replace")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("start", ["torchrun", "mpirun"])
+def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_path, start, ranks, need_program):
+    if start == "mpirun":
+        need_program("mpirun", "openmpi-bin")
+    run, by_hand = tmp_path / "run", tmp_path / "by-hand"
+    done = trainer.launched(PLAIN, launch(trainer, run, f"--start {start} --system.per-node {ranks}"))
+    assert done.returncode == 0, done.stdout
+    assert json.loads((run / "run.json").read_text())["world"] == ranks
+    trainer.finished(by_hand, FLAGS, ranks=ranks)
+    assert_same(run, by_hand)
