@@ -10,10 +10,10 @@ import time
 from contextlib import closing
 from typing import Any
 
+from paceline.config.run_names import STOP_FILE
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.job import Job
 from paceline.machine import autocast_for
-from paceline.run_folder import STOP_FILE
 
 
 def serve(job: Job) -> dict[str, Any]:
