@@ -11,6 +11,7 @@ from typing import Any
 from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.saved import saved_count, saved_request
+from paceline.cli.show_estimate import check_rates, estimate_of, speed_for, speed_of_run
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, lr_at, make_plan, training_ranks
@@ -39,16 +40,19 @@ class ShowFlags:
     eval_ranks: int = 0  # of these, the last N only evaluate
     train_images: int = 0  # training images; 0 = those of the data set
     val_images: int = 0  # validation images; 0 = those of the data set
+    rate: float = 0.0  # estimate: images per second of one rank at this plan's batch; 0 = measured or published
+    link_gbit: float = 0.0  # estimate: Gbit/s of all of a node's links to other nodes together; 0 = the system's
     json: bool = False  # print one JSON object instead of text
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
-    base, defaults, controls, classes = None, ShowFlags(), Controls(), 0
+    base, defaults, controls, classes, run_path, facts = None, ShowFlags(), Controls(), 0, Path(), {}
     if arguments and arguments[0] in ("-h", "--help"):
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
     if arguments and (is_folder(arguments[0]) or arguments[0].endswith(".json")):
-        base, controls, facts, arguments = saved_request(Path(arguments[0]), arguments[1:], "show")
+        run_path = Path(arguments[0])
+        base, controls, facts, arguments = saved_request(run_path, arguments[1:], "show")
         evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
         defaults = ShowFlags(
             world=facts["world"] + evaluating,
@@ -65,6 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in asked.given})
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
+    check_rates(flags.rate, flags.link_gbit)
     check_request(recipe, flags.data)
     system = asked.system
     from paceline.tasks.memory import images_that_fit, memory_of
@@ -90,11 +95,20 @@ def run(arguments: Sequence[str]) -> int:
         val_images=images[1],
         eval_ranks=flags.eval_ranks,
     )
+    own = None
+    if base is not None and not asked.given & {"system"}:
+        own = speed_of_run(run_path, facts, recipe, system.chip)
+    speed = speed_for(recipe, asked.name, asked.system_name, system, plan, rate=flags.rate, run=own)
+    lines, estimate = estimate_of(
+        asked.name, recipe.task, asked.system_name, system, plan, memory.parameters, speed, flags.link_gbit
+    )
     if flags.json:
-        facts = {"recipe": asdict(recipe), "system": asdict(system), "plan": asdict(plan), "memory": asdict(memory)}
-        print(json.dumps(facts, indent=2))
+        parts = {"recipe": recipe, "system": system, "plan": plan, "memory": memory}
+        print(json.dumps({name: asdict(part) for name, part in parts.items()} | {"estimate": estimate}, indent=2))
         return 0
     for line in describe(asked.name, recipe, asked.system_name, system, plan, memory):
+        say(line)
+    for line in lines:
         say(line)
     return 0
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.systems.exchange import LINK_GBIT, exchange_seconds, exposed_seconds
 from paceline.systems.speed import Speed, published_speed
@@ -27,7 +28,7 @@ class Estimate:
     step_seconds: float
     compute_seconds: float  # forwards, backwards and update of one step
     exchange_seconds: float  # one all-reduce between the nodes; 0 on one node, or where links are unknown
-    exposed_seconds: float  # what of it the step waits for
+    exposed_seconds: float  # what of it the step waits for, beyond what the computing speed contains
     links_known: bool  # False: several nodes, and nothing is known of the links between them: times are too short
     images_per_second: float  # of all ranks
     evaluation_seconds: float  # one evaluation, taken to be as fast as training
@@ -62,15 +63,18 @@ def estimate(
     bytes_each = 4 if system.compress == "none" else 2
     gradient = float(parameters * bytes_each)
     compute = plan.forwards * plan.images_per_forward / speed.rate + speed.fixed
-    known = plan.nodes == 1 or gbit > 0
+    known = plan.nodes <= speed.nodes or gbit > 0
     whole = exposed = 0.0
     if plan.nodes > 1 and gbit > 0:
         # DDP's buckets are counted in gradients as they are kept, before they are compressed.
         bucket = system.bucket_mib * 2**20 * bytes_each / 4
+        beside = plan.images_per_forward / speed.rate
         whole = exchange_seconds(plan.nodes, gradient, gbit)
-        exposed = exposed_seconds(
-            plan.nodes, gradient, gbit, compute_seconds=plan.images_per_forward / speed.rate, bucket_bytes=bucket
+        waited, contained = (
+            exposed_seconds(nodes, gradient, gbit, compute_seconds=beside, bucket_bytes=bucket)
+            for nodes in (plan.nodes, speed.nodes)
         )
+        exposed = max(0.0, waited - contained)
     step = compute + exposed
     evaluation = plan.val_images / (plan.world * speed.rate)
     evaluations = len([due for due in plan.eval_steps if due <= plan.stop_after])
@@ -91,7 +95,7 @@ def estimate(
 
 
 def predicted_minutes(
-    workload: str,
+    recipe: Recipe,
     plan: Plan,
     system: System,
     *,
@@ -102,11 +106,10 @@ def predicted_minutes(
 ) -> Walltime | None:
     """What `--walltime auto` asks for: the whole length of the plan, its target not counted on, a start and a margin.
 
-    workload  recipe.task
-    speed     measured or given; None = as published for the chip
-    return    None where nothing is known of the speed, or of the links between several nodes
+    speed   measured or given; None = as published for the chip
+    return  None where nothing is known of the speed, or of the links between several nodes
     """
-    speed = speed or published_speed(workload, system.chip)
+    speed = speed or published_speed(recipe, system.chip)
     if speed is None:
         return None
     told = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=link_gbit)

@@ -7,7 +7,10 @@ provenance and fit: results/estimate, scripts/fit_estimate.py. They are other pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from paceline.config.recipe import Recipe
+from paceline.systems.published_results import Result
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Speed:
     slow: float = 0.0  # largest known error of a predicted rate below the published one, as a share: -0.12
     fast: float = 0.0  # the same above it: 0.2; both 0 = not known
     checked: str = ""  # on what the errors were seen, in words
+    nodes: int = 1  # of the machine that it was measured on: the exchange between so many is in it already
+    others: bool = False  # another program's speed
 
     def seconds(self, images: float) -> float:
         """Of a forward, a backward and an update over `images` images of one rank."""
@@ -48,12 +53,36 @@ PUBLISHED: dict[tuple[str, str], Speed] = {
     ),
 }
 
+# What makes these networks' cost: of (part of the recipe, field), the value. Others have a speed of their own.
+NETWORKS: dict[str, tuple[tuple[str, str, object], ...]] = {
+    "classification": (("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("input", "size", 224)),
+    "ssd": (("model", "trunk", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "size", 300)),
+    "maskrcnn": (
+        ("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("model", "channels", 256),
+        ("input", "short", (800,)), ("input", "long", 1333),
+    ),
+}  # fmt: skip
 
-def published_speed(workload: str, chip: str) -> Speed | None:
-    """The fit for a workload on a chip; None where too little was published."""
-    return next(
-        (speed for (task, name), speed in PUBLISHED.items() if task == workload and chip.startswith(name)), None
+
+def published_speed(recipe: Recipe, chip: str) -> Speed | None:
+    """The fit for a recipe's workload on a chip; None where too little was published, or for another network or input."""
+    if not has_published_network(recipe):
+        return None
+    found = (speed for (task, name), speed in PUBLISHED.items() if task == recipe.task and chip.startswith(name))
+    speed = next(found, None)
+    return replace(speed, others=True) if speed else None
+
+
+def has_published_network(recipe: Recipe) -> bool:
+    """Whether a recipe trains the network that rates were published for, on photos of the same size."""
+    return recipe.task in NETWORKS and all(
+        getattr(getattr(recipe, part), name) == value for part, name, value in NETWORKS[recipe.task]
     )
+
+
+def row_speed(result: Result) -> Speed:
+    """A published row alone: its rate, whatever the size of a step."""
+    return Speed(result.rate, 0.0, f"one published row, {result.source}", nodes=result.nodes, others=True)
 
 
 def given_speed(rate: float) -> Speed:
@@ -61,7 +90,9 @@ def given_speed(rate: float) -> Speed:
     return Speed(rate, 0.0, f"--rate {rate:g} images/s a rank")
 
 
-def measured_speed(images_per_second: float, images: float, published: Speed | None, what: str) -> Speed:
+def measured_speed(
+    images_per_second: float, images: float, published: Speed | None, what: str, nodes: int = 1
+) -> Speed:
     """A run's own.
 
     images_per_second  of one rank
@@ -71,4 +102,4 @@ def measured_speed(images_per_second: float, images: float, published: Speed | N
     share = published.fixed / published.seconds(images) if published else 0.0
     seconds = images / images_per_second
     fixed = share * seconds
-    return Speed(images / (seconds - fixed), fixed, what)
+    return Speed(images / (seconds - fixed), fixed, what, nodes=nodes)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.plan import Plan, make_plan, shorten
-from paceline.config.recipe import DATA_IMAGES
+from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
 from paceline.recipes import RECIPES
 from paceline.systems import exchange
@@ -129,14 +129,23 @@ def test_a_measured_rate_is_met_at_its_own_size_and_keeps_the_chips_share_of_fix
 def test_walltimes_reserve_more_than_the_published_runs_took():
     for name, world, minutes in (("resnet50-mlperf-3200", 8, 13.6), ("resnet50-mlperf-57344", 3584, 0.183)):
         plan = resnet_plan(name, world)
-        found = predicted_minutes("classification", plan, H100, parameters=PARAMETERS, system_name="dgx-h100")
+        found = predicted_minutes(RECIPES[name](), plan, H100, parameters=PARAMETERS, system_name="dgx-h100")
         assert found is not None and found.minutes == pytest.approx(1.25 * dgx(plan).minutes + 5, abs=1)
         assert minutes < found.minutes < 3 * minutes + 10
         assert f"{found.minutes} min" in found.reason and "estimate" in found.reason and "25 % margin" in found.reason
 
 
 def test_nothing_known_is_no_walltime():
-    plan = resnet_plan("resnet50-mlperf-3200-8x8", 64)
-    assert predicted_minutes("classification", plan, System(), parameters=1) is None
-    assert predicted_minutes("classification", plan, H100, parameters=1, system_name="./my_site.py:rack") is None
-    assert published_speed("maskrcnn", "V100-SXM2-32GB") is None
+    recipe, plan = RECIPES["resnet50-mlperf-3200-8x8"](), resnet_plan("resnet50-mlperf-3200-8x8", 64)
+    assert predicted_minutes(recipe, plan, System(), parameters=1) is None
+    assert predicted_minutes(recipe, plan, H100, parameters=1, system_name="./my_site.py:rack") is None
+    assert published_speed(RECIPES["maskrcnn"](), "V100-SXM2-32GB") is None
+
+
+def test_another_network_or_size_has_no_published_speed():
+    for name in ("resnet50", "ssd", "maskrcnn"):
+        assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is not None
+    for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"):
+        assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is None
+    smaller = override(RECIPES["resnet50"](), {"input.size": 160})
+    assert published_speed(smaller, "H100-SXM5-80GB") is None

@@ -1,0 +1,141 @@
+"""The estimate that `show` adds to a plan: where its computing speed is from, its lines, its JSON."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
+from paceline.config.run import run_folder
+from paceline.config.system import System
+from paceline.log.events import read_events
+from paceline.systems.estimate import Estimate, estimate
+from paceline.systems.published_results import Result, results_of
+from paceline.systems.speed import Speed, given_speed, has_published_network, measured_speed, published_speed, row_speed
+
+UNKNOWN = (
+    "estimate none: nothing is known of this machine's speed. Measure it: paceline train {name} --synthetic --steps 100 --out probe, "
+    "then paceline show probe; or say it: --rate IMG/S (of one rank)"
+)
+
+
+def check_rates(rate: float, link_gbit: float) -> None:
+    """Raises RecipeError for a speed or a link that cannot be."""
+    for flag, value in (("--rate", rate), ("--link-gbit", link_gbit)):
+        if not 0 <= value < math.inf:
+            raise RecipeError(f"{flag} {value:g}: must be above 0, or 0 for what is known.")
+
+
+def speed_for(
+    recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan, *, rate: float, run: Speed | None
+) -> Speed | None:
+    """The first that is known: --rate, the run's own, the fit for the chip, the published row nearest to this plan."""
+    if rate:
+        return given_speed(rate)
+    if run is not None:
+        return run
+    if (fitted := published_speed(recipe, system.chip)) is not None:
+        return fitted
+    rows = [row for row in results_of(recipe.task, system_name) if row.rate]
+    if not rows or not has_published_network(recipe):
+        return None
+    share = plan.images_per_rank
+    return row_speed(
+        min(rows, key=lambda row: (row.recipe != recipe_name, abs(row.global_batch / row.accelerators - share)))
+    )
+
+
+def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str) -> Speed | None:
+    """What a run measured: the median over its train events, the first left out, which holds the start; None where it has none.
+
+    Raises UserError for events that cannot be read, RecipeError for a plan that is none.
+    """
+    events = [event for event in read_events(run_folder(path) / "events.jsonl") if event["event"] == "train"]
+    rates = [event["images_per_second"] for event in events[1:] or events]
+    rates = [rate for rate in rates if 0 < rate < math.inf]
+    counts = [facts["plan"].get(name) for name in ("world", "nodes", "images_per_rank")]
+    if not all(type(count) is int and count > 0 for count in counts):
+        raise RecipeError("run.json: plan.world, nodes and images_per_rank must be whole numbers above 0.")
+    if not rates:
+        return None
+    world, nodes, images = counts
+    what = f"this run's own: median of {len(rates)} intervals on {world} rank{'s'[: world != 1]}"
+    fitted = published_speed(recipe, chip)
+    return measured_speed(statistics.median(rates) / world, images, fitted, what, nodes)
+
+
+def published_end(workload: str, recipe_name: str, system_name: str) -> Result | None:
+    """The published row that has the recipe's own settings: of this system, else of any; None where there is none."""
+    from paceline.systems.published_results import RESULTS
+
+    own = results_of(workload, system_name, recipe_name)
+    return next(iter(own or [row for row in RESULTS if row.recipe == recipe_name]), None)
+
+
+def estimate_of(
+    name: str,
+    workload: str,
+    system_name: str,
+    system: System,
+    plan: Plan,
+    parameters: int,
+    speed: Speed | None,
+    gbit: float,
+) -> tuple[list[str], dict[str, Any] | None]:
+    """-> the lines of `show`, and the same as JSON (None where nothing is known)."""
+    if speed is None:
+        return [UNKNOWN.format(name=name)], None
+    told = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=gbit)
+    target = published_end(workload, name, system_name)
+    facts: dict[str, Any] = asdict(told)
+    if target is not None:
+        steps = min(float(plan.total_steps), target.epochs * plan.steps_per_epoch)
+        evaluations = len([due for due in plan.eval_steps if due <= steps + 1])
+        facts |= {"target_epochs": target.epochs, "target_minutes": told.minutes_to(steps, evaluations)}
+    return _lines(told, plan, speed, facts), facts
+
+
+def _lines(told: Estimate, plan: Plan, speed: Speed, facts: Mapping[str, Any]) -> list[str]:
+    computing = f"computing {_ms(told.compute_seconds)}"
+    if plan.nodes > 1 and told.links_known and told.exchange_seconds:
+        between = f", waiting for gradients {_ms(told.exposed_seconds)} (of {_ms(told.exchange_seconds)} between {plan.nodes} nodes)"
+    elif not told.links_known:
+        between = "; gradients between nodes are left out: how fast are a node's links? --link-gbit N"
+    else:
+        between = ""
+    least = "" if told.links_known else "at least "
+    ends = f"the recipe's end after {least}{_time(told.minutes)}"
+    if "target_minutes" in facts:
+        ends += f", the published {facts['target_epochs']:g} epochs to the target after {least}{_time(facts['target_minutes'])}"
+    known = f"its rate's known error at {told.checked}: {_range(told)}" if told.checked else "its error is not known"
+    owner = "; another program's speed, paceline has not run there" if speed.others else ""
+    return [
+        f"estimate a step {_ms(told.step_seconds)}: {computing}{between}",
+        f"         {_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} a rank; {ends}",
+        f"         from {told.basis}{owner}; {known}",
+    ]
+
+
+def _range(told: Estimate) -> str:
+    ends = (f"{100 * error:+.0f}" for error in dict.fromkeys((told.slow, told.fast)))
+    return f"{' to '.join(ends)} %"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.3g} ms" if seconds < 10 else f"{seconds:,.0f} s"
+
+
+def _time(minutes: float) -> str:
+    if minutes < 1:
+        return f"{60 * minutes:.2g} s"
+    return f"{minutes:.3g} min" if minutes < 120 else f"{minutes / 60:,.3g} h"
