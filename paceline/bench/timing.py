@@ -34,8 +34,8 @@ def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device, le
              beforehand to know how many fill the time
     """
     if device.type == "cuda":
-        alone, _ = _block(work, 1, device)
-        return _block(work, max(least, math.ceil(seconds / max(alone, 1e-6))), device)
+        alone, _ = seconds_of_block(work, 1, device)
+        return seconds_of_block(work, max(least, math.ceil(seconds / max(alone, 1e-6))), device)
     began, cpu, count = time.perf_counter(), time.process_time(), 0
     while count == 0 or time.perf_counter() - began < seconds:
         work()
@@ -43,7 +43,7 @@ def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device, le
     return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
 
 
-def _block(work: Callable[[], Any], count: int, device: torch.device) -> tuple[float, float]:
+def seconds_of_block(work: Callable[[], Any], count: int, device: torch.device) -> tuple[float, float]:
     """Seconds by the device's own clock and CPU-seconds of one of `count` calls that are sent one after another."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     settle(device)

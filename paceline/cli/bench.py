@@ -1,4 +1,4 @@
-"""`paceline bench input|step|eval ...`: measurements beside peers, in the same run."""
+"""`paceline bench input|step|eval|comm ...`: measurements beside peers, in the same run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ KINDS = """usage: paceline bench KIND ...
   step     a training step, beside torchvision's and timm's model in a plain loop; of SSD, beside the plain
            formulation; of Mask R-CNN, beside torchvision and detectron2; and the shapes that its photos are padded to
   eval     scoring of boxes, beside pycocotools and faster-coco-eval
+  comm     all-reduce, broadcast and barrier between ranks at the sizes of gradients, beside plain torch.distributed
   startup  from Enter to the first work, beside `import torch` alone, and what is imported for it
 
 Each answers --help."""
@@ -35,8 +36,12 @@ def run(arguments: Sequence[str]) -> int:
         from paceline.cli.bench_eval import run_eval
 
         return run_eval(arguments[1:])
+    if arguments[0] == "comm":
+        from paceline.cli.bench_comm import run_comm
+
+        return run_comm(arguments[1:])
     if arguments[0] == "startup":
         from paceline.cli.bench_startup import run_startup
 
         return run_startup(arguments[1:])
-    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step, eval, startup.")
+    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step, eval, comm, startup.")

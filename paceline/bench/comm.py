@@ -1,0 +1,172 @@
+"""Barrier, broadcast and all-reduce between the ranks of a run, timed beside plain torch.distributed.
+
+Ours is the run's own World, whose gradients travel in data parallel's group; the peer is a group of torch.distributed with
+nothing of ours. Both are gloo on a CPU and NCCL on CUDA, and are timed in turn. A repetition is one call on a CPU and the mean of
+a block of calls by the device's clock on CUDA, and takes as long as its slowest rank. Sums are of zeros, which stay zeros however
+often they are added; whether a sum is right is looked at before and after with numbers that are exact in any order of addition.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.bench.comm_fit import bus_share, fit
+from paceline.bench.comm_sizes import TYPES, Message
+from paceline.bench.timing import seconds_of_block
+from paceline.dist.exchange import smallest
+from paceline.dist.world import World
+
+OURS, PEER = "paceline", "torch"
+LEAST_REPETITIONS, MOST_REPETITIONS, WARM_UP = 5, 10_000, 3
+CALLS_OF_A_BLOCK = 20
+Call = Callable[[], object]
+
+
+def measure(
+    world: World, messages: Sequence[Message], seconds: float, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Time every message on every rank; all ranks call it.
+
+    seconds  a contender's share of a message's time; at least LEAST_REPETITIONS repetitions are made
+    return   facts for the table and JSON: times in seconds, bandwidths in bytes a second
+    """
+    assert world.control is not None
+    peer = dist.new_group(backend=dist.get_backend(), group_desc="bench-peer")
+    assert isinstance(peer, dist.ProcessGroup)
+    found = []
+    for message in messages:
+        say(f"{message.kind} {message.about}")
+        found.append(_row(world, peer, message, seconds))
+    return {
+        "world": world.world,
+        "backend": dist.get_backend(),
+        "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "rows": found,
+        "fit": {name: _fitted(found, name, world.world) for name in (OURS, PEER)},
+        "sums_are_right": all(row["right"][name] for row in found for name in (OURS, PEER)),
+    }
+
+
+def _row(world: World, peer: dist.ProcessGroup, message: Message, seconds: float) -> dict[str, Any]:
+    parts = [torch.zeros(size, dtype=TYPES[message.number], device=world.device) for size in message.sizes]
+    calls = _contenders(world, peer, message, parts)
+    right = {name: _is_right(world, message, parts, call) for name, call in calls.items()}
+    for part in parts:
+        part.zero_()
+    taken = _times(world, calls, seconds, message)
+    right = {name: right[name] and _is_right(world, message, parts, call) for name, call in calls.items()}
+    return {
+        "kind": message.kind,
+        "about": message.about,
+        "bytes": message.bytes,
+        "number": message.number if message.sizes else "",
+        "messages": len(message.sizes),
+        "right": right,
+        "seconds": {name: _summary(message, times, world.world) for name, times in taken.items()},
+    }
+
+
+def _contenders(world: World, peer: dist.ProcessGroup, message: Message, parts: list[Tensor]) -> dict[str, Call]:
+    """The same work by the run's World and by plain torch.distributed."""
+
+    def exchange(group: dist.ProcessGroup | None) -> None:
+        """As data parallel: all buckets are sent, then all are waited for."""
+        for work in [dist.all_reduce(part, group=group, async_op=True) for part in parts]:
+            assert work is not None
+            work.wait()
+
+    if message.kind == "barrier":
+        return {OURS: world.barrier, PEER: lambda: dist.barrier(group=peer)}
+    if message.kind == "broadcast":
+        return {OURS: lambda: world.broadcast_(parts), PEER: lambda: dist.broadcast(parts[0], 0, group=peer)}
+    if message.kind == "buckets":
+        return {OURS: lambda: exchange(None), PEER: lambda: exchange(peer)}
+    return {OURS: lambda: world.sum_(parts[0]), PEER: lambda: dist.all_reduce(parts[0], group=peer)}
+
+
+def _is_right(world: World, message: Message, parts: list[Tensor], call: Call) -> bool:
+    """Whether one call leaves on every rank what it has to: sums of (place + rank) mod 3, or rank 0's values.
+
+    Exact in float16 up to a thousand ranks: sums stay below 2048.
+    """
+    sent = message.kind == "broadcast"
+    right = True
+    for part in parts:
+        _filled(part, [(place + world.rank) % 3 for place in range(3)])
+    call()
+    triples, rest = divmod(world.world, 3)  # of three neighbouring ranks each adds another of 0, 1, 2
+    added = [3 * triples + sum((place + rank) % 3 for rank in range(rest)) for place in range(3)]
+    for part in parts:
+        right = right and torch.equal(part, _filled(torch.empty_like(part), [0, 1, 2] if sent else added))
+        part.zero_()
+    return bool(smallest(world, int(right)))
+
+
+def _filled(part: Tensor, values: Sequence[int]) -> Tensor:
+    """`part` (N,) with three values repeated, in place: a pattern that is copied, for messages have 50 million numbers."""
+    whole = part.numel() // 3
+    pattern = torch.tensor(values, dtype=part.dtype, device=part.device)
+    part[: 3 * whole].view(whole, 3).copy_(pattern)
+    part[3 * whole :].copy_(pattern[: part.numel() - 3 * whole])
+    return part
+
+
+def _times(world: World, calls: Mapping[str, Call], seconds: float, message: Message) -> dict[str, list[float]]:
+    """Seconds of each repetition on its slowest rank, the contenders taking turns."""
+    block = CALLS_OF_A_BLOCK if world.device.type == "cuda" and message.kind != "barrier" else 1
+
+    def timed(call: Call) -> float:
+        if block > 1:
+            return seconds_of_block(call, block, world.device)[0]
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    first = 0.0
+    for _ in range(WARM_UP):
+        first = max(timed(call) for call in calls.values())
+    wanted = int(seconds / max(first * block, 1e-7))
+    count = smallest(world, max(LEAST_REPETITIONS, min(MOST_REPETITIONS, wanted)))
+    for _ in range(min(count // 10, 1000)):
+        for call in calls.values():
+            call()
+    own = torch.tensor([[timed(call) for call in calls.values()] for _ in range(count)], dtype=torch.float64)
+    dist.all_reduce(own, dist.ReduceOp.MAX, group=world.control)
+    return {name: own[:, column].tolist() for column, name in enumerate(calls)}
+
+
+def _summary(message: Message, times: list[float], world: int) -> dict[str, float]:
+    median = statistics.median(times)
+    found = {"min": min(times), "median": median, "max": max(times), "repetitions": len(times)}
+    if message.sizes:
+        found["algorithm_bandwidth"] = message.bytes / median
+        share = bus_share(world) if message.kind in ("all-reduce", "buckets") else 1.0
+        found["bus_bandwidth"] = found["algorithm_bandwidth"] * share
+    return found
+
+
+def _fitted(rows: list[dict[str, Any]], name: str, world: int) -> dict[str, float] | None:
+    """alpha and beta of this contender's single all-reduces, by the median times.
+
+    Without float16, in which gloo adds several times slower.
+    """
+    fitted = [row for row in rows if row["kind"] == "all-reduce" and row["number"] != "fp16"]
+    points = [(row["bytes"], row["seconds"][name]["median"]) for row in fitted]
+    found = fit(points)
+    if found is None:
+        return None
+    bus = bus_share(world) / found.beta if found.beta else None
+    return {
+        "alpha_seconds": found.alpha,
+        "beta_seconds_per_byte": found.beta,
+        "bus_bandwidth": bus,  # type: ignore[dict-item]
+        "worst_relative_error": found.worst,
+    }

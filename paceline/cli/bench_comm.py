@@ -1,0 +1,143 @@
+"""`paceline bench comm`: bandwidth and latency between ranks, at the sizes of gradients, beside plain torch.distributed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.choose import choose_system
+from paceline.cli.flags import parse
+from paceline.config.errors import UserError
+from paceline.dist.launcher import SINGLE, Launch, read_launch
+
+if TYPE_CHECKING:
+    from paceline.config.system import System
+
+MOST_RANKS_HERE = 256
+OURS = "paceline"  # of paceline.bench.comm, whose torch no refusal waits for
+ABOUT = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
+torchrun, srun or mpirun as a training is started, or alone with --ranks N. Prints alpha and beta of t = alpha + bytes * beta,
+fitted to the all-reduces. Exit code 3 where a sum is wrong."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to measure."""
+
+    ranks: int = 0  # start so many ranks on this machine; 0 = a launcher has started them, else one a device or 2
+    system: str = "auto"  # where to compute: gloo between CPUs, NCCL between CUDA devices
+    seconds: float = 0.3  # a contender's time for each message; every message is timed 5 times at least
+    largest_mib: float = 0.0  # leave out messages larger than this; 0 = none
+    bucket_mib: float = 0.0  # size of data parallel's buckets; 0 = the system's
+    json: bool = False  # print one JSON object instead of a table
+    out: str = ""  # also write the JSON here
+
+
+def run_comm(arguments: Sequence[str]) -> int:
+    """Measure, print a table, write the JSON; 0, or 3 where a sum was wrong.
+
+    Raises UserError where there would be nothing to measure.
+    """
+    flags = parse(arguments, Flags(), prog="bench comm", description=ABOUT)
+    if not 0 <= flags.ranks <= MOST_RANKS_HERE:
+        raise UserError(f"--ranks {flags.ranks}: lies in 2 to {MOST_RANKS_HERE}, or 0 under a launcher.")
+    if not 0 < flags.seconds < math.inf:
+        raise UserError(f"--seconds {flags.seconds:g}: must be above 0.")
+    for name, value in (("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib)):
+        if not 0 <= value < math.inf:
+            raise UserError(f"{name} {value:g}: must be 0 or more.")
+    launch = read_launch(os.environ)
+    if launch.world > 1 and flags.ranks not in (0, launch.world):
+        raise UserError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
+    system = choose_system(flags.system)
+    if launch.kind == SINGLE.kind:
+        ranks = flags.ranks or (max(2, system.per_node) if system.accelerator != "cpu" else 2)
+        return _start_here(arguments, system, ranks)
+    if launch.world == 1:
+        raise UserError("bench comm: one rank has nobody to talk to. Start two or more.")
+    return _measure(flags, system, launch)
+
+
+def _start_here(arguments: Sequence[str], system: System, ranks: int) -> int:
+    if ranks < 2:
+        raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
+    from paceline.bench.local_ranks import run_ranks
+    from paceline.machine import choose_device
+
+    choose_device(system, 0, ranks)  # too few devices are said once, here
+    return run_ranks(["bench", "comm", *arguments], ranks)
+
+
+def _measure(flags: Flags, system: System, launch: Launch) -> int:
+    import torch
+
+    from paceline.bench.comm import measure
+    from paceline.bench.comm_sizes import MIB, messages
+    from paceline.dist.world import open_world
+    from paceline.machine import choose_device
+
+    torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
+    found = messages(flags.bucket_mib or system.bucket_mib)
+    if flags.largest_mib:
+        found = [message for message in found if message.bytes <= flags.largest_mib * MIB]
+    with open_world(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
+        tell = print if world.is_main and not flags.json and os.isatty(1) else (lambda _: None)
+        facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, flags.seconds, tell)}
+        if world.is_main:
+            facts["machine"] = _machine()
+            _tell(flags, facts)
+    return 0 if facts["sums_are_right"] else 3
+
+
+def _machine() -> dict[str, Any]:
+    from paceline.provenance import cpu_name
+    from paceline.systems.detect import cpu_cores
+
+    return {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}
+
+
+def _tell(flags: Flags, facts: dict[str, Any]) -> None:
+    text = json.dumps(facts, indent=1)
+    if flags.out:
+        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
+        Path(flags.out).write_text(text + "\n")
+    if flags.json:
+        print(text)
+    else:
+        _print(facts)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    machine = facts["machine"]
+    print(
+        f"{facts['world']} ranks on {facts['nodes']} node{'s'[: facts['nodes'] > 1]}, {facts['backend']}, {facts['device']}, "
+        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]:.1f}; torch {facts['torch']}. "
+        "Times are the slowest rank's, GB/s are of the median."
+    )
+    print(f"{'':<52}{'bytes':>12}  {'us min':>11}{'median':>11}{'max':>11}{'GB/s':>9}{'bus GB/s':>9}  right")
+    for row in facts["rows"]:
+        title = f"{row['kind']} {row['about']} {row['number']}".strip() if row["bytes"] else row["kind"]
+        for name, times in row["seconds"].items():
+            words = f"{title:<42.42}" if name == OURS else f"{'':<42}"
+            speeds = [times.get(f"{kind}_bandwidth") for kind in ("algorithm", "bus")]
+            print(
+                f"{words}{name:<10}{row['bytes']:>12,}  "
+                + "".join(f"{1e6 * times[which]:>11,.1f}" for which in ("min", "median", "max"))
+                + "".join(f"{'' if speed is None else format(speed / 1e9, ',.3f'):>9}" for speed in speeds)
+                + f"  {'yes' if row['right'][name] else 'NO'}"
+            )
+    for name, found in facts["fit"].items():
+        if found is not None:
+            bus = found["bus_bandwidth"]
+            print(
+                f"{name}: all-reduce = alpha + bytes * beta, alpha {1e6 * found['alpha_seconds']:,.1f} us, beta "
+                f"{1e9 * found['beta_seconds_per_byte']:,.4f} ns/B{'' if bus is None else f' (bus {bus / 1e9:,.3f} GB/s)'}, "
+                f"off by {found['worst_relative_error']:.0%} at worst"
+            )
+    if not facts["sums_are_right"]:
+        print("A SUM IS WRONG: see the last column.")
