@@ -21,7 +21,8 @@ def run(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    from paceline.doctor import examine, problems
+    from paceline.doctor.finding import problems
+    from paceline.doctor.here import examine
 
     findings = examine()
     console = Console(soft_wrap=True)

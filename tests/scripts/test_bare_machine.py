@@ -19,7 +19,7 @@ import importlib, importlib.util, pathlib, sys
 root = pathlib.Path({str(ROOT)!r})
 for path in sorted((root / "paceline" / "bench").glob("*.py")):
     importlib.import_module(f"paceline.bench.{{path.stem}}")
-for name in ("paceline.setup", "paceline.train", "paceline.doctor", "paceline.cli.bench_step", "paceline.cli.train"):
+for name in ("paceline.setup", "paceline.train", "paceline.doctor.here", "paceline.cli.bench_step", "paceline.cli.train"):
     importlib.import_module(name)
 files = [*sorted((root / "tests" / "gpu").glob("*.py")), *sorted((root / "scripts" / "gpu").glob("*.py"))]
 sys.path[:0] = [str(root / "scripts" / "gpu"), str(root / "tests")]

@@ -7,12 +7,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import RecipeError
+from paceline.doctor.finding import LOW_DISK_GIB, Finding, Level
 from paceline.placing import device_addresses
 from paceline.provenance import cpu_name, versions
 from paceline.systems.adapters import read_device
@@ -21,18 +20,6 @@ from paceline.systems.placement import cores_of, processing_elements
 from paceline.systems.topology import read_topology, spelled
 
 GIB = 2**30
-# A run of a full-size recipe keeps three checkpoints of about 0.3 GB and its logs.
-LOW_DISK_GIB = 5
-Level = Literal["ok", "note", "problem"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at."""
-
-    level: Level
-    about: str
-    text: str
 
 
 def examine() -> list[Finding]:
@@ -191,8 +178,3 @@ def _network() -> list[Finding]:
     here = ", ".join(interfaces())
     text = f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
     return [Finding("ok", "processes", text)]
-
-
-def problems(findings: list[Finding]) -> int:
-    """How many findings stop a run."""
-    return sum(finding.level == "problem" for finding in findings)
