@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,7 +117,9 @@ def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(traine
     stopped_at = last_event(run)["step"]
     process = trainer.launching(PLAIN, launch(trainer, run, words.replace("no-requeue", "requeue"), flags), **slurm)
     wait_until(lambda: "goes on from here" in log(run)[len(text) :], "requeue", seconds=150)
-    wait_until(lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=90)
+    wait_until(
+        lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=90
+    )
     process.send_signal(signal.SIGINT)
     text = told(process)
     assert process.returncode == 75, text
