@@ -1,4 +1,4 @@
-"""Ranks on cores of their own: every thread of each, under each launcher, and the same bits as without."""
+"""Ranks on cores of their own, every thread of each, under each launcher; and ranks that share a copy of the data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from small_run import last_event, mpirun, said, step_reached, tensor_files, torc
 from paceline.systems.detect import allowed_cpus
 from paceline.systems.topology import listed
 
-pytestmark = [
-    pytest.mark.multi,
-    pytest.mark.xdist_group("clock"),
-    pytest.mark.skipif(len(allowed_cpus()) < 2, reason="one core cannot be divided between two ranks"),
-]
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
+two_cores = pytest.mark.skipif(len(allowed_cpus()) < 2, reason="one core cannot be divided between two ranks")
 
 FLAGS = "--steps 6 --eval-every 0 --log-every 1"
 
@@ -36,6 +33,7 @@ def unbound(trainer) -> Path:
     return trainer.finished(trainer.folder / "unbound", FLAGS, ranks=2)
 
 
+@two_cores
 def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_names(trainer, unbound, tmp_path):
     run = tmp_path / "run"
     long = "--input.eval-size 224 --input.eval-resize 240 --limit-val 0"
@@ -56,6 +54,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     assert "placement" not in json.loads((unbound / "run.json").read_text())
 
 
+@pytest.mark.nightly
 def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, tmp_path):
     cores = allowed_cpus()
     if len(cores) > 3:
@@ -67,6 +66,7 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
     assert "Traceback" not in said(ended) and not (tmp_path / "run").exists()
 
 
+@two_cores
 @pytest.mark.nightly
 @pytest.mark.parametrize("launcher, kind", [(torchrun, "torchrun"), (mpirun, "openmpi")], ids=["torchrun", "mpirun"])
 def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
@@ -82,3 +82,25 @@ def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
     one, other = (set(listed(text)) for text in facts["placement"]["cores"])
     assert one and other and not one & other
     assert tensor_files(run) == tensor_files(unbound)
+
+
+def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, tmp_path):
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    ended = trainer.run(trainer.train(run, f"{FLAGS} --stage {disk}"), ranks=2)
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    # 51 to train on, and the 21 that --limit-val leaves to score.
+    assert sum(path.is_file() for path in disk.rglob("near/**/*")) == 72
+    (line,) = [line for rank in ended for line in rank.text.splitlines() if line.startswith("data on")]
+    assert f"data on {disk}: 72 files copied" in line
+    assert tensor_files(run) == tensor_files(unbound)
+    assert json.loads((run / "run.json").read_text())["data"] == json.loads((unbound / "run.json").read_text())["data"]
+
+
+@pytest.mark.nightly
+def test_a_folder_that_cannot_be_made_ends_all_ranks_in_a_line(trainer, tmp_path):
+    (tmp_path / "file").write_text("")
+    command = trainer.train(tmp_path / "run", f"{FLAGS} --stage {tmp_path}/file")
+    ended = trainer.run(command, ranks=2)
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    assert f"--stage: {tmp_path}/file: cannot be written" in said(ended) and "Traceback" not in said(ended)
+    assert not (tmp_path / "run").exists()
