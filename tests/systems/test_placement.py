@@ -159,6 +159,16 @@ def test_exclusive_cores_are_apart_allowed_near_and_all_used(topology, data):
 
 
 @given(machines(), st.data())
+@examples(100)
+def test_ranks_whose_devices_are_on_one_node_get_as_many_cores_each(topology, data):
+    home = data.draw(st.sampled_from([UNKNOWN, *topology.nodes]))
+    here = [core for core in topology.cores if home in (UNKNOWN, core.node)]
+    world = data.draw(st.integers(1, len(here)))
+    counts = [len(cores_of(topology, rank, world, "no-smt", (home,) * world)) for rank in range(world)]
+    assert max(counts) - min(counts) <= 1
+
+
+@given(machines(), st.data())
 @examples(50)
 def test_all_bindings_stay_within_what_is_allowed(topology, data):
     allowed = data.draw(st.sets(st.sampled_from(topology.cpus), min_size=1))
