@@ -160,8 +160,7 @@ def describe(name: str, recipe: Recipe, system_name: str, system: Any, plan: Pla
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}",
         *_published(name, recipe.task, system_name, system),
         f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}{_evaluating(plan)}   "
-        f"{plan.images_per_forward} images a forward x "
-        f"{_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
+        f"{plan.images_per_forward} images a forward x {_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
         f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
         *_losses(plan),
         f"         {plan.train_images:,} training images   {plan.steps_per_epoch:,.6g} steps an epoch   "

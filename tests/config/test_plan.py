@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
-from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch
+from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS
@@ -190,3 +190,36 @@ def test_exact_evaluation_points_replace_the_cadence() -> None:
 def test_a_recipe_that_contradicts_itself_is_refused_by_flag(changes: dict, names: str) -> None:
     with pytest.raises(RecipeError, match=names):
         override(RECIPES["resnet50"](), changes)
+
+
+def test_evaluation_ranks_train_nothing_and_count_as_machines() -> None:
+    recipe = RECIPES["resnet50-mlperf-3200"]()
+    alone, plan = (
+        make_plan(
+            recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1], eval_ranks=count
+        )
+        for count in (0, 9)
+    )
+    assert replace(plan, eval_ranks=0, nodes=alone.nodes) == alone
+    assert (alone.nodes, plan.nodes, alone.evaluators, plan.evaluators) == (1, 3, 8, 9)
+
+
+def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
+    recipe = RECIPES["resnet50-mlperf-3200"]()
+    with pytest.raises(RecipeError, match=r"does not divide over 7 ranks.*\n.*\nOf 8 ranks 7 train: 1 only evaluate"):
+        make_plan(recipe, h100x8(), world=7, most=512, train_images=1000, val_images=10, eval_ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "eval_ranks", "said"),
+    [
+        (1, 1, "one rank alone, and it has to train"),
+        (4, 4, r"of 4 ranks at least one has to train. Name 0 to 3"),
+        (4, 9, "at least one has to train"),
+        (4, -1, "Name 0 to 3"),
+    ],
+)
+def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        training_ranks(ranks, eval_ranks)
+    assert (training_ranks(4, 0), training_ranks(4, 3), training_ranks(1, 0)) == (4, 1, 1)

@@ -88,8 +88,9 @@ class Trainer:
         ranks: int = 1,
         own: Sequence[Sequence[str]] = (),
         environs: Sequence[Mapping[str, str]] = (),
+        deadline: float = 90,
     ) -> Job:
-        """Start one command on `ranks` ranks and return at once.
+        """Start one command on `ranks` ranks and return at once; those alive after `deadline` seconds are killed.
 
         own       further arguments of each rank alone
         environs  further variables of each rank alone
@@ -102,7 +103,7 @@ class Trainer:
         every = [{**by_hand(rank, ranks, port), **self.environ, **more[rank]} for rank in range(ranks)]
         if ranks == 1:
             every = [{**self.environ, **more[0]}]  # as without a launcher
-        return self.zygote.start(outs, every, *arguments, own=own, deadline=90)
+        return self.zygote.start(outs, every, *arguments, own=own, deadline=deadline)
 
     def run(self, arguments: list[str], *, ranks: int = 1, own: Sequence[Sequence[str]] = ()) -> list[Ended]:
         """Run one command on `ranks` ranks to its end."""

@@ -1,10 +1,14 @@
-"""Ranks that only evaluate: the run is that of the others alone, whatever the evaluation ranks do, and however many there are."""
+"""Ranks that only evaluate: the run is that of the others alone, whatever the evaluation ranks do, and however many there are.
+
+By default one case of many ranks and the one that takes most of what is new; the others are nightly.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,12 +70,14 @@ def begun_and_held(trainer: Trainer, run: Path, flags: str, what: str, *, step: 
 
 
 @pytest.fixture(scope="module")
-def alone(trainer: Trainer) -> dict[int, Path]:
+def alone(trainer: Trainer) -> Callable[[int], Path]:
     """The run without such ranks, by number of ranks."""
-    return {
-        ranks: trainer.finished(trainer.folder / f"alone-{ranks}", FLAGS, ranks=ranks, recipe=RECIPE)
-        for ranks in (1, 2)
-    }
+
+    def run(ranks: int) -> Path:
+        folder = trainer.folder / f"alone-{ranks}"
+        return folder if folder.exists() else trainer.finished(folder, FLAGS, ranks=ranks, recipe=RECIPE)
+
+    return run
 
 
 def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_the_same(trainer, alone):
@@ -83,12 +89,13 @@ def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_
     ended = job.wait()
     assert [rank.code for rank in ended] == [0, 0, 0], said(ended)
     assert "2 ranks train, 1 rank only evaluates" in ended[0].text and not ended[2].text
-    assert_same_result(run, alone[2])
+    assert_same_result(run, alone(2))
     facts = json.loads((run / "run.json").read_text())
     assert (facts["world"], facts["plan"]["world"], facts["plan"]["eval_ranks"]) == (2, 2, 1)
     assert [value for key, value, _ in mllog(run) if key == "submission_platform"] == ["3xCPU"]
 
 
+@pytest.mark.nightly
 def test_one_rank_trains_two_evaluate_and_a_target_makes_its_own_step_the_result(trainer):
     wanted = trainer.finished(trainer.folder / "met-alone", TARGET, recipe=RECIPE)
     run = finished(trainer, trainer.folder / "met", TARGET, train=1, evaluate=2)
@@ -96,6 +103,7 @@ def test_one_rank_trains_two_evaluate_and_a_target_makes_its_own_step_the_result
     assert_same_result(run, wanted)
 
 
+@pytest.mark.nightly
 def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_evaluation_ranks(trainer, alone):
     run = trainer.folder / "killed"
     job, orders = begun_and_held(trainer, run, FLAGS, "hold 10", step=10, train=2, evaluate=1)
@@ -105,7 +113,7 @@ def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_e
     assert ("checkpoint", 10) in kinds(run) and ("eval", 10) not in kinds(run)
     finished(trainer, run, FLAGS, train=2, evaluate=2)
     assert ("resume", 10) in kinds(run)
-    assert_same_result(run, alone[2])
+    assert_same_result(run, alone(2))
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.nightly)])
@@ -121,10 +129,11 @@ def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluatio
     assert (end["status"], end["step"]) == ("interrupted", 5) and end["discarded_steps"] > 0
     assert kinds(run)[-2:] == [("checkpoint", 5), ("end", 5)]
     trainer.finished(run, FLAGS, recipe=RECIPE)  # without evaluation ranks
-    assert_same_result(run, alone[1])
+    assert_same_result(run, alone(1))
 
 
-def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_step(trainer, alone):
+@pytest.mark.nightly
+def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_step(trainer):
     run = trainer.folder / "rests"
     flags = FLAGS.replace("--eval-every 5", "--eval-every 20 --images-seen 1000000")
     job = trainer.start(command(trainer, run, flags, 1), ranks=3)
@@ -136,6 +145,7 @@ def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_st
     assert kinds(run)[-2:] == [("checkpoint", step), ("end", step)] and "signal" in last_event(run)["reason"]
 
 
+@pytest.mark.nightly
 def test_what_goes_wrong_on_an_evaluation_rank_ends_the_run_by_name(trainer, alone):
     run = trainer.folder / "failed"
     orders = order(run, "fail")
@@ -145,9 +155,10 @@ def test_what_goes_wrong_on_an_evaluation_rank_ends_the_run_by_name(trainer, alo
     assert last_event(run)["status"] == "failed" and "the scorer fails" in last_event(run)["reason"]
     orders.unlink()
     finished(trainer, run, FLAGS, train=1, evaluate=1)
-    assert_same_result(run, alone[1])
+    assert_same_result(run, alone(1))
 
 
+@pytest.mark.nightly
 def test_a_used_up_time_budget_ends_with_an_evaluation_of_the_last_step(trainer):
     run = trainer.folder / "budget"
     flags = "--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s"
@@ -182,9 +193,3 @@ def test_as_many_evaluation_ranks_as_ranks_are_refused(trainer, tmp_path):
     assert [one.code for one in ended] == [2, 2], said(ended)
     assert "--eval-ranks 2: of 2 ranks at least one has to train" in said(ended) and "Traceback" not in said(ended)
     assert not (tmp_path / "none").exists()
-
-
-def test_a_batch_that_does_not_divide_says_how_many_ranks_train(trainer, tmp_path):
-    ended = trainer.run(command(trainer, tmp_path / "odd", f"{FLAGS} --global-batch 13 --optim.lr 0.05", 1), ranks=3)
-    assert [one.code for one in ended] == [2, 2, 2], said(ended)
-    assert "does not divide over 2 ranks" in said(ended) and "Of 3 ranks 2 train" in said(ended)
