@@ -109,8 +109,10 @@ def try_out(run: Run, state: State, task: Task, place: Place, world: World) -> P
     """
     plan, recipe = run.plan, run.recipe
     most_seconds = min(TRY_SECONDS, TRY_SHARE * seconds_in(run.controls.time_budget))
-    devices = [place.device] if place.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), ExitStack() as open_things:
+    kind = place.device.type
+    devices = [] if kind == "cpu" else [place.device.index or 0]
+    forked = torch.random.fork_rng(devices, device_type="cuda" if kind == "cpu" else kind)
+    with forked, ExitStack() as open_things:
         one = run.controls.overfit_one_batch
         loader = open_things.enter_context(task.train_loader(plan, run.system, place, first=0, one_batch=one))
         step_once = TrainStep(state, plan, run.system, place.device, world.group)

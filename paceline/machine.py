@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from paceline.accelerators import NAMES, count
 from paceline.config.errors import RecipeError
 from paceline.config.system import MOST_THREADS, System
 from paceline.dist.exchange import smallest
@@ -21,18 +22,19 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def choose_device(system: System, local_rank: int, local_world: int = 1) -> torch.device:
     """This rank's device.
 
-    Raises RecipeError when the system wants CUDA and torch has too few devices, on every rank of the node alike: only the
-    first of them prints the message.
+    Raises RecipeError when torch has too few devices of the system's kind, on every rank of the node alike: only the first of
+    them prints the message.
     """
     if system.accelerator == "cpu":
         return torch.device("cpu")
-    ranks, devices = max(local_world, local_rank + 1), torch.cuda.device_count()
-    if not torch.cuda.is_available() or ranks > devices:
+    ranks, devices, kind = max(local_world, local_rank + 1), count(system.accelerator), NAMES[system.accelerator]
+    if ranks > devices:
         raise RecipeError(
-            f"this system computes on CUDA, but torch sees {devices} CUDA devices here for {ranks} rank{'s'[: ranks > 1]}. "
-            "Start fewer ranks, or use --system cpu; `paceline doctor` says what torch sees."
+            f"this system computes on {kind}, but torch sees {devices} {kind} devices here for {ranks} rank{'s'[: ranks > 1]}. "
+            f"{'Start fewer ranks' if devices else 'Use another machine'}, or use --system cpu; `paceline doctor` says what "
+            "torch sees."
         )
-    return torch.device("cuda", local_rank)
+    return torch.device(system.accelerator, local_rank)
 
 
 def set_threads(system: System, world: World, say: Callable[[str], None], share: int = 0) -> dict[str, int]:

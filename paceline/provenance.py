@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paceline
+from paceline.accelerators import device_name, found
 
 if TYPE_CHECKING:
     from paceline.tasks.task import Task
@@ -75,8 +76,9 @@ def host() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
-    if torch.cuda.is_available():
-        facts["accelerators"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    kind, devices = found()
+    if devices:
+        facts["accelerators"] = [device_name(torch.device(kind, index)) for index in range(devices)]
     return facts
 
 

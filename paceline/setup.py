@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
+from paceline.accelerators import device_name
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
 from paceline.config.length import plan_in_words
@@ -232,7 +231,6 @@ def in_roles(plan: Plan) -> str:
 def log_facts(run: Run, task: Task, state: State, device: torch.device) -> Facts:
     """What the logs say of the run before it starts."""
     plan = run.plan
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Facts(
         target=in_words(run.recipe.quality.targets),
         total_steps=plan.stop_after,
@@ -242,7 +240,7 @@ def log_facts(run: Run, task: Task, state: State, device: torch.device) -> Facts
         train_images=plan.train_images,
         val_images=plan.val_images,
         benchmark=task.workload.benchmark,
-        platform=f"{plan.world + plan.eval_ranks}x{name}",
+        platform=f"{plan.world + plan.eval_ranks}x{device_name(device)}",
         mllog=task.workload.log_facts(run),
         weights=[name for name, _ in state.model.named_parameters()],
     )

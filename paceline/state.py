@@ -33,11 +33,12 @@ class Meters:
     """Sums of the losses since the last train event, on the device; read once an interval.
 
     Kept in float64, where a few hundred float32 values add up exactly whatever the order: an interval cut by a checkpoint
-    logs the same number as one that was not.
+    logs the same number as one that was not. Apple's GPUs have no float64: there the last digits may differ.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64
         self.sums: dict[str, Tensor] = {}
         self.steps = 0
         self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
@@ -45,7 +46,7 @@ class Meters:
     def add(self, losses: Mapping[str, Tensor], step: int) -> None:
         """Losses of 0-based step `step`; no host synchronisation."""
         for name, value in losses.items():
-            value = value.detach().double()
+            value = value.detach().to(self.dtype)
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         bad = ~torch.isfinite(losses["loss"].detach())
         self.first_bad = torch.where(
@@ -82,7 +83,7 @@ class Meters:
         self.steps = int(facts["steps"])
         for name, value in facts["sums"].items():
             mine = value if world.rank == 0 else 0.0
-            self.sums[name] = torch.tensor(mine, dtype=torch.float64, device=self.device)
+            self.sums[name] = torch.tensor(mine, dtype=self.dtype, device=self.device)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.accelerators import preferred
 from paceline.checkpoint.read import find_checkpoint, load_checkpoint
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
@@ -79,7 +80,7 @@ def open_trained(
     own = workload_of(recipe.task)
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or torch.device(preferred() or "cpu")
     path = find_checkpoint(folder / "checkpoints", checkpoint, say)
     snapshot = load_checkpoint(path, check_snapshot)
     tensors = dict(snapshot.tensors["model"])

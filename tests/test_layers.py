@@ -15,7 +15,7 @@ from paceline.systems.detect import cpu_cores
 
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
-    {"config", "batch", "boxes", "threads"},
+    {"config", "batch", "boxes", "threads", "accelerators"},
     {"dist", "log", "containers", "download"},
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},

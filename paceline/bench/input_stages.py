@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.accelerators import synchronise
 from paceline.batch.batch import Batch
 from paceline.bench.accelerators import Demand
 from paceline.config.plan import make_plan
@@ -206,8 +207,7 @@ def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: fl
 
     def copy() -> None:
         batch.to(device, non_blocking=pinned)
-        if pinned:
-            torch.cuda.synchronize(device)
+        synchronise(device)
 
     copy()
     return assembling, _repeated(copy, seconds / 4, time.perf_counter) / count * 1e6

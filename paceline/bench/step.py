@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.accelerators import device_name
 from paceline.batch.batch import Batch
 from paceline.bench.step_ssd_profile import where_time_goes
 from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, as_graph, ready, seconds_of
@@ -67,7 +68,7 @@ def run_step_bench(bench: StepBench, device: torch.device, tell: Callable[[dict[
     make_exact(False)  # convolutions are chosen by trying, as in training
     facts: dict[str, Any] = {
         "task": "classification",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        "device": cpu_name() if device.type == "cpu" else device_name(device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "python": platform.python_version(),

@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from paceline.accelerators import device_name
 from paceline.bench.step_maskrcnn_ops import run_ops
 from paceline.bench.step_maskrcnn_peers import (
     Absent,
@@ -99,7 +100,7 @@ def _run(bench: MaskRCNNBench, device: torch.device, tell: Callable[[dict[str, A
     make_exact(False)  # convolutions are chosen by trying, as in training
     facts: dict[str, Any] = {
         "task": "maskrcnn",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        "device": cpu_name() if device.type == "cpu" else device_name(device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "python": platform.python_version(),

@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from paceline.accelerators import device_name
 from paceline.batch.batch import Batch
 from paceline.bench.step_ssd_ops import Scene, run_ops, synthetic_scene, times_faster
 from paceline.bench.step_ssd_peers import PlainSSD, plain_step, torchvision_parts
@@ -70,7 +71,7 @@ def run_ssd_bench(bench: SSDBench, device: torch.device, tell: Callable[[dict[st
     scene = synthetic_scene(bench.batch, bench.classes, bench.size, device)
     facts: dict[str, Any] = {
         "task": "ssd",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        "device": cpu_name() if device.type == "cpu" else device_name(device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "python": platform.python_version(),

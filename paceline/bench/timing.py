@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.accelerators import synchronise
+
 Step = Callable[[], Tensor]  # takes a training step, -> its loss, on the device
 STEPS = 20  # of a block on a GPU, at least: enough that the first ones' launches do not show
 WARM_UP_STEPS = 3
@@ -22,8 +24,7 @@ WARM_UP_STEPS = 3
 
 def settle(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronise(device)
 
 
 def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device, least: int = 1) -> tuple[float, float]:
@@ -36,9 +37,11 @@ def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device, le
     if device.type == "cuda":
         alone, _ = seconds_of_block(work, 1, device)
         return seconds_of_block(work, max(least, math.ceil(seconds / max(alone, 1e-6))), device)
+    settle(device)
     began, cpu, count = time.perf_counter(), time.process_time(), 0
     while count == 0 or time.perf_counter() - began < seconds:
         work()
+        settle(device)  # of an accelerator without CUDA's events; a CPU has nothing to wait for
         count += 1
     return (time.perf_counter() - began) / count, (time.process_time() - cpu) / count
 

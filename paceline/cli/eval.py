@@ -309,9 +309,9 @@ def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
     own = saved_system(facts, run)
     if own.accelerator == "cpu":
         return own
-    import torch
+    from paceline.accelerators import count
 
-    return own if torch.cuda.is_available() else choose_system("auto")
+    return own if count(own.accelerator) else choose_system("auto")
 
 
 def _write(file: str, facts: Mapping[str, Any]) -> None:

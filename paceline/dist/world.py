@@ -1,8 +1,9 @@
 """The ranks of one run, and everything they say to each other.
 
 A World of one rank has the same interface and does nothing, so no caller asks how many there are.
-Gradients and sums travel over gloo on CPU and NCCL on CUDA; control messages (barrier, bytes, the stop vote) travel
-over a gloo group of their own, so they never wait behind, or break, what the accelerator does.
+Gradients and sums travel over gloo on CPU, NCCL on CUDA, and what paceline/accelerators.py names elsewhere; control messages
+(barrier, bytes, the stop vote) travel over a gloo group of their own, so they never wait behind, or break, what the
+accelerator does.
 """
 
 # torch documents TCPStore, PrefixStore and Store as public, but does not re-export them in a way checkers accept.
@@ -20,7 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.config.errors import AlikeError
+from paceline.accelerators import BACKENDS, NAMES, register, use
+from paceline.config.errors import AlikeError, RecipeError
 from paceline.dist.agreement import Facts, agree
 from paceline.dist.failure import CLEAN_EXITS, Watch
 from paceline.dist.interfaces import interface_towards
@@ -229,14 +231,19 @@ def open_world(
     and becomes SystemExit(3), or SystemExit(2) for a UserError; the other ranks end within seconds. With one rank it
     passes through unchanged.
     An AlikeError is raised by all ranks, which leave in good order: it passes through unchanged too.
+    raise RecipeError  several ranks of an accelerator that has no way to talk to another
     raise RankError    ranks that never arrived; the address that was tried; a port that is taken
     raise AlikeError   `facts` that differ
     """
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # before anything else creates a context on device 0
+    use(device)  # before anything else creates a context on device 0
     if launch.world == 1:
         yield World(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
         return
+    if not BACKENDS[device.type]:
+        raise RecipeError(
+            f"{launch.world} ranks on {NAMES[device.type]}: torch has nothing that carries sums between them. Start one rank, "
+            "or use --system cpu."
+        )
     meeting = meet(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
     watch = Watch(
         meeting.second_connection(launch.job),
@@ -277,14 +284,15 @@ def _connect_groups(
     if launch.world > MOST_RANKS_FULLY_CONNECTED:
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = timedelta(seconds=collective_seconds)
-    on_cuda = device.type == "cuda"
+    backend = BACKENDS[device.type]
+    register(backend)
     dist.init_process_group(
-        "nccl" if on_cuda else "gloo",
+        backend,
         store=dist.PrefixStore("groups", meeting.messages.store),
         rank=launch.rank,
         world_size=launch.world,
         timeout=timeout,
-        device_id=device if on_cuda else None,
+        device_id=device if device.type == "cuda" else None,
     )
     control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
     assert isinstance(control, dist.ProcessGroup)

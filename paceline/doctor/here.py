@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
 from paceline.config.errors import RecipeError
 from paceline.doctor.finding import LOW_DISK_GIB, Finding, Level
@@ -48,6 +49,11 @@ def _software() -> list[Finding]:
 def _accelerators() -> list[Finding]:
     import torch
 
+    kind, devices = found()
+    if kind not in ("", "cuda"):
+        name = device_name(torch.device(kind, 0))
+        text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/systems.md"
+        return [Finding("note", "accelerator", text)]
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = (

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from paceline.config.system import System
 from paceline.systems import machines
-from paceline.systems.detect import auto, cpu, cuda
+from paceline.systems.detect import auto, cpu, gpu
 
 # Those that ask the machine, with torch's help.
 DETECTED = ("auto", "cpu", "gpu")
 SYSTEMS: dict[str, Callable[[], System]] = {
     "auto": auto,
     "cpu": cpu,
-    "gpu": cuda,
+    "gpu": gpu,
     "dgx-h100": machines.dgx_h100,
     "dgx-a100": machines.dgx_a100,
     "dgx1": machines.dgx1,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import RecipeError
-from paceline.config.system import System
+from paceline.config.system import Precision, System
 
 GIB = 2**30
 # Share of a machine's main memory that training may plan with: the page cache and the user's other programs keep the rest.
@@ -16,10 +16,10 @@ CPU_MEMORY_SHARE = 0.5
 
 
 def auto() -> System:
-    """CUDA where torch sees one, else the CPU."""
-    import torch
+    """An accelerator where torch sees one (CUDA, ROCm, Gaudi, Intel's), else the CPU."""
+    from paceline.accelerators import preferred
 
-    return cuda() if torch.cuda.is_available() else cpu()
+    return gpu() if preferred() else cpu()
 
 
 def cpu() -> System:
@@ -33,24 +33,34 @@ def cpu() -> System:
     )
 
 
-def cuda() -> System:
-    """The CUDA devices of this machine: their number, memory and number format (bf16 from compute capability 8.0 on).
+def gpu() -> System:
+    """The accelerators of this machine, whoever made them: their number, memory and number format.
 
     Raises RecipeError when torch sees none.
     """
     import torch
 
-    if not torch.cuda.is_available():
+    from paceline.accelerators import device_name, found, memory_bytes
+
+    kind, devices = found()
+    if not devices:
         raise RecipeError(
-            "--system gpu: torch sees no CUDA device here. Run `paceline doctor` for the reason, or use --system cpu."
+            "--system gpu: torch sees no CUDA device here, nor another accelerator. Run `paceline doctor` for the reason, or use "
+            "--system cpu."
         )
-    properties = torch.cuda.get_device_properties(0)
+    memory = memory_bytes(kind)
+    if not memory:
+        raise RecipeError(
+            f"--system gpu: torch does not say how much memory its {kind} devices have. Name the machine: `paceline list systems`, "
+            "or a system of your own."
+        )
     return System(
-        "cuda",
-        per_node=torch.cuda.device_count(),
-        memory_gib=round(properties.total_memory / GIB, 1),
-        precision="bf16" if properties.major >= 8 else "fp16",
+        kind,  # pyright: ignore[reportArgumentType]  # torch has no other types than System knows
+        per_node=devices,
+        memory_gib=round(memory / GIB, 1),
+        precision=_accelerator_precision(kind),
         compile=False,
+        chip=device_name(torch.device(kind, 0)),
     )
 
 
@@ -64,6 +74,17 @@ def allowed_cpus() -> set[int]:
 def cpu_cores() -> int:
     """How many hardware threads this process may run on."""
     return len(allowed_cpus())
+
+
+def _accelerator_precision(kind: str) -> Precision:
+    """bf16 where the hardware multiplies it: from CUDA's compute capability 8.0 on, and wherever an Intel GPU or Gaudi has it."""
+    import torch
+
+    if kind == "cuda":
+        return "bf16" if torch.cuda.get_device_properties(0).major >= 8 else "fp16"
+    if kind == "xpu":
+        return "bf16" if torch.xpu.is_bf16_supported(including_emulation=False) else "fp16"
+    return "bf16" if kind == "hpu" else "fp32"
 
 
 def _cpu_precision() -> Literal["fp32", "bf16"]:

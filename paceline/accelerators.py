@@ -1,0 +1,91 @@
+"""Accelerators by torch's device types, whoever made them: how many are here, what they are called, how their ranks talk.
+
+torch has one interface for all (torch.accelerator) and one module for each (torch.cuda, torch.xpu, ...); AMD's ROCm is cuda in both.
+Only the CPU has been run on so far, and what else is said here follows torch's documentation. torch is imported inside the
+functions: refusing a command must not wait for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+# Device type -> what people call it.
+NAMES = {"cuda": "CUDA", "hpu": "Gaudi (hpu)", "xpu": "Intel GPU (xpu)", "mps": "Apple GPU (mps)"}
+# Device type -> what carries its tensors between ranks; "": nothing does, so there is one rank alone.
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "hpu": "hccl", "xpu": "xccl", "mps": ""}
+# Device type -> module that registers it, or its backend, with torch where torch does not find it by itself.
+BRIDGES = {"hpu": "habana_frameworks.torch.core", "hccl": "habana_frameworks.torch.distributed.hccl"}
+
+
+def register(name: str) -> None:
+    """Load what makes a device type or a backend known to torch, where that is installed; nothing for most."""
+    if name in BRIDGES:
+        with suppress(ImportError):  # then torch sees no such device, which is said by whoever counts them
+            importlib.import_module(BRIDGES[name])
+
+
+def found() -> tuple[str, int]:
+    """-> (type of this machine's accelerators, how many torch sees); ("", 0) without any."""
+    import torch
+
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    return ("", 0) if kind is None else (kind.type, torch.accelerator.device_count())
+
+
+def preferred() -> str:
+    """The type of accelerator that is taken unasked; "" for none. Apple's never is: nobody has run on one, and it has no float64."""
+    kind, _ = found()
+    return "" if kind == "mps" else kind
+
+
+def count(kind: str) -> int:
+    """Devices of a type that this process can use."""
+    register(kind)
+    here, devices = found()
+    return devices if here == kind else 0
+
+
+def device_name(device: torch.device) -> str:
+    """What a device calls itself: "NVIDIA H100 80GB HBM3"; its type where it does not say, "CPU" for a CPU."""
+    if device.type == "cpu":
+        return "CPU"
+    ask = getattr(module_of(device.type), "get_device_name", None)  # Apple's has none
+    return str(ask(device)) if ask is not None else NAMES.get(device.type, device.type)
+
+
+def memory_bytes(kind: str) -> int:
+    """Memory of the first device of a type; 0 where torch cannot say."""
+    import torch
+
+    if kind == "mps":
+        return int(torch.mps.recommended_max_memory())
+    if (ask := getattr(module_of(kind), "get_device_properties", None)) is not None:
+        total = getattr(ask(0), "total_memory", 0)
+        if total:
+            return int(total)
+    ask = getattr(torch.accelerator, "get_memory_info", None)  # newer than torch 2.9
+    return int(ask(0)[1]) if ask is not None else 0
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a device has done what it was given; a CPU always has."""
+    if device.type != "cpu":
+        module_of(device.type).synchronize()
+
+
+def use(device: torch.device) -> None:
+    """Make a device the current one of this thread, so that nothing is created on device 0 by the way."""
+    if device.type not in ("cpu", "mps"):
+        module_of(device.type).set_device(device)
+
+
+def module_of(kind: str) -> Any:
+    """torch's module of a device type: torch.cuda, torch.xpu, ..."""
+    import torch
+
+    return torch.get_device_module(kind)
