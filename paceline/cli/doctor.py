@@ -1,33 +1,81 @@
-"""`paceline doctor`: what this machine has, what is missing, what to do about it."""
+"""`paceline doctor`: what this machine has, what is missing, what to do about it; under a launcher, of all its nodes."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli.flags import parse
+from paceline.config.printable import one_line
+from paceline.dist.launcher import read_launch
+
+if TYPE_CHECKING:
+    from paceline.doctor.finding import Finding
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
+ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun: a line a node, and what
+differs between nodes or is wrong with one (docs/health.md). Exit code 0 without a problem, 2 with one."""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """No flags beside --help."""
+    """Where runs will go, and how to answer."""
+
+    folder: str = "."  # where runs go: its disk is looked at, and under a launcher whether all nodes see it
+    system: str = ""  # under a launcher: what each node should be, to be compared with what it is; empty = not known
+    json: bool = False  # print one JSON object instead of lines
+    out: str = ""  # also write the JSON here
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
-    parse(arguments, Flags(), prog="doctor", description="Say what this machine has for training and what is missing.")
-    from rich.console import Console
-    from rich.markup import escape
+    flags = parse(arguments, Flags(), prog="doctor", description=ABOUT)
+    launch = read_launch(os.environ)
+    if launch.world > 1:
+        from paceline.cli.doctor_nodes import run_nodes
 
+        return run_nodes(flags, launch)
     from paceline.doctor.finding import problems
     from paceline.doctor.here import examine
 
-    findings = examine()
+    findings = examine(Path(flags.folder))
+    answer(flags, {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)})
+    if not flags.json:
+        tell(findings)
+        print(in_number(findings) or "ready: paceline train ssd-tiny")
+    return 2 if problems(findings) else 0
+
+
+def answer(flags: Flags, facts: dict[str, Any]) -> None:
+    """The JSON, where it is asked for."""
+    text = json.dumps(facts, indent=1)
+    if flags.out:
+        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
+        Path(flags.out).write_text(text + "\n")
+    if flags.json:
+        print(text)
+
+
+def tell(findings: Sequence[Finding], width: int = 14) -> None:
+    """A finding a line."""
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(soft_wrap=True)
     for finding in findings:
-        console.print(f"{MARKS[finding.level]} {finding.about:<14} {escape(finding.text)}", highlight=False)
+        console.print(
+            f"{MARKS[finding.level]} {escape(one_line(finding.about)):<{width}} {escape(one_line(finding.text))}",
+            highlight=False,
+        )
+
+
+def in_number(findings: Sequence[Finding]) -> str:
+    """As "2 problems"; "" where there is none."""
+    from paceline.doctor.finding import problems
+
     count = problems(findings)
-    console.print(f"{count} problem{'s' if count != 1 else ''}" if count else "ready: paceline train ssd-tiny")
-    return 2 if count else 0
+    return f"{count} problem{'s'[: count != 1]}" if count else ""

@@ -23,10 +23,13 @@ from paceline.systems.topology import read_topology, spelled
 GIB = 2**30
 
 
-def examine() -> list[Finding]:
-    """Look at everything; nothing is changed and nothing is written but a probe file in the cache."""
+def examine(folder: Path) -> list[Finding]:
+    """Look at everything; nothing is changed and nothing is written but a probe file in the cache.
+
+    folder   where runs go
+    """
     checks: tuple[Callable[[], list[Finding]], ...] = (
-        _software, _accelerators, _processor, _topology, _decoders, _shared_memory, _disk, _cache, _network,
+        _software, _accelerators, _processor, _topology, _decoders, _shared_memory, lambda: _disk(folder), _cache, _network,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
 
@@ -150,10 +153,14 @@ def _shared_memory() -> list[Finding]:
     ]
 
 
-def _disk() -> list[Finding]:
-    free = shutil.disk_usage(".").free / GIB
+def _disk(folder: Path) -> list[Finding]:
+    folder = folder.expanduser().absolute()
+    try:
+        free = shutil.disk_usage(folder).free / GIB
+    except OSError as problem:
+        return [Finding("problem", "disk", f"{folder}: {problem.strerror}")]
     level: Level = "ok" if free > LOW_DISK_GIB else "note"
-    return [Finding(level, "disk", f"{free:.0f} GiB free where runs/ would go ({Path.cwd()})")]
+    return [Finding(level, "disk", f"{free:.0f} GiB free where runs/ would go ({folder})")]
 
 
 def _cache() -> list[Finding]:

@@ -1,0 +1,43 @@
+"""`paceline doctor` on the nodes of a job: a line a node, then what differs between them or is wrong with one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.cli.choose import choose_system
+from paceline.cli.doctor import Flags, answer, in_number, tell
+
+if TYPE_CHECKING:
+    from paceline.dist.launcher import Launch
+
+
+def run_nodes(flags: Flags, launch: Launch) -> int:
+    """One rank's part. Rank 0 prints; -> 0, or 2 with a problem, on every rank."""
+    from paceline.doctor.compare import examine_nodes, names, worst
+    from paceline.doctor.finding import Finding, problems
+    from paceline.doctor.node_line import line
+    from paceline.doctor.together import examine_together
+
+    system = choose_system(flags.system) if flags.system else None
+    nodes = examine_together(launch, Path(flags.folder).expanduser().absolute())
+    if nodes is None:
+        return 0  # rank 0 answers for all
+    called, found = names(nodes), examine_nodes(nodes, system)
+    findings = [finding.named(called) for finding in found]
+    answer(
+        flags,
+        {
+            "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
+            "findings": [
+                {**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found
+            ],
+            "problems": problems(findings),
+        },
+    )
+    if not flags.json:
+        lines = [Finding(worst(found, place), called[place], line(node)) for place, node in enumerate(nodes)]
+        tell([*lines, *findings], max(map(len, called)))
+        print(in_number(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]} alike and healthy")
+    return 2 if problems(findings) else 0

@@ -1,0 +1,64 @@
+"""`paceline doctor` between real ranks: two nodes that are this host, and what one of them has otherwise."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_run import Trainer, free_port, said, torchrun
+from zygote import Ended, by_hand
+
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
+
+
+def on_two_nodes(trainer: Trainer, folder, *words: str, own=(), ranks: int = 3) -> list[Ended]:
+    """Ranks 0 and 1 on the first node, rank 2 on the second, as torchrun's agents would number them."""
+    port, first = free_port(), ranks - 1
+    environs = []
+    for rank in range(ranks):
+        node = int(rank == first)
+        more = {"LOCAL_RANK": str(rank - node * first), "LOCAL_WORLD_SIZE": str(1 if node else first)}
+        more |= {"GROUP_RANK": str(node), "GROUP_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+        environs.append({**by_hand(rank, ranks, port), **more, "PACELINE_SECRET": "0123456789abcdef0123"})
+    return trainer.zygote.run(folder, environs, "doctor", *words, own=own, deadline=90)
+
+
+def test_two_nodes_that_are_alike_have_a_line_each_and_no_problem(trainer, tmp_path):
+    out = tmp_path / "facts.json"
+    ended = on_two_nodes(trainer, tmp_path, "--folder", str(tmp_path), "--out", str(out), ranks=2)
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    lines = ended[0].text.splitlines()
+    assert len(lines) == 3 and lines[2] == "2 nodes alike and healthy"
+    first, second = json.loads(out.read_text())["nodes"]
+    assert first["network"] == second["network"] == "gloo on lo" and first["node"] == 0 < second["node"]
+    assert (
+        first["offset_error"] == 0 < second["offset_error"] < 1
+        and abs(second["offset"]) <= second["offset_error"] + 1e-3
+    )
+    assert not list(tmp_path.glob(".paceline-doctor*"))
+    assert not ended[1].text
+
+
+def test_a_node_that_sees_another_folder_and_has_fewer_ranks_is_named(trainer, tmp_path):
+    folders = [tmp_path / "shared", tmp_path / "shared", tmp_path / "own"]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    ended = on_two_nodes(trainer, tmp_path, "--json", own=[("--folder", str(folder)) for folder in folders])
+    assert [rank.code for rank in ended] == [2, 0, 0], said(ended)
+    facts = json.loads(ended[0].text)
+    assert [node["ranks"] for node in facts["nodes"]] == [2, 1] and not any(rank.text for rank in ended[1:])
+    uneven, elsewhere = sorted(facts["findings"], key=lambda finding: "another folder" in finding["text"])
+    assert elsewhere["nodes"] == uneven["nodes"] == [facts["nodes"][1]["name"]] and facts["problems"] == 2
+    assert uneven["text"] == "ranks: 1 rank; 2 ranks on 1 of 2"
+
+
+def test_a_system_that_the_nodes_are_not_is_a_problem_and_a_folder_that_is_not_there_is_refused(trainer, tmp_path):
+    ended = on_two_nodes(trainer, tmp_path, "--folder", str(tmp_path / "later" / "runs"), "--system", "h100x8", ranks=2)
+    assert [rank.code for rank in ended] == [2, 0], said(ended)
+    assert ended[0].text.count("0 GPUs, its system has 8") == 2 and "later/runs: No such file" in ended[0].text
+
+
+@pytest.mark.nightly
+def test_under_torchrun_a_node_says_how_it_is(trainer, tmp_path):
+    done = trainer.launched(torchrun(2), ["doctor", "--folder", str(tmp_path)])
+    assert done.returncode == 0 and "2 ranks" in done.stdout and "1 node alike and healthy" in done.stdout, done.stdout
