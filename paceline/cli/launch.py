@@ -21,13 +21,14 @@ from paceline.going_on import FinishedError
 from paceline.launch.carry_out import launch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
-from paceline.launch.where import Where, job_of
+from paceline.launch.where import Where, check_where, job_of
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
 who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
 train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
 MOST_TRIALS = 1000
+INTERRUPTED = 75
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     asked, repeats = _parsed(arguments)
     flags: LaunchFlags = asked.controls
     check_controls(flags)
+    check_where(flags)
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
     system, plan = check_plan(asked, flags)
@@ -97,9 +99,6 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any) -> int:
     if done:
         say(summary(done))
     return max(codes)
-
-
-INTERRUPTED = 75
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:

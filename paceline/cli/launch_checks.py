@@ -21,8 +21,6 @@ def check_plan(asked: Asked, flags: Any) -> tuple[System, Plan | None]:
     Raises RecipeError for a batch that does not divide over these ranks, and where this machine would be asked in place of the
     nodes.
     """
-    if flags.nodes < 1:
-        raise UserError(f"--nodes {flags.nodes}: must be 1 or more.")
     told = "system.per_node" in asked.given
     if flags.through != "local" and asked.asks and not told and asked.system_name != "cpu":
         raise RecipeError(

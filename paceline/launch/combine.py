@@ -66,15 +66,18 @@ def refusal(through: str, start: str, container: str, nodes: int) -> str:
     return ""
 
 
+def check_together(through: str, start: str, container: str, nodes: int) -> None:
+    """Raises UserError with the reason, and with another way, where these do not go together."""
+    if why := refusal(through, start, container, nodes):
+        raise UserError(f"--through {through} --start {start} --container {container}: {why}")
+
+
 def check_combination(job: Job) -> None:
     """Refuse what does not go together, and what one of the three lacks on this machine.
 
     Raises UserError with the reason and another way.
     """
-    why = refusal(job.through, job.start, job.container, job.nodes)
-    if why:
-        asked = f"--through {job.through} --start {job.start} --container {job.container}"
-        raise UserError(f"{asked}: {why}")
+    check_together(job.through, job.start, job.container, job.nodes)
     THROUGH[job.through].check(job)
     START[job.start].check(job)
     CONTAINER[job.container].check(job)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from paceline.config.errors import UserError
 from paceline.config.system import System
-from paceline.launch.combine import USUAL_START
+from paceline.launch.combine import USUAL_START, check_together
 from paceline.launch.job import Batch, Job, Variable, Words
 from paceline.launch.variables import variables_of
 from paceline.launch.walltime import minutes_in
@@ -37,6 +37,25 @@ class Where:
     slurm: Batch = field(default_factory=Batch)  # what sbatch is asked for beside nodes and time
 
 
+def check_where(where: Where) -> None:
+    """Refuse numbers that cannot be, and what does not go together.
+
+    Raises UserError with the flag.
+    """
+    if not 1 <= where.nodes <= MOST_NODES:
+        raise UserError(f"--nodes {where.nodes}: must lie in 1 to {MOST_NODES:,}.")
+    if not 0 <= where.port < 65536:
+        raise UserError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
+    if where.hostfile and where.through != "hostfile":
+        raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
+    check_together(where.through, start_of(where), where.container, where.nodes)
+
+
+def start_of(where: Where) -> str:
+    """Who starts the ranks, where nobody said it too."""
+    return USUAL_START[where.through] if where.start == "auto" else where.start
+
+
 def job_of(
     words: Words,
     folder: Path,
@@ -53,15 +72,9 @@ def job_of(
     folder   where launch/ is made; absolute
     minutes  the walltime; None: as `where` says it
     more     variables beside those that the system and this machine bring
-    Raises UserError for numbers that cannot be.
+    Raises UserError as check_where does.
     """
-    if not 1 <= where.nodes <= MOST_NODES:
-        raise UserError(f"--nodes {where.nodes}: must lie in 1 to {MOST_NODES:,}.")
-    if not 0 <= where.port < 65536:
-        raise UserError(f"--port {where.port}: no port number (1 to 65535, 0 = found by itself).")
-    if where.hostfile and where.through != "hostfile":
-        raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
-    start = USUAL_START[where.through] if where.start == "auto" else where.start
+    check_where(where)
     return Job(
         words=words,
         folder=folder,
@@ -71,7 +84,7 @@ def job_of(
         system_name=system_name,
         system=system,
         through=where.through,
-        start=start,
+        start=start_of(where),
         container=where.container,
         image=where.image,
         hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,

@@ -1,0 +1,163 @@
+"""`paceline launch` before anything is started: which words go to `train`, and what is refused in one line."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shared_runs import SSD
+
+from paceline.cli.launch import LaunchFlags
+from paceline.cli.launch_words import without
+from paceline.cli.main import main
+from paceline.launch.where import Where
+
+
+@pytest.fixture(autouse=True)
+def plain_shell(monkeypatch) -> None:
+    for name in ("OMP_NUM_THREADS", "PYTHONPATH", "PACELINE_CACHE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def refused(words: str, capsys) -> str:
+    """The one line with which a launch is refused."""
+    code = main(["launch", *shlex.split(words)])
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, ""), said
+    assert said.err.startswith("paceline: ") and said.err.count("\n") == 1, said.err
+    return said.err
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def test_train_gets_every_word_that_is_not_the_launchs_own():
+    words = (
+        "ssd-tiny --nodes 2 --system cpu --through=slurm --steps 4 --start mpirun --slurm.partition big --quantities 3 "
+        "--slurm.no-requeue --walltime 2h --loss-groups 1 2 --dry-run --trials 5 --out runs/x --no-exact --slurm.extra a b "
+        "--hostfile hosts --image x --port 5 --container none --between 'sync; true' --json"
+    )
+    kept = without(shlex.split(words), LaunchFlags(), Where, ("trials", "dry_run", "out"))
+    assert " ".join(kept) == "ssd-tiny --system cpu --steps 4 --quantities 3 --loss-groups 1 2 --no-exact --json"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--nodes 0", "--nodes 0: must lie in 1 to 65,536"),
+        (
+            "--nodes 2",
+            "--through local is this machine alone, and --nodes 2 are more: use --through slurm or hostfile.",
+        ),
+        ("--nodes 3 --through slurm", "--global-batch 8 does not divide over 3 ranks"),
+        ("--start srun", "srun starts processes inside Slurm jobs alone: use --through slurm, or --start torchrun."),
+        ("--container pyxis", "Pyxis is a part of Slurm's srun"),
+        ("--through slurm --start mpirun --container pyxis", "mpirun starts its ranks past it"),
+        ("--through slurm --container docker", "use --start torchrun (one container a node)"),
+        ("--through slurm --walltime 3m", "too short for one checkpoint"),
+        ("--walltime soon", "write auto, or a time such as 90m"),
+        ("--port 70000", "no port number"),
+        ("--trials -1", "--trials -1: must lie in 0 (one run) to 1,000."),
+        ("--hostfile hosts", "--hostfile hosts is read with --through hostfile alone."),
+        ("--systm cpu", "there is no flag --systm"),
+        ("--data /no/such/folder", "there is no such folder"),
+        ("--global-batch 16", "optim.lr"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = f"ssd-tiny --system cpu {words}" if "lr" not in text else f"resnet50-tiny --system cpu {words}"
+    code = main(["launch", *shlex.split(asked)])
+    said = capsys.readouterr().err
+    assert code == 2 and text in said, said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run", capsys)
+    assert "there is no sbatch on this machine. Run this on a login node" in said and not (tmp_path / "run").exists()
+
+
+def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(
+        "#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Node count specification invalid' >&2; exit 1\n"
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
+    code = main(["launch", *f"ssd-tiny --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
+    said = capsys.readouterr().err
+    assert code == 2 and said.count("\n") == 1
+    assert "Batch job submission failed: Node count specification invalid. `sinfo` shows what the cluster has." in said
+
+
+def test_no_mpirun_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = refused(f"ssd-tiny --system cpu --start mpirun --out {tmp_path}/run", capsys)
+    assert "there is no mpirun on this machine" in said
+
+
+def test_a_busy_port_is_said(capsys, tmp_path, taken_port):
+    said = refused(f"ssd-tiny --system cpu --port {taken_port} --out {tmp_path}/run", capsys)
+    assert f"--port {taken_port}: cannot be listened at here (Address already in use)" in said
+
+
+def test_more_ranks_than_devices_are_refused(capsys, tmp_path):
+    said = refused(f"resnet50-mlperf-3200 --system h100x8 --system.per-node 64 --out {tmp_path}/run", capsys)
+    assert "starts 64 ranks on a node, and this machine has" in said
+    said = refused(
+        f"resnet50-mlperf-3200 --system h100x8 --through slurm --slurm.gres gpu:h100:4 --out {tmp_path}/run", capsys
+    )
+    assert "--slurm.gres gpu:h100:4 asks for 4 devices a node, and --system h100x8 starts 8 ranks there." in said
+
+
+def test_a_login_nodes_own_devices_are_not_taken_for_the_nodes(capsys, tmp_path):
+    said = refused(f"ssd-tiny --system auto --through slurm --out {tmp_path}/run", capsys)
+    assert "asks the machine that this command runs on" in said and "paceline list systems" in said
+
+
+def test_a_finished_run_is_refused(capsys, ssd_run):
+    words = f"ssd-tiny {SSD} --data {ssd_run.data} --steps 6 --out {ssd_run.folder}"
+    code = main(["launch", *words.split()])
+    said = capsys.readouterr().err
+    assert code == 2 and str(ssd_run.folder) in said and "finished" in said, said
+
+
+def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_path):
+    run = tmp_path / "run"
+    code = main(["launch", *f"ssd-tiny --system cpu --system.per-node 2 --out {run} --dry-run --seed 7".split()])
+    said = capsys.readouterr().out
+    (file,) = (run / "launch").iterdir()
+    assert code == 0 and file.name == "run.sh" and file.read_text().rstrip() in said
+    assert f"paceline train ssd-tiny --system cpu --system.per-node 2 --seed 7 --out {run}" in file.read_text().replace(
+        " \\\n   ", ""
+    )
+    assert file.stat().st_mode & 0o111
+
+
+def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
+    run = tmp_path / "run"
+    code = main(["launch", *f"ssd-tiny --system cpu --out {run} --dry-run --trials 3 --between sync".split()])
+    assert code == 0
+    for number in range(3):
+        text = (run / f"trial-{number}" / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
+        assert f"--out {run}/trial-{number} --seed {1 + number}\n" in text
+        assert "# Before the ranks start.\nsync\n" in text
+
+
+def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/ssd-tiny-001").mkdir(parents=True)
+    assert main(["launch", "ssd-tiny", "--system", "cpu", "--dry-run"]) == 0
+    assert Path("runs/ssd-tiny-002/launch/run.sh").is_file()
+    assert f"--out {tmp_path}/runs/ssd-tiny-002" in Path("runs/ssd-tiny-002/launch/run.sh").read_text()

@@ -1,0 +1,149 @@
+"""Which of the three axes go together, and the commands that they make: those of the published systems word by word."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.config.errors import UserError
+from paceline.config.system import System
+from paceline.launch.carry_out import files_of, write_files
+from paceline.launch.combine import CONTAINER, START, THROUGH, command_of, refusal
+from paceline.launch.job import Batch, Job, Variable
+
+WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
+# (through, start) -> containers that go with them; on one node.
+THERE = {
+    ("local", "torchrun"): {"none", "docker", "apptainer"},
+    ("local", "mpirun"): {"none", "docker", "apptainer"},
+    ("local", "srun"): set(),
+    ("hostfile", "torchrun"): {"none", "docker", "apptainer"},
+    ("hostfile", "mpirun"): {"none", "apptainer"},
+    ("hostfile", "srun"): set(),
+    ("slurm", "torchrun"): {"none", "docker", "pyxis", "apptainer"},
+    ("slurm", "srun"): {"none", "pyxis", "apptainer"},
+    ("slurm", "mpirun"): {"none", "apptainer"},
+}
+
+
+def job(**changes) -> Job:
+    plain = Job(WORDS, Path("/runs/a b"), "ssd-tiny", per_node=4, python=("/py",), workdir=Path("/work"))
+    return replace(plain, **changes)
+
+
+@pytest.mark.parametrize(
+    ("through", "start", "container"),
+    [
+        *itertools.product(
+            ("local", "hostfile", "slurm"), ("torchrun", "srun", "mpirun"), ("none", "docker", "pyxis", "apptainer")
+        )
+    ],
+)
+def test_each_combination_is_there_or_is_refused_with_another_way(through, start, container):
+    why = refusal(through, start, container, 1)
+    assert (why == "") == (container in THERE[through, start]), why
+    if why:
+        assert "--" in why and why.endswith(".")
+
+
+def test_several_nodes_are_no_matter_of_this_machine_alone():
+    assert "--through slurm" in refusal("local", "torchrun", "none", 2)
+    with pytest.raises(UserError, match="--through local --start torchrun --container none: "):
+        from paceline.launch.combine import check_combination
+
+        check_combination(job(nodes=2))
+
+
+def test_ranks_of_one_node_under_torchrun():
+    assert command_of(job()) == (
+        "/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m", "paceline", *WORDS
+    )  # fmt: skip
+    assert command_of(job(port=29511))[3:7] == ("--master-addr", "127.0.0.1", "--master-port", "29511")
+
+
+def test_ranks_of_many_nodes_under_srun():
+    assert command_of(job(through="slurm", start="srun", nodes=448, per_node=8)) == (
+        "srun", "--nodes", "448", "--ntasks", "3584", "--ntasks-per-node", "8", "--export=ALL", "--label",
+        "--cpu-bind=none", "--kill-on-bad-exit=1", "/py", "-m", "paceline", *WORDS,
+    )  # fmt: skip
+
+
+def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    asked = job(start="mpirun", per_node=8, environ=(Variable("FI_PROVIDER", "efa", "fabric"),))
+    command = command_of(asked)
+    assert command[:3] == ("mpirun", "--host", "localhost:8")
+    forwarded = {command[at + 1] for at, word in enumerate(command) if word == "-x"}
+    assert forwarded == {"FI_PROVIDER", "PACELINE_EXIT_CODE_FILE", "PYTHONUNBUFFERED", "TERM"}
+    assert command[-len(WORDS) - 3 :] == ("/py", "-m", "paceline", *WORDS)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert command_of(asked)[1] == "--allow-run-as-root"
+
+
+@pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp_path, start, nodes):
+    asked = job(
+        through="slurm",
+        start=start,
+        nodes=nodes,
+        folder=tmp_path / "a run",
+        walltime_minutes=90,
+        between="echo 3 > /proc/sys/vm/drop_caches",
+        environ=(Variable("NCCL_DEBUG", "WARN it's", "what NCCL says"),),
+        batch=Batch(partition="big", account="me", qos="high", gres="gpu:4", reservation="mine", constraint="h100", lead=60,
+                    extra=("--comment=two words",)),
+    )  # fmt: skip
+    (file,) = files_of(asked)
+    (path,) = write_files(asked, (file,))
+    assert subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).stderr == b""
+    asked_of_slurm = [line for line in file.text.splitlines() if line.startswith("#SBATCH ")]
+    assert asked_of_slurm == [
+        "#SBATCH --job-name=ssd-tiny",
+        f"#SBATCH --nodes={nodes}",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --chdir=/work",
+        f"#SBATCH '--output={tmp_path}/a run/launch/output.txt'",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --time=90",
+        "#SBATCH --signal=B:USR1@60",
+        "#SBATCH --requeue",
+        "#SBATCH --exclusive",
+        "#SBATCH --partition=big",
+        "#SBATCH --account=me",
+        "#SBATCH --qos=high",
+        "#SBATCH --gres=gpu:4",
+        "#SBATCH --reservation=mine",
+        "#SBATCH --constraint=h100",
+        "#SBATCH '--comment=two words'",
+    ]
+    exported = [line for line in file.text.splitlines() if line.startswith("export ")]
+    assert exported and all("  # " in line for line in exported)
+    assert "export NCCL_DEBUG='WARN it'\"'\"'s'  # what NCCL says" in exported
+    assert ("PET_NODE_RANK" in file.text) == (start == "torchrun")
+    assert ("PET_MASTER_ADDR" in file.text) == (start == "torchrun" and nodes > 1)
+
+
+def test_every_entry_of_the_tables_is_known_to_the_refusals():
+    assert {through for through, _ in THERE} >= set(THROUGH)
+    assert {start for _, start in THERE} == set(START)
+    assert set().union(*THERE.values()) >= set(CONTAINER)
+
+
+def test_files_that_cannot_be_written_are_one_line(tmp_path):
+    (tmp_path / "in-the-way").write_text("")
+    with pytest.raises(UserError, match=r"in-the-way/launch: cannot be written \(Not a directory\)"):
+        write_files(job(folder=tmp_path / "in-the-way"), files_of(job(folder=tmp_path / "in-the-way")))
+
+
+def test_ranks_of_a_cpu_share_its_cores():
+    from paceline.launch.variables import compute_threads
+
+    assert compute_threads(System(per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
+    assert compute_threads(System(per_node=8), {}, local=False) == 0
+    assert compute_threads(System(per_node=8), {"OMP_NUM_THREADS": "3"}, local=False) == 3
+    assert compute_threads(System(per_node=4096), {}, local=True) == 1

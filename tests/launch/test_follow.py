@@ -1,0 +1,127 @@
+"""Following a job: its exit code, its log, Ctrl-C. The ranks are small shell scripts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.launch.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
+from paceline.launch.follow import Tail, exit_code, follow
+from paceline.launch.job import Job
+from paceline.launch.process import Process
+from paceline.log.events import EventLog
+
+
+def end(folder: Path, status: str) -> None:
+    EventLog(folder / "events.jsonl").write("end", step=3, epoch=1.0, seconds=2.0, status=status, best={})
+
+
+def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[int, str]:
+    """-> exit code and what was said of a job whose one rank is this script."""
+    job = Job(("train",), tmp_path, "ssd-tiny")
+    job.launch_folder.mkdir(parents=True, exist_ok=True)
+    before(tmp_path)
+    said: list[str] = []
+    code = follow(
+        job, lambda: Process(("bash", "-c", script), job.log, signal.SIGTERM), say=lambda text: said.append(text)
+    )
+    return code, "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("status", "left", "code"),
+    [
+        ("success", 1, 0),  # the launcher made 1 of it
+        ("stopped_early", None, 0),
+        ("ran_out", 0, 1),
+        ("interrupted", None, 75),
+        ("failed", None, 3),
+        ("failed", 3, 3),
+        ("failed", 2, 2),  # bad input that was found while training
+        ("", 0, 0),  # a verb without events
+        ("", 2, 2),
+        ("", None, 3),
+    ],
+)
+def test_the_end_event_decides_then_rank_0s_own_code(tmp_path, status, left, code):
+    assert exit_code(Job((), tmp_path, "x"), status, left, "", lambda text: None) == code
+
+
+def test_without_a_word_of_its_end_a_job_has_failed_and_its_last_lines_are_said(tmp_path):
+    code, said = followed(tmp_path, "for i in $(seq 40); do echo line $i; done; exit 1")
+    assert code == 3
+    last = said.split("The last lines of ")[1]
+    assert last.splitlines()[1:] == [f"line {number}" for number in range(21, 41)]
+
+
+def test_an_end_event_of_an_earlier_start_says_nothing_of_this_one(tmp_path):
+    assert followed(tmp_path, "exit 0", before=lambda folder: end(folder, "interrupted"))[0] == 3
+
+
+def test_an_end_event_that_came_meanwhile_decides(tmp_path):
+    end(tmp_path, "ran_out")
+    line = (tmp_path / "events.jsonl").read_text().strip()
+    (tmp_path / "events.jsonl").unlink()
+    code, said = followed(tmp_path, f"echo working; echo '{line}' > {tmp_path}/events.jsonl; exit 7")
+    assert code == 1 and "working" in said
+
+
+def test_a_terminals_signs_in_the_log_are_harmless(tmp_path):
+    _, said = followed(tmp_path, r"printf 'a\033[2Jb\n'")
+    assert "\033" not in said and "b" in said
+
+
+def test_the_first_ctrl_c_asks_the_second_ends(tmp_path):
+    asks = "trap 'echo asked' TERM; echo ready; for i in $(seq 400); do sleep 0.05; done"
+
+    def twice() -> None:
+        log = tmp_path / "launch" / "output.txt"
+        for sign in ("ready", "asked"):
+            until = time.monotonic() + 20
+            while sign not in (log.read_text() if log.exists() else "") and time.monotonic() < until:
+                time.sleep(0.02)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=twice)
+    thread.start()
+    code, said = followed(tmp_path, asks)
+    thread.join()
+    assert code == 3
+    assert said.index("asked to save and end") < said.index("ended at once")
+
+
+def test_a_growing_file_is_read_on_from_where_it_stood(tmp_path):
+    file = tmp_path / "log"
+    file.write_text("old\n")
+    tail = Tail(file)
+    with file.open("a") as out:
+        out.write("new\nhalf")
+        out.flush()
+        assert tail.more() == "new\n"
+        out.write(" a line\n")
+        out.flush()
+        assert tail.more() == "half a line\n"
+    assert Tail(tmp_path / "not there").more() == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "left"),
+    [
+        ({}, 75),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, 2),  # no place in a job can be read from these
+        (
+            {name: "1" for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")}
+            | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "9"},
+            None,
+        ),
+    ],
+)
+def test_rank_0_alone_leaves_its_code(tmp_path, environ, left):
+    file = tmp_path / "exit-code"
+    leave_exit_code(0 if left == 2 else 75, {EXIT_CODE_FILE: str(file), **environ})
+    assert read_exit_code(file) == left
+    assert [path.name for path in tmp_path.iterdir()] == (["exit-code"] if left is not None else [])

@@ -1,0 +1,93 @@
+"""What the sbatch script does when its time is up: carried out by bash, with srun, scontrol and readlink's link played."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.launch.carry_out import files_of, write_files
+from paceline.launch.job import Batch, Job
+
+# Ends when the STOP file is there, as ranks do; saves a checkpoint first where SAVES says so.
+SRUN = """#!/usr/bin/env bash
+touch "$RUN/started"
+until [ -e "$RUN/STOP" ]; do [ -n "${ENDS:-}" ] && break; sleep 0.02; done
+[ -n "${SAVES:-}" ] && ln -sfn step-000009 "$RUN/checkpoints/last"
+[ -n "${CODE:-}" ] && echo "$CODE" > "$PACELINE_EXIT_CODE_FILE"
+exit 1
+"""
+SCONTROL = """#!/usr/bin/env bash
+echo "$@" > "$RUN/asked"
+"""
+
+
+def carried_out(
+    tmp_path: Path, how: signal.Signals | None, *, requeue: bool = True, **environ: str
+) -> tuple[int, str, Path]:
+    """-> the script's exit code, what it printed, the run's folder."""
+    run, programs = tmp_path / "a run", tmp_path / "bin"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "last").symlink_to("step-000005")
+    programs.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    job = Job(
+        ("train", "x"),
+        run,
+        "x",
+        nodes=2,
+        through="slurm",
+        start="srun",
+        walltime_minutes=9,
+        batch=Batch(requeue=requeue),
+    )
+    (path,) = write_files(job, files_of(job))
+    process = subprocess.Popen(
+        ["bash", str(path)],
+        env={"PATH": f"{programs}:{os.environ['PATH']}", "RUN": str(run), "SLURM_JOB_ID": "12", **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    until = time.monotonic() + 20
+    while not (run / "started").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    if how is not None:
+        process.send_signal(how)
+    text, _ = process.communicate(timeout=20)
+    assert not (run / "STOP").exists()
+    return process.returncode, text, run
+
+
+def test_its_walltime_up_a_saved_job_is_queued_again(tmp_path):
+    code, text, run = carried_out(tmp_path, signal.SIGUSR1, SAVES="1", CODE="75")
+    assert (code, (run / "asked").read_text().strip()) == (75, "requeue 12")
+    assert "job 12 goes on from here" in text
+
+
+def test_a_job_that_saved_nothing_is_not_queued_for_ever(tmp_path):
+    code, text, run = carried_out(tmp_path, signal.SIGUSR1, CODE="75")
+    assert code == 75 and not (run / "asked").exists()
+    assert "too short for one checkpoint; ask for a longer one with --walltime" in text
+
+
+def test_without_requeue_the_same_command_goes_on(tmp_path):
+    code, text, run = carried_out(tmp_path, signal.SIGUSR1, requeue=False, SAVES="1", CODE="75")
+    assert code == 75 and not (run / "asked").exists() and "the same command goes on from here" in text
+
+
+def test_a_run_that_is_asked_to_stop_is_not_queued_again(tmp_path):
+    code, _, run = carried_out(tmp_path, signal.SIGTERM, SAVES="1", CODE="75")
+    assert code == 75 and not (run / "asked").exists()
+
+
+@pytest.mark.parametrize(("left", "code"), [("0", 0), ("1", 1), ("2", 2), ("", 3)])
+def test_the_script_ends_with_what_rank_0_left_whatever_srun_says(tmp_path, left, code):
+    assert carried_out(tmp_path, None, ENDS="1", CODE=left)[0] == code

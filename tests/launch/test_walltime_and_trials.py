@@ -1,0 +1,69 @@
+"""How long a job may take; what several seeded runs come to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.config.errors import UserError
+from paceline.launch.job import Batch
+from paceline.launch.trials import Trial, olympic_mean, read_trial, summary
+from paceline.launch.walltime import check_walltime, minutes_in
+from paceline.log.events import EventLog
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("", 0), ("90s", 2), ("30m", 30), ("2h", 120), ("1.5h", 90), ("1d", 1440), ("2:00:00", 120), ("20:30", 21)],
+)
+def test_a_walltime_in_minutes(text, minutes):
+    assert minutes_in(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["2", "0m", "-2h", "2 hours", "400d", "nan", "inf", "1e3m", "1:2:3"])
+def test_what_is_no_walltime(text):
+    with pytest.raises(UserError, match="write auto, or a time such as 90m"):
+        minutes_in(text)
+
+
+def test_a_walltime_without_room_for_one_checkpoint():
+    check_walltime(0, Batch())
+    check_walltime(4, Batch(lead=120))
+    with pytest.raises(UserError, match=r"too short for one checkpoint.*--walltime 4m"):
+        check_walltime(3, Batch(lead=120))
+    with pytest.raises(UserError, match=r"--slurm\.lead 0"):
+        check_walltime(60, Batch(lead=0))
+
+
+def test_five_runs_are_scored_without_the_fastest_and_the_slowest():
+    assert olympic_mean([5.0, 1.0, 4.0, 100.0, 3.0]) == 4.0
+    assert olympic_mean([5.0, 1.0, 4.0, math.inf, 3.0]) == 4.0  # a failed run is the slowest
+    assert olympic_mean([5.0, math.inf, 4.0, math.inf, 3.0]) == math.inf
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3))
+def test_a_score_lies_between_the_runs(seconds):
+    assert min(seconds) * (1 - 1e-9) <= olympic_mean(seconds) <= max(seconds) * (1 + 1e-9)
+
+
+def test_a_line_for_scripts_and_a_summary(tmp_path):
+    trials = [Trial(number, 7 + number, seconds, "success") for number, seconds in enumerate((61.5, 60.0, 90.0))]
+    assert trials[1].line("ssd-tiny") == "RESULT,ssd-tiny,1,8,60.000,success"
+    assert (
+        summary(trials)
+        == "3 of 3 trials reached the target, median 1 min 02 s, mean without fastest and slowest 1 min 02 s"
+    )
+    failed = [*trials[:2], read_trial(2, 9, tmp_path)]
+    assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end"
+    assert summary(failed[1:]) == "1 of 2 trials reached the target, median none (a run that missed its target is left)"
+
+
+def test_a_trial_is_read_from_its_end(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    log.write("end", step=3, epoch=1.0, seconds=12.5, status="success", best={})
+    assert read_trial(0, 1, tmp_path) == Trial(0, 1, 12.5, "success")
+    log.write("end", step=3, epoch=1.0, seconds=12.5, status="ran_out", best={})
+    assert read_trial(0, 1, tmp_path) == Trial(0, 1, math.inf, "ran_out")
