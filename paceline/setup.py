@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
+
 from paceline.accelerators import device_name
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file

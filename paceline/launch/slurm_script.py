@@ -27,7 +27,7 @@ def script(job: Job, command: Words) -> str:
     if START[job.start].reach == "node":
         parts.append(node_variables(job) if job.nodes > 1 else "")
         each = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
-        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=1", "--label")
+        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label")
         command = (*each, *CONTAINER[job.container].srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
     if job.between:
         once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")

@@ -11,6 +11,8 @@ from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
 
+SECRET = "PACELINE_SECRET"  # as dist/secret.py reads it, which loads torch
+
 
 def command(job: Job, program: Words) -> Words:
     """All ranks of all nodes, each line of output with its rank, and only the variables that ranks need."""
@@ -27,8 +29,10 @@ def command(job: Job, program: Words) -> Words:
 
 def forwarded_names(job: Job) -> tuple[str, ...]:
     """Names of the variables that mpirun hands to ranks, on other hosts too. The rest of the environment stays behind."""
+    # By name alone: its value stands in no file.
+    secret = (SECRET,) if os.environ.get(SECRET) else ()
     first = ("MASTER_ADDR",) if job.through == "hostfile" else ()
-    return (*(variable.name for variable in environment(job)), *first)
+    return (*(variable.name for variable in environment(job)), *first, *secret)
 
 
 def check(job: Job) -> None:

@@ -12,11 +12,11 @@ def command(job: Job, program: Words) -> Words:
     """All ranks of all nodes; variables travel with --export=ALL, which is srun's default and said all the same.
 
     --cpu-bind=none: each rank binds itself (--system.bind), and Slurm's one core a task would leave it no choice.
-    --kill-on-bad-exit: a rank that fails ends the others at once, where paceline's own watch cannot.
+    --kill-on-bad-exit=0: ranks end each other by name, and one that has saved (75) must not cut off rank 0's last words.
     """
     ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
     words = ("--export=ALL", "--label")
-    return ("srun", *ranks, *words, "--cpu-bind=none", "--kill-on-bad-exit=1", *container_words(job), *program)
+    return ("srun", *ranks, *words, "--cpu-bind=none", "--kill-on-bad-exit=0", *container_words(job), *program)
 
 
 def container_words(job: Job) -> Words:

@@ -116,9 +116,9 @@ def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(traine
     assert "the walltime is up; the same command goes on from here" in text
     stopped_at = last_event(run)["step"]
     process = trainer.launching(PLAIN, launch(trainer, run, words.replace("no-requeue", "requeue"), flags), **slurm)
-    wait_until(lambda: "goes on from here" in log(run)[len(text) :], "requeue", seconds=150)
+    wait_until(lambda: log(run).count("goes on from here.\n") == 2, "requeue", seconds=200)
     wait_until(
-        lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=90
+        lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=120
     )
     process.send_signal(signal.SIGINT)
     text = told(process)
