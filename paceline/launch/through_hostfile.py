@@ -81,7 +81,7 @@ def _by_hand(job: Job, addresses: Words) -> str:
 
 
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
-    options = " ".join(OPTION_WORDS)
+    options, interface = " ".join(OPTION_WORDS), job.system.interface
     own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
     once = in_lines(
         (*command[: command.index("-np")], "-np", str(job.nodes), "--map-by", "ppr:1:node", "sh", "-c", job.between)
@@ -92,6 +92,7 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
         f"{exports(environment(job))}{own}"
         "# ssh asks nobody anything, and notices a host that is gone. Open MPI up to 4, and from 5 on.\n"
         f"export OMPI_MCA_plm_rsh_args={shlex.quote(options)} PRTE_MCA_plm_ssh_args={shlex.quote(options)}\n"
+        + (f"export OMPI_MCA_oob_tcp_if_include={interface}  # mpirun's own talk: --system.interface\n" if interface else "")
         + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
         + f"\nexec {in_lines(command)}\n"
     )

@@ -1,0 +1,200 @@
+"""`paceline launch --through hostfile` on two hosts with a real network between them: to the end, cut off, and refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, wait_until
+from two_hosts import MISSING, SCRIPT, TwoHosts, free_port, port_holder
+
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
+
+FLAGS = "--save-every 5 --log-every 5"
+# Long enough to be cut off in the middle: an evaluation of some seconds every few steps.
+LONG = "--save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
+STARTERS = [pytest.param("torchrun", marks=pytest.mark.nightly), "mpirun"]
+BOTH = ["torchrun", "mpirun"]
+# Of the processes that a launch starts on a host; orted alone may wait for a cable that was cut.
+OURS = ("paceline", "torch.distributed", "attend.py", "node.sh")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory, trainer: Trainer) -> Iterator[TwoHosts]:
+    """node1 and node2, running."""
+    if os.geteuid() != 0 or any(shutil.which(name) is None for name in ("ip", "unshare", "nsenter", "ssh", "sshd")):
+        pytest.skip(MISSING)
+    folder = tmp_path_factory.mktemp("hosts")
+    try:
+        started = subprocess.run([SCRIPT, "start", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+        assert started.returncode == 0, started.stderr
+        yield TwoHosts(folder, trainer)
+    finally:
+        subprocess.run([SCRIPT, "stop", str(folder)], capture_output=True, timeout=30, check=False)
+
+
+@pytest.fixture(scope="module")
+def unbroken(trainer: Trainer) -> Path:
+    """Two ranks on one host that nothing happened to."""
+    return trainer.finished(trainer.folder / "hosts-unbroken", LONG, ranks=2)
+
+
+def left_over(hosts: TwoHosts, host: str) -> list[str]:
+    return [line for line in hosts.processes(host) if any(word in line for word in OURS)]
+
+
+def assert_nothing_left(hosts: TwoHosts, *, seconds: float) -> None:
+    for host in ("node1", "node2"):
+        wait_until(lambda: not left_over(hosts, host), f"{host} to be quiet: {left_over(hosts, host)}", seconds=seconds)
+
+
+@pytest.mark.parametrize("start", STARTERS)
+def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, nightly, start):
+    if start == "mpirun":
+        need_program("mpirun", "openmpi-bin")
+    run = tmp_path / "run"
+    code, said = hosts.launched(run, FLAGS, start=start)
+    assert code == 0, said
+    assert last_event(run)["status"] == "success"
+    rank_0 = "node1: [0] " if start == "torchrun" else "[1,0]<stdout>:"
+    assert any(line.startswith(f"{rank_0}step 30/30") for line in said.splitlines()), said
+    if nightly:
+        assert tensor_files(run) == tensor_files(trainer.finished(tmp_path / "one-host", FLAGS, ranks=2))
+    assert_nothing_left(hosts, seconds=10)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", BOTH)
+def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_it_is_back(
+    hosts, unbroken, tmp_path, start
+):
+    run = tmp_path / "run"
+    process = hosts.launching(run, LONG, start=start)
+    try:
+        wait_until(lambda: step_reached(run) >= 6 or process.poll() is not None, "step 6", seconds=120)
+        hosts.plug("cut", "node2")
+        began = time.monotonic()
+        said, _ = process.communicate(timeout=120)
+        took = time.monotonic() - began
+        # Ranks that were cut off end too, without a word from outside.
+        wait_until(lambda: not left_over(hosts, "node2"), "node2 to be quiet", seconds=60)
+    finally:
+        hosts.plug("join", "node2")
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 3, said
+    assert "rank 1 (of 2) failed: no sign of life for" in said, said
+    assert start == "mpirun" or "node2: its connection broke off" in said, said
+    assert took < 60
+    assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "failed")
+    code, said = hosts.launched(run, LONG, start=start)
+    assert code == 0, said
+    assert tensor_files(run) == tensor_files(unbroken)
+    assert events(run, without=("resume", "checkpoint", "end")) == events(unbroken, without=("checkpoint", "end"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", BOTH)
+def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbroken, tmp_path, start):
+    run = tmp_path / "run"
+    process = hosts.launching(run, LONG, start=start)
+    try:
+        wait_until(lambda: step_reached(run) >= 6 or process.poll() is not None, "step 6", seconds=120)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 75, said
+    assert_nothing_left(hosts, seconds=20)
+    code, said = hosts.launched(run, LONG, start=start)
+    assert code == 0, said
+    assert tensor_files(run) == tensor_files(unbroken)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", BOTH)
+def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts, tmp_path, start):
+    run = tmp_path / "run"
+    process = hosts.launching(run, LONG, start=start)
+    holder = "paceline.launch.over_ssh" if start == "torchrun" else "mpirun --"
+    try:
+        wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
+        hosts.said("node1", "pkill", "-KILL", "-f", "--", holder)
+        process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert_nothing_left(hosts, seconds=60)
+
+
+@pytest.mark.nightly
+def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
+    run = tmp_path / "run"
+    process = hosts.launching(run, LONG)
+    try:
+        wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
+        hosts.said("node2", "pkill", "-KILL", "-f", "--", "-m paceline launch|-m paceline train")
+        said, _ = process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 3, said
+    assert "rank 1 (of 2) failed" in said
+    assert_nothing_left(hosts, seconds=30)
+
+
+def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_anything_starts(hosts):
+    # `locked` is node2 for a user whom its sshd does not let in. Each host has a folder DIR/local to itself.
+    with (hosts.folder / "ssh" / "ssh_config").open("a") as file:
+        file.write("Host locked\n    HostName node2\n    User nobody\n")
+    hosts.hostfile.write_text("node1\nnowhere\n10.77.0.9\nlocked\nnode2\n")
+    port = free_port()
+    holder = subprocess.Popen(hosts.command("node1", *port_holder(port)), stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline()
+        code, said = hosts.launched(hosts.folder / "local" / "run", f"--port {port} --global-batch 20", nodes=5)
+    finally:
+        hosts.said("node1", "pkill", "-KILL", "-f", "--", f"create_server.*{port}")
+        holder.communicate(timeout=10)
+        hosts.hostfile.write_text("node1\nnode2\n")
+    assert code == 2, said
+    taken, nowhere, absent, locked, unseen = said.splitlines()[-5:]
+    assert taken.startswith("paceline: node1: rank 0 cannot listen there (Address already in use)"), said
+    assert nowhere.startswith("nowhere: ssh does not get in (ssh: Could not resolve hostname nowhere")
+    assert absent.startswith("10.77.0.9: ssh does not get in (ssh: connect to host 10.77.0.9 port 22: No route to host")
+    assert locked.startswith("locked: ssh does not get in (nobody@node2: Permission denied (publickey")
+    assert unseen.startswith(f"node2: it does not see {hosts.folder}/local/run/launch as it is here.")
+    assert "Traceback" not in said
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("hidden", "instead", "expected"),
+    [
+        (Path(sys.prefix), None, f"node2: there is no {sys.executable} to run ("),
+        (ROOT / "paceline", None, f"node2: {sys.executable} there has no paceline ("),
+        (ROOT / "paceline" / "__init__.py", '__version__ = "9.9"\n', "node2: paceline 9.9 there, "),
+    ],
+    ids=["no-python", "no-paceline", "other-version"],
+)
+def test_a_host_with_another_environment_is_named_with_what_it_has(hosts, tmp_path, hidden, instead, expected):
+    other = tmp_path / "other"
+    if instead is None:
+        other.mkdir()
+    else:
+        other.write_text(instead)
+    hosts.said("node2", "mount", "--bind", str(other), str(hidden))
+    try:
+        code, said = hosts.launched(tmp_path / "run")
+    finally:
+        hosts.said("node2", "umount", str(hidden))
+    assert code == 2, said
+    assert expected in said.splitlines()[-1], said
