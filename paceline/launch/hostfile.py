@@ -89,18 +89,18 @@ def _read_line(line: str, per_node: int) -> Host:
     name, *rest = line.split()
     slots = None
     if name.count(":") > 1 or name.startswith("["):
-        raise ValueError(f"{short(name)!r} is an IPv6 address: use a host name that stands for it")
+        raise ValueError(f"'{short(name)}' is an IPv6 address: use a host name that stands for it")
     if ":" in name:
         name, _, text = name.partition(":")
         slots = _count(text)
     if "@" in name:
-        raise ValueError(f"{short(name)!r}: which user logs in belongs into ~/.ssh/config, not into the hostfile")
+        raise ValueError(f"'{short(name)}': which user logs in belongs into ~/.ssh/config, not into the hostfile")
     if len(name) > MOST_NAME or not NAME.fullmatch(name):
-        raise ValueError(f"{short(name)!r} is no host name: {WANTED}")
+        raise ValueError(f"'{short(name)}' is no host name: {WANTED}")
     for word in rest:
         keyword, equals, text = word.partition("=")
         if keyword != "slots" or not equals:
-            raise ValueError(f"{short(word)!r} is not understood: {WANTED}")
+            raise ValueError(f"'{short(word)}' is not understood: {WANTED}")
         if slots is not None:
             raise ValueError("says its slots twice")
         slots = _count(text)
@@ -109,5 +109,5 @@ def _read_line(line: str, per_node: int) -> Host:
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MOST_RANKS:
-        raise ValueError(f"{short(text)!r} is no number of slots, 1 to {MOST_RANKS}")
+        raise ValueError(f"'{short(text)}' is no number of slots, 1 to {MOST_RANKS}")
     return int(text)

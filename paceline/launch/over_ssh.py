@@ -22,6 +22,8 @@ from paceline.launch.job import Words
 from paceline.launch.ssh import NO_CONNECTION, on_host
 
 LOOK_SECONDS = 0.1
+# For what a host printed last to be read; somebody who outlives it may hold the pipe open.
+LAST_WORDS_SECONDS = 5.0
 # After one host has gone: longer than ranks take to notice a silence (20 s) and torchrun to end them (30 s).
 OTHERS_SECONDS = 60.0
 # From hanging up to nobody being there: attend.py's grace, and some.
@@ -44,7 +46,8 @@ class Connection:
         """None while it goes on; then its exit code, once all that it printed is shown."""
         code = self._process.poll()
         if code is not None:
-            self._reader.join(LOOK_SECONDS)  # a process that outlives it elsewhere may hold the pipe open
+            self._reader.join(LAST_WORDS_SECONDS)
+            self.hang_up()
         return code
 
     def is_lost(self) -> bool:
@@ -77,8 +80,9 @@ class Connection:
 
     def _show(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            say(f"{self.address}: {printable(line.decode(errors='replace').rstrip())}")
+        with self._process.stdout as lines:
+            for line in lines:
+                say(f"{self.address}: {printable(line.decode(errors='replace').rstrip())}")
 
 
 _one_at_a_time = threading.Lock()

@@ -92,7 +92,11 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
         f"{exports(environment(job))}{own}"
         "# ssh asks nobody anything, and notices a host that is gone. Open MPI up to 4, and from 5 on.\n"
         f"export OMPI_MCA_plm_rsh_args={shlex.quote(options)} PRTE_MCA_plm_ssh_args={shlex.quote(options)}\n"
-        + (f"export OMPI_MCA_oob_tcp_if_include={interface}  # mpirun's own talk: --system.interface\n" if interface else "")
+        + (
+            f"export OMPI_MCA_oob_tcp_if_include={interface}  # mpirun's own talk: --system.interface\n"
+            if interface
+            else ""
+        )
         + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
         + f"\nexec {in_lines(command)}\n"
     )
