@@ -19,7 +19,7 @@ from pathlib import Path
 
 from paceline.config.printable import printable
 from paceline.launch.job import Words
-from paceline.launch.ssh import NO_CONNECTION, on_host
+from paceline.launch.ssh import NO_CONNECTION, environment_for, on_host
 
 LOOK_SECONDS = 0.1
 # For what a host printed last to be read; somebody who outlives it may hold the pipe open.
@@ -38,7 +38,13 @@ class Connection:
         self.address = address
         words = on_host(address, command)
         self._over_ssh = words != command
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(
+            words,
+            env=environment_for(words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         self._reader = threading.Thread(target=self._show, daemon=True)
         self._reader.start()
 

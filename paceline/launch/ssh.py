@@ -5,7 +5,9 @@ A host that is this machine is reached without ssh.
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping
 
 from paceline.config.printable import one_line
 from paceline.dist.interfaces import is_address_of_this_host
@@ -14,6 +16,7 @@ from paceline.launch.job import Words
 # Nobody is there to type a password; a dead host is noticed when connecting, and within 15 s later on.
 OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "10", "ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
 OPTION_WORDS: Words = tuple(word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}"))
+LIKE_A_LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR")
 # ssh's own exit code where it could not connect, or lost the connection; else the command's.
 NO_CONNECTION = 255
 
@@ -23,6 +26,16 @@ def on_host(address: str, command: Words) -> Words:
     if is_address_of_this_host(address):
         return command
     return ("ssh", "-T", *OPTION_WORDS, "--", address, shlex.join(command))
+
+
+def environment_for(command: Words, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What `command`, of `on_host`, is started with: a host that is this machine has no more than a login gives the others.
+
+    Else ranks here would have what the ranks on other hosts have not, from PACELINE_SECRET to NCCL's switches.
+    """
+    if command[0] == "ssh":
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name in LIKE_A_LOGIN}
 
 
 def why_not_connected(said: str) -> str:

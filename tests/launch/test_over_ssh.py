@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.launch import attend, over_ssh
-from paceline.launch.ssh import on_host, why_not_connected
+from paceline.launch.ssh import LIKE_A_LOGIN, environment_for, on_host, why_not_connected
 
 ROOT = Path(__file__).resolve().parents[2]
 # Two addresses of this machine, which need no ssh.
@@ -104,6 +104,15 @@ def test_this_machine_needs_no_ssh_and_words_for_others_are_quoted():
     *options, address, command = on_host("203.0.113.9", ("echo", "a b", "$HOME"))
     assert (address, command, options[-1]) == ("203.0.113.9", "echo 'a b' '$HOME'", "--")
     assert "BatchMode=yes" in options
+
+
+def test_a_host_that_is_this_machine_gets_no_more_variables_than_a_login_gives_the_others(tmp_path, monkeypatch, handlers):
+    monkeypatch.setenv("PACELINE_SECRET", "of this terminal alone")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
+    assert over_ssh.run(scripted(tmp_path, "env > {folder}/env-$1"), (sys.executable,), HOSTS) == 0
+    found = {line.partition("=")[0] for line in (tmp_path / "env-1").read_text().splitlines()}
+    assert found <= {*LIKE_A_LOGIN, "PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE"} and "PATH" in found
+    assert environment_for(on_host("203.0.113.9", ("true",)))["SSH_AUTH_SOCK"] == "/tmp/agent"
 
 
 def test_the_reason_is_what_ssh_says_last_and_a_terminal_obeys_none_of_it():
