@@ -147,7 +147,7 @@ def node_name() -> str:
 
 
 def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:
-    ranks = ", ".join(f"{rank} on {spelled(cores)}" for rank, cores in enumerate(every[:2]))
-    more = f" and {len(every) - 2} more alike" if len(every) > 2 else ""
+    ranks = ", ".join(f"rank {rank} on {spelled(cores)}" for rank, cores in enumerate(every[:2]))
+    more = f", and {len(every) - 2} more" if len(every) > 2 else ""
     launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""
-    return f"cores ({system.bind}): rank{'s'[: len(every) > 1]} {ranks}{more}{launcher}"
+    return f"cores ({system.bind}): {ranks}{more}{launcher}"

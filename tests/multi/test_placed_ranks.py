@@ -49,7 +49,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     assert [set(each.values()) for each in threads] == [{cores[0]}, {cores[1]}], threads
     assert all(len(each) > 3 for each in threads)  # not the main thread alone
     assert not set(cores[0]) & set(cores[1]) and {*cores[0], *cores[1]} == allowed_cpus()
-    assert "cores (exclusive): ranks 0 on" in ended[0].text and "cores (" not in ended[1].text
+    assert "cores (exclusive): rank 0 on" in ended[0].text and "cores (" not in ended[1].text
     assert tensor_files(run) == tensor_files(unbound)
     assert "placement" not in json.loads((unbound / "run.json").read_text())
 
