@@ -12,6 +12,7 @@ from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
 from paceline.cli.launch_words import without
 from paceline.cli.saved import saved_request
+from paceline.cli.show_estimate import check_rates
 from paceline.cli.train import refuse_early
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
@@ -39,6 +40,12 @@ class LaunchFlags(Controls, Where):
         0  # seeded runs one after the other in OUT/trial-0, -1, ...: a RESULT line each, and a summary; 0 = one run
     )
     dry_run: bool = False  # write and print the files, start nothing
+    rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
+    link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's
+
+
+# Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
+OWN = ("trials", "dry_run", "rate", "link_gbit", "out")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,13 +58,14 @@ def run(arguments: Sequence[str]) -> int:
     check_where(flags)
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
-    system, plan = check_plan(asked, flags)
-    check_devices(asked.system_name, system, flags)
+    check_rates(flags.rate, flags.link_gbit)
+    planned = check_plan(asked, flags)
+    check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
-    minutes = walltime_of(asked, system, plan, flags)
+    minutes = walltime_of(asked, planned, flags)
     if flags.through == "slurm":
         check_walltime(minutes, flags.slurm)
-    words = without(arguments, flags, Where, ("trials", "dry_run", "out"))
+    words = without(arguments, flags, Where, OWN)
     base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
@@ -68,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
             name=asked.name,
             where=flags,
             system_name=asked.system_name,
-            system=system,
+            system=planned.system,
             minutes=minutes,
         )
         return launch(job, dry=flags.dry_run, say=print)

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import re
 import socket
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from paceline.cli.flags import Asked
+from paceline.cli.show_estimate import speed_for, speed_of_run
+from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.plan import Plan, make_plan
+from paceline.config.plan import Plan, make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.walltime import minutes_in
+from paceline.systems.estimate import predicted_minutes
+from paceline.systems.published import recipe_for_nodes
 from paceline.workloads import workload_of
 
 
-def check_plan(asked: Asked, flags: Any) -> tuple[System, Plan | None]:
-    """The nodes' system, and the Plan of the whole job; None where the number of images is known to the data alone.
+@dataclass(frozen=True)
+class Planned:
+    """What the whole job is, as far as it is known before it starts."""
+
+    system: System  # of the nodes
+    plan: Plan | None  # None where the number of images is known to the data alone
+    parameters: int = 0  # trainable numbers of the network
+
+
+def check_plan(asked: Asked, flags: Any) -> Planned:
+    """The nodes' system, and the Plan of the whole job.
 
     Raises RecipeError for a batch that does not divide over these ranks, and where this machine would be asked in place of the
     nodes.
@@ -30,20 +46,30 @@ def check_plan(asked: Asked, flags: Any) -> tuple[System, Plan | None]:
     system = asked.system
     images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
     if not images[0]:
-        return system, None
+        return Planned(system, None)
     from paceline.tasks.memory import images_that_fit, memory_of
 
     recipe = asked.recipe
     memory = memory_of(workload_of(recipe.task), recipe, system, 0)
-    plan = make_plan(
-        recipe,
-        system,
-        world=flags.nodes * system.per_node,
-        most=images_that_fit(memory, system),
-        train_images=flags.limit_train or images[0],
-        val_images=flags.limit_val or images[1],
-    )
-    return system, plan
+    try:
+        plan = make_plan(
+            recipe,
+            system,
+            world=flags.nodes * system.per_node,
+            most=images_that_fit(memory, system),
+            train_images=flags.limit_train or images[0],
+            val_images=flags.limit_val or images[1],
+        )
+    except RecipeError as problem:
+        published = recipe_for_nodes(
+            recipe.task, asked.system_name, flags.nodes
+        )  # or its own refusal, with two neighbours
+        if published is None or published.recipe == asked.name:
+            raise
+        raise RecipeError(
+            f"{problem}\nOn {flags.nodes} nodes of {asked.system_name} this can be cut as it was published: {published.recipe}"
+        ) from None
+    return Planned(system, shorten(plan, steps=flags.steps, eval_every=flags.eval_every), int(memory.parameters))
 
 
 def check_devices(system_name: str, system: System, flags: Any) -> None:
@@ -93,13 +119,31 @@ def check_port(flags: Any) -> None:
             ) from None
 
 
-def walltime_of(asked: Asked, system: System, plan: Plan | None, flags: Any) -> int:
-    """Minutes to ask for; 0 for none. A prediction is said with its reason.
+def walltime_of(asked: Asked, planned: Planned, flags: Any) -> int:
+    """Minutes to ask for; 0 for none. A prediction is said with its reason: from --rate, the run's own speed, published ones.
 
     Raises UserError where --walltime auto has nothing to go by.
     """
     if flags.walltime != "auto":
         return minutes_in(flags.walltime)
-    raise UserError(
-        f"--walltime auto: no rate is known of {asked.name} on --system {asked.system_name}. Say one: --walltime 2h"
-    )
+    told = None
+    if planned.plan is not None:
+        system, plan, run = planned.system, planned.plan, Path(flags.out or "no run").expanduser() / "run.json"
+        own = speed_of_run(run, read_run(run), asked.recipe, system.chip) if run.is_file() else None
+        speed = speed_for(asked.recipe, asked.name, asked.system_name, system, plan, rate=flags.rate, run=own)
+        told = predicted_minutes(
+            asked.recipe,
+            plan,
+            system,
+            parameters=planned.parameters,
+            system_name=asked.system_name,
+            speed=speed,
+            link_gbit=flags.link_gbit,
+        )
+    if told is None:
+        raise UserError(
+            f"--walltime auto: nothing is known of the speed of {asked.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
+            f"{asked.system_name}. Say it: --rate IMG/S (of one rank, and --link-gbit N between nodes), or --walltime 2h"
+        )
+    say(told.reason)
+    return told.minutes

@@ -82,6 +82,7 @@ class Running(Protocol):
 
     def standing(self) -> str:
         """What it waits for at the moment, for people; '' while it runs."""
+        ...
 
 
 @dataclass(frozen=True)

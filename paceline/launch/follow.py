@@ -19,9 +19,9 @@ from paceline.log.events import read_events
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20
-FAILED, USER_ERROR = 3, 2
+USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 # The exit code of each ending of a run; what an `end` event says decides, whatever the launcher made of the code.
-CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": 75, "failed": FAILED}
+CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": INTERRUPTED, "failed": FAILED}
 
 
 class Tail:
@@ -31,15 +31,15 @@ class Tail:
         self._path = path
         self._at = path.stat().st_size if path.exists() else 0
 
-    def more(self) -> str:
-        """What came since the last look, whole lines."""
+    def more(self, *, all_of_it: bool = False) -> str:
+        """What came since the last look: whole lines, unless the file is at its end."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
                 new = file.read()
         except FileNotFoundError:
             return ""
-        new = new[: new.rfind(b"\n") + 1]
+        new = new if all_of_it else new[: new.rfind(b"\n") + 1]
         self._at += len(new)
         return new.decode(errors="replace")
 
@@ -71,49 +71,63 @@ def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]
 
     The first Ctrl-C (or SIGTERM) asks the run to save and end, the second ends the job.
     """
-    tail, ended, kept, stood = Tail(job.log), Ended(job.folder), "", ""
-    running = begin()
+    tail, ended = Tail(job.log), Ended(job.folder)
+    with _asked_to_stop() as asked:  # before it begins: whoever types Ctrl-C while it does means it too
+        running = begin()
+        say(f"{job.name}: {running.name}, output in {job.log}")
+        kept = _stay_with(job, running, tail, asked, say)
+        stopped = bool(asked)
+    return exit_code(job, ended.status(), read_exit_code(job.exit_code_file), kept, say, stopped=stopped)
+
+
+def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Callable[[str], None]) -> str:
+    """Until it has ended; -> the last lines of its log.
+
+    asked  grows while we are here: one entry for each signal that asks us to stop
+    """
+    kept, stood, handled = "", "", 0
     # A scheduler keeps the time itself; elsewhere the walltime's end is a wish to stop like any other.
-    limit = (
-        time.monotonic() + 60 * job.walltime_minutes if job.walltime_minutes and job.through != "slurm" else math.inf
-    )
-    say(f"{job.name}: {running.name}, output in {job.log}")
-    with _asked_to_stop() as asked:
-        handled = 0
-        while True:
-            code = running.poll()
-            if text := tail.more():
-                say(printable(text.rstrip("\n")))
-                kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
-            if code is not None:
-                break
-            if (now := running.standing()) != stood:
-                stood = now
-                say(f"{running.name} {now or 'runs'}")
-            if time.monotonic() > limit:
-                limit = math.inf
-                asked.append(signal.SIGTERM)
-                say(f"the walltime of {job.walltime_minutes} min is up")
-            if len(asked) > handled:
-                handled += 1
-                say(f"{running.name}: asked to save and end" if handled == 1 else f"{running.name}: ended at once")
-                (running.stop if handled == 1 else running.kill)()
-            time.sleep(LOOK_SECONDS)
-    return exit_code(job, ended.status(), read_exit_code(job.exit_code_file), kept, say)
+    minutes = 0 if job.through == "slurm" else job.walltime_minutes
+    limit = time.monotonic() + 60 * minutes if minutes else math.inf
+    while True:
+        code = running.poll()
+        if text := tail.more(all_of_it=code is not None):
+            say(printable(text.rstrip("\n")))
+            kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
+        if code is not None:
+            return kept
+        if (now := running.standing()) != stood:
+            stood = now
+            say(f"{running.name} {now or 'runs'}")
+        if time.monotonic() > limit:
+            limit = math.inf
+            asked.append(signal.SIGTERM)
+            say(f"the walltime of {minutes} min is up")
+        if len(asked) > handled:
+            handled += 1
+            say(f"{running.name}: asked to save and end" if handled == 1 else f"{running.name}: ended at once")
+            (running.stop if handled == 1 else running.kill)()
+        time.sleep(LOOK_SECONDS)
 
 
-def exit_code(job: Job, status: str, left: int | None, kept: str, say: Callable[[str], None]) -> int:
+def exit_code(
+    job: Job, status: str, left: int | None, kept: str, say: Callable[[str], None], *, stopped: bool = False
+) -> int:
     """The run's own exit code from its `end` event; else what rank 0 left; else 3, with the log's last lines.
 
-    status  of the `end` event; '' where there is none
-    left    rank 0's exit code, None where it left none
-    kept    the last lines of the log
+    status   of the `end` event; '' where there is none
+    left     rank 0's exit code, None where it left none
+    kept     the last lines of the log
+    stopped  somebody asked it to: without a word of its own it is interrupted, not failed
     """
     if status:
         # Bad input that is found while training ends the run as failed and its process with 2.
         return USER_ERROR if status == "failed" and left == USER_ERROR else CODES[status]
     if left is not None:
         return left
+    if stopped:
+        say(f"{job.name}: ended before it could save; the same command goes on from its newest checkpoint")
+        return INTERRUPTED
     say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{printable(kept.rstrip())}")
     return FAILED
 

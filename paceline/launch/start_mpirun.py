@@ -10,6 +10,8 @@ from paceline.config.errors import UserError
 from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
+from paceline.systems.placement import processing_elements
+from paceline.systems.topology import Core, Topology, read_topology
 
 SECRET = "PACELINE_SECRET"  # as dist/secret.py reads it, which loads torch
 
@@ -22,9 +24,38 @@ def command(job: Job, program: Words) -> Words:
     elif job.through == "local":
         hosts = ("--host", f"localhost:{job.per_node}")
     forwarded = [word for name in forwarded_names(job) for word in ("-x", name)]
-    ranks = ("-np", str(job.ranks), "--map-by", f"ppr:{job.per_node}:node", "--bind-to", "none", "--tag-output")
+    ranks = ("-np", str(job.ranks), *binding(job), "--tag-output")
     root: Words = ("--allow-run-as-root",) if os.geteuid() == 0 else ()  # mpirun refuses it otherwise
     return ("mpirun", *root, *hosts, *ranks, *forwarded, *program)
+
+
+def binding(job: Job) -> Words:
+    """Where ranks go: the first node's first, as many as it has; and which cores they may use.
+
+    Ranks of one device each know best which cores are near it, and bind themselves (--system.bind); so do those that share. Only
+    ranks with cores of their own and no adapter that could be near are bound by mpirun too: PE whole cores each, counted over.
+    """
+    system = job.system
+    if (
+        system.accelerator == "cuda"
+        or system.bind not in ("exclusive", "no-smt")
+        or not (cores := topology_of(job)).cores
+    ):
+        return ("--map-by", f"ppr:{job.per_node}:node", "--bind-to", "none")
+    sockets = len({core.socket for core in cores.cores})
+    place = f"{job.per_node // sockets}:socket" if job.per_node % sockets == 0 else f"{job.per_node}:node"
+    return ("--map-by", f"ppr:{place}:PE={processing_elements(cores, job.per_node)}", "--bind-to", "core")
+
+
+def topology_of(job: Job) -> Topology:
+    """The cores of a node: this machine's where it is the node, else as the system says; none where it says nothing."""
+    if job.through == "local":
+        return read_topology()
+    system = job.system
+    each = system.cores_per_socket
+    return Topology(
+        tuple(Core((socket * each + core,), socket, socket) for socket in range(system.sockets) for core in range(each))
+    )
 
 
 def forwarded_names(job: Job) -> tuple[str, ...]:

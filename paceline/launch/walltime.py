@@ -1,4 +1,4 @@
-"""How long a job may take: as said, or as predicted with a margin; and whether that is enough for one checkpoint."""
+"""How long a job may take, in minutes; and whether that is enough for one checkpoint."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ SLURM_SOONER_SECONDS = 60
 START_SECONDS = 20
 # Months, as a number without its unit would be; no cluster gives that.
 MOST_MINUTES = 60 * 24 * 365
-# What a prediction is multiplied with: nodes differ, file systems have bad days, and a run that is cut costs a new start.
-MARGIN = 1.25
-LONGEST_START_MINUTES = 10
 
 
 def minutes_in(text: str) -> int:
@@ -37,11 +34,6 @@ def minutes_in(text: str) -> int:
             f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds)."
         )
     return minutes
-
-
-def with_margin(seconds: float) -> int:
-    """Minutes to ask for, for a job predicted to train for so many seconds."""
-    return math.ceil(seconds * MARGIN / 60) + LONGEST_START_MINUTES
 
 
 def check_walltime(minutes: int, batch: Batch) -> None:

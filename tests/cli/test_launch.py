@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import socket
 from collections.abc import Iterator
@@ -161,3 +162,27 @@ def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch
     assert main(["launch", "ssd-tiny", "--system", "cpu", "--dry-run"]) == 0
     assert Path("runs/ssd-tiny-002/launch/run.sh").is_file()
     assert f"--out {tmp_path}/runs/ssd-tiny-002" in Path("runs/ssd-tiny-002/launch/run.sh").read_text()
+
+
+def test_a_predicted_walltime_is_said_with_its_reason(capsys, tmp_path):
+    words = f"resnet50-mlperf-3200-8x8 --system dgx-h100 --through slurm --nodes 8 --walltime auto --out {tmp_path}/run --dry-run"
+    path = tmp_path / "bin"
+    path.mkdir()
+    (path / "sbatch").touch(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(path))
+        assert main(["launch", *words.split()]) == 0
+    said = capsys.readouterr().out
+    reason = re.search(r"^walltime (\d+) min: [\d,]+ steps of .* margin, .* for the start$", said, flags=re.M)
+    assert reason and f"#SBATCH --time={reason[1]}\n" in said
+
+
+def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
+    said = refused(f"ssd-tiny --system cpu --walltime auto --out {tmp_path}/run", capsys)
+    assert "nothing is known of the speed of ssd-tiny" in said and "--rate IMG/S" in said
+
+
+def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_path):
+    code = main(["launch", *f"resnet50-mlperf-3200 --system dgx-h100 --through slurm --nodes 7 --out {tmp_path}/run".split()])
+    said = capsys.readouterr().err
+    assert code == 2 and "resnet50-mlperf" in said and "node" in said, said

@@ -84,6 +84,26 @@ def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
     assert command_of(asked)[1] == "--allow-run-as-root"
 
 
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        # Published: 8 ranks on two sockets of 28 cores, mpirun --bind-to core --map-by socket:PE=7 (Gaudi).
+        (
+            System("hpu", per_node=8, sockets=2, cores_per_socket=28, bind="exclusive"),
+            "ppr:4:socket:PE=7 --bind-to core",
+        ),
+        (System("cpu", per_node=3, sockets=2, cores_per_socket=8, bind="no-smt"), "ppr:3:node:PE=4 --bind-to core"),
+        # Published: -bind-to none -map-by slot, and a script that binds each rank near its GPU (24 p3dn).
+        (System("cuda", per_node=8, sockets=2, cores_per_socket=24, bind="exclusive"), "ppr:8:node --bind-to none"),
+        (System("hpu", per_node=8, sockets=2, cores_per_socket=28), "ppr:8:node --bind-to none"),
+        (System("hpu", per_node=8, bind="exclusive"), "ppr:8:node --bind-to none"),  # nobody knows its cores
+    ],
+)
+def test_mpirun_is_told_the_cores_of_a_rank_that_were_computed(system, words):
+    asked = job(through="slurm", start="mpirun", nodes=2, per_node=system.per_node, system=system)
+    assert f"--map-by {words} --tag-output" in " ".join(command_of(asked))
+
+
 @pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp_path, start, nodes):

@@ -90,7 +90,7 @@ def test_the_first_ctrl_c_asks_the_second_ends(tmp_path):
     thread.start()
     code, said = followed(tmp_path, asks)
     thread.join()
-    assert code == 3
+    assert code == 75
     assert said.index("asked to save and end") < said.index("ended at once")
 
 
