@@ -60,7 +60,7 @@ def launch(trainer: Trainer, run: Path, words: str, flags: str = FLAGS) -> list[
 def told(process: subprocess.Popen) -> str:
     """What it prints until its end."""
     try:
-        return process.communicate(timeout=180)[0]
+        return process.communicate(timeout=300)[0]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -138,8 +138,9 @@ def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_pa
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     run, by_hand = tmp_path / "run", tmp_path / "by-hand"
-    done = trainer.launched(PLAIN, launch(trainer, run, f"--start {start} --system.per-node {ranks}"))
-    assert done.returncode == 0, done.stdout
+    process = trainer.launching(PLAIN, launch(trainer, run, f"--start {start} --system.per-node {ranks}"))
+    text = told(process)
+    assert process.returncode == 0, text
     assert json.loads((run / "run.json").read_text())["world"] == ranks
     trainer.finished(by_hand, FLAGS, ranks=ranks)
     assert_same(run, by_hand)
