@@ -12,9 +12,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
 hosts=$root/scripts/two_hosts.sh
-export PYTHONPATH=$root OMP_NUM_THREADS=1 PACELINE_CACHE=$dir/cache
+export PYTHONPATH=$root OMP_NUM_THREADS=1 PACELINE_CACHE=${PACELINE_CACHE:-$dir/cache}
 cd "$root"
-flags=(--system cpu --system.intra-op-threads 1 --steps 120 --save-every 20 --log-every 10 --limit-val 8 --eval-every 200)
+flags=(--system cpu --system.intra-op-threads 1 --steps 40 --save-every 10 --log-every 5 --limit-val 8 --eval-every 200)
 flags+=(--through hostfile --hostfile "$dir/hostfile" --nodes 2)
 bad=0
 
@@ -30,7 +30,7 @@ launch_to() {  # step, run, flags...
     shift 2
     launch --out "$run" "$@" >"$run.txt" 2>&1 &
     launched=$!
-    for _ in $(seq 1200); do grep -q "\"step\": $step," "$run/events.jsonl" 2>/dev/null && return 0; sleep 0.1; done
+    for _ in $(seq 6000); do grep -q "\"step\": $step," "$run/events.jsonl" 2>/dev/null && return 0; sleep 0.1; done
     fail "step $step never came"
 }
 
@@ -67,8 +67,8 @@ code=0; launch --out "$dir/mpi" --start mpirun >"$dir/mpi.txt" 2>&1 || code=$?
 echo "exit code $code"; told "$dir/mpi.txt" 2; compare "$dir/mpi"; quiet 10
 
 for start in torchrun mpirun; do
-    say "$start: node2's cable is pulled after step 50"
-    launch_to 50 "$dir/cut-$start" --start "$start"
+    say "$start: node2's cable is pulled after step 15"
+    launch_to 15 "$dir/cut-$start" --start "$start"
     "$hosts" cut "$dir" node2
     began=$(date +%s); code=0; wait "$launched" || code=$?
     echo "exit code $code, $(($(date +%s) - began)) s after the cut; node1 said:"; told "$dir/cut-$start.txt"
@@ -79,8 +79,8 @@ for start in torchrun mpirun; do
     code=0; launch --out "$dir/cut-$start" --start "$start" >"$dir/back-$start.txt" 2>&1 || code=$?
     echo "exit code $code"; grep -i "resum\|goes on\|going on" "$dir/back-$start.txt" | head -n 2 || true; compare "$dir/cut-$start"
 
-    say "$start: Ctrl-C after step 50, and the same command again"
-    launch_to 50 "$dir/stop-$start" --start "$start"
+    say "$start: Ctrl-C after step 15, and the same command again"
+    launch_to 15 "$dir/stop-$start" --start "$start"
     "$hosts" on "$dir" node1 pkill -INT -f -- "-m paceline launch .*stop-$start"
     code=0; wait "$launched" || code=$?
     echo "exit code $code"; told "$dir/stop-$start.txt" 3; quiet 20

@@ -19,8 +19,11 @@ MARK = "paceline-probe "
 
 def look(wanted: dict) -> dict:
     """wanted   workdir, token (path of a file), port (0 = none to try), programs"""
+    there = os.path.isdir(wanted["workdir"])
+    if there:
+        os.chdir(wanted["workdir"])  # Python looks for packages there too, for ranks as for this question
     return {
-        "workdir": os.path.isdir(wanted["workdir"]),
+        "workdir": there,
         "token": read(wanted["token"]),
         "port": why_port_is_taken(wanted["port"]),
         "programs": [name for name in wanted["programs"] if shutil.which(name)],
