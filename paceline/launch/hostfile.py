@@ -11,13 +11,13 @@ Source: Open MPI, mpirun(1), "Specifying Host Nodes"; MPICH, hydra's -f.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain_text
 from paceline.config.printable import short
 from paceline.config.system import MOST_RANKS
-from paceline.launch.job import Host
 
 # The longest line that makes sense (RFC 1123: a name has at most 255 characters), times the most hosts.
 MOST_BYTES = 2**20
@@ -26,6 +26,14 @@ MOST_NAME = 255
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 LOOPBACK = re.compile(r"localhost(?:\..*)?|127\.\d+\.\d+\.\d+", re.IGNORECASE)
 WANTED = "write `node1`, `node1 slots=8` or `node1:8`"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One line of a hostfile: a name or number that ssh understands, and how many ranks there is room for."""
+
+    address: str
+    slots: int
 
 
 def read_hostfile(path: Path, per_node: int) -> tuple[Host, ...]:

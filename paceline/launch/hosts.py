@@ -18,7 +18,8 @@ import paceline
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.launch import probe
-from paceline.launch.job import Host, Job, Words
+from paceline.launch.hostfile import Host
+from paceline.launch.job import Job, Words
 from paceline.launch.ssh import NO_CONNECTION, on_host, why_not_connected
 
 AT_ONCE = 64

@@ -33,14 +33,6 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Host:
-    """One line of a hostfile."""
-
-    address: str
-    slots: int
-
-
-@dataclass(frozen=True)
 class Batch:
     """What a scheduler is asked for beside nodes and time."""
 
@@ -81,7 +73,6 @@ class Job:
     image: str = ""  # container's name, or its file
     workdir: Path = field(default_factory=Path.cwd)  # where relative paths of the words begin
     port: int = 0  # where rank 0 listens; 0 = each launcher's own way to find one
-    hosts: tuple[Host, ...] = ()  # of a hostfile, in its order
     hostfile: Path | None = None
     batch: Batch = field(default_factory=Batch)
     walltime_minutes: int = 0  # 0 = no limit is asked for

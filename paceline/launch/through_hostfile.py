@@ -15,9 +15,9 @@ from paceline.config.errors import UserError
 from paceline.dist.launcher import derived_port
 from paceline.launch import attend
 from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
-from paceline.launch.hostfile import first_hosts, read_hostfile
+from paceline.launch.hostfile import Host, first_hosts, read_hostfile
 from paceline.launch.hosts import check_hosts, host_python
-from paceline.launch.job import Host, Job, Words
+from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
 from paceline.launch.ssh import OPTION_WORDS
@@ -90,8 +90,10 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
         f"{head}set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{exports(environment(job))}{own}"
-        "# ssh asks nobody anything, and notices a host that is gone. Open MPI up to 4, and from 5 on.\n"
+        "# ssh asks nobody anything, notices a host that is gone, and goes from here to every host, not from one to the next.\n"
+        "# Open MPI up to 4, and from 5 on.\n"
         f"export OMPI_MCA_plm_rsh_args={shlex.quote(options)} PRTE_MCA_plm_ssh_args={shlex.quote(options)}\n"
+        "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
         + (
             f"export OMPI_MCA_oob_tcp_if_include={interface}  # mpirun's own talk: --system.interface\n"
             if interface

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import UserError
-from paceline.launch.hostfile import first_hosts, read_hostfile
-from paceline.launch.job import Host
+from paceline.launch.hostfile import Host, first_hosts, read_hostfile
 
 
 def hosts_in(folder: Path, text: str, per_node: int = 8) -> tuple[Host, ...]:

@@ -106,7 +106,9 @@ def test_this_machine_needs_no_ssh_and_words_for_others_are_quoted():
     assert "BatchMode=yes" in options
 
 
-def test_a_host_that_is_this_machine_gets_no_more_variables_than_a_login_gives_the_others(tmp_path, monkeypatch, handlers):
+def test_a_host_that_is_this_machine_gets_no_more_variables_than_a_login_gives_the_others(
+    tmp_path, monkeypatch, handlers
+):
     monkeypatch.setenv("PACELINE_SECRET", "of this terminal alone")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
     assert over_ssh.run(scripted(tmp_path, "env > {folder}/env-$1"), (sys.executable,), HOSTS) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -20,8 +21,9 @@ from paceline.launch import hosts as asking
 from paceline.launch import through_hostfile
 from paceline.launch.carry_out import files_of
 from paceline.launch.combine import check_combination
+from paceline.launch.hostfile import Host
 from paceline.launch.hosts import check_hosts
-from paceline.launch.job import Host, Job, Variable
+from paceline.launch.job import Job, Variable
 
 
 @pytest.fixture
@@ -46,7 +48,9 @@ def job(tmp_path) -> Job:
 
 def text_of(job: Job, name: str) -> str:
     (text,) = [file.text for file in files_of(job) if file.name == name]
-    assert not name.endswith(".sh") or subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert (
+        not name.endswith(".sh") or subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    )
     return text
 
 
@@ -57,7 +61,7 @@ def test_24_hosts_are_one_mpirun_line_with_the_variables_that_ranks_need_and_no_
     assert words[0] == "mpirun" and words[words.index("-np") + 1] == "192"
     assert words[words.index("--hostfile") + 1] == "/shared/runs/mrcnn/launch/hostfile"
     assert words[words.index("--bind-to") + 1] == "none" and "--tag-output" in words
-    forwarded = {after for before, after in zip(words, words[1:]) if before == "-x"}
+    forwarded = {after for before, after in itertools.pairwise(words) if before == "-x"}
     assert {"NCCL_DEBUG", "TEXT", "MASTER_ADDR", "TERM"} <= forwarded and "MY_OWN" not in text
     for name in forwarded - {"PACELINE_SECRET"}:
         assert re.search(rf"^export {name}=\S.*  # \S", text, re.MULTILINE), name
@@ -98,7 +102,9 @@ def test_torchrun_runs_once_on_each_host_with_that_hosts_number(job, tmp_path):
 
 def test_runs_in_different_folders_have_different_ports(job):
     ports = {
-        re.search(r"PET_MASTER_PORT=(\d+)", text_of(replace(job, start="torchrun", folder=Path(f"/runs/{number}")), "node.sh"))
+        re.search(
+            r"PET_MASTER_PORT=(\d+)", text_of(replace(job, start="torchrun", folder=Path(f"/runs/{number}")), "node.sh")
+        )
         for number in range(3)
     }
     assert len({port[1] for port in ports if port}) == 3
@@ -153,7 +159,12 @@ def test_what_a_host_lacks_is_said_in_one_line(here):
 
 
 def test_an_interface_that_a_host_does_not_have_is_named_with_those_that_it_has(here, monkeypatch):
-    found = {"paceline": paceline.__version__, "torch": asking.importlib.metadata.version("torch"), "token": "t", "port": ""}
+    found = {
+        "paceline": paceline.__version__,
+        "torch": asking.importlib.metadata.version("torch"),
+        "token": "t",
+        "port": "",
+    }
     answer = {**found, "workdir": True, "programs": [], "interfaces": ["lo", "eth0"], "python": "p", "why": ""}
     job = replace(here, system=System(interface="ens5"))
     assert asking._missing(job, Host("node2", 8), json.loads(json.dumps(answer)), "t") == [
