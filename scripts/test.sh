@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     missing=()
-    for pair in mpirun:openmpi-bin srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge chromium:chromium zip:zip; do
+    # An sshd would be started wherever services are: in CI alone.
+    for pair in ${CI:+sshd:openssh-server} ip:iproute2 ssh:openssh-client mpirun:openmpi-bin srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge chromium:chromium zip:zip; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then
