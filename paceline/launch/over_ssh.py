@@ -81,7 +81,7 @@ class Connection:
         try:
             self._process.stdin.write(text)
             self._process.stdin.flush()
-        except OSError:  # it has gone by itself
+        except (OSError, ValueError):  # it has gone by itself, or was hung up
             return
 
     def _show(self) -> None:
