@@ -29,11 +29,17 @@ class Flags:
     system: str = ""  # under a launcher: what each node should be, to be compared with what it is; empty = not known
     json: bool = False  # print one JSON object instead of lines
     out: str = ""  # also write the JSON here
+    facts: bool = False  # only this machine's facts, in a line: what a container's doctor compares with (PACELINE_HOST)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
     flags = parse(arguments, Flags(), prog="doctor", description=ABOUT)
+    if flags.facts:
+        from paceline.host_facts import facts
+
+        print(json.dumps(facts(), separators=(",", ":")))
+        return 0
     launch = read_launch(os.environ)
     if launch.world > 1:
         from paceline.cli.doctor_nodes import run_nodes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
-from paceline.config.errors import RecipeError
+from paceline.config.errors import RecipeError, UserError
 from paceline.doctor.finding import LOW_DISK_GIB, Finding, Level
 from paceline.placing import device_addresses
 from paceline.provenance import cpu_name, versions
@@ -30,6 +30,7 @@ def examine(folder: Path) -> list[Finding]:
     """
     checks: tuple[Callable[[], list[Finding]], ...] = (
         _software, _accelerators, _processor, _topology, _decoders, _shared_memory, lambda: _disk(folder), _cache, _network,
+        _host,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
 
@@ -191,3 +192,17 @@ def _network() -> list[Finding]:
     here = ", ".join(interfaces())
     text = f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
     return [Finding("ok", "processes", text)]
+
+
+def _host() -> list[Finding]:
+    """Inside a container whose host told its facts: what is otherwise here."""
+    from paceline.doctor.container import compare, read_host
+    from paceline.host_facts import VARIABLE, facts
+
+    told = os.environ.get(VARIABLE)
+    if not told:
+        return []
+    try:
+        return [Finding(level, "container", text) for level, text in compare(read_host(told), facts())]
+    except UserError as problem:
+        return [Finding("problem", "container", str(problem))]
