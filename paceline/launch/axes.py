@@ -51,10 +51,11 @@ class Container:
     """What wraps processes.
 
     wrap    (job, command) -> the command that runs `command` inside
-    srun    words that srun itself takes for it (Pyxis); wrap is then the identity
+    srun    words that srun itself takes for it (Pyxis): the command is inside already
+    notes   what those words are for: comment lines before the srun line
     whole   the wrapper goes around mpirun, not around each of its ranks: one container a node
     python  the interpreter inside; None where the outer one is used
-    files   files of its own, e.g. an env file
+    files   files of its own: the script that starts it
     """
 
     wrap: Callable[[Job, Words], Words]
@@ -62,6 +63,7 @@ class Container:
     srun: Callable[[Job], Words] = lambda job: ()
     whole: bool = False
     python: Words | None = None
+    notes: Callable[[Job], str] = lambda job: ""
     files: Callable[[Job], tuple[File, ...]] = lambda job: ()
 
 

@@ -9,7 +9,10 @@ from dataclasses import replace
 
 from paceline.config.errors import UserError
 from paceline.launch.axes import Container, Starter, Through
+from paceline.launch.container_apptainer import APPTAINER
+from paceline.launch.container_docker import DOCKER
 from paceline.launch.container_none import NONE
+from paceline.launch.container_pyxis import PYXIS
 from paceline.launch.job import Job, Words
 from paceline.launch.start_mpirun import MPIRUN
 from paceline.launch.start_srun import SRUN
@@ -30,9 +33,9 @@ START: dict[str, Starter] = {
 }
 CONTAINER: dict[str, Container] = {
     "none": NONE,
-    # "docker": DOCKER of container_docker.py
-    # "pyxis": PYXIS of container_pyxis.py
-    # "apptainer": APPTAINER of container_apptainer.py
+    "docker": DOCKER,
+    "pyxis": PYXIS,
+    "apptainer": APPTAINER,
 }
 # Who starts processes where nobody says it.
 USUAL_START = {"local": "torchrun", "hostfile": "torchrun", "slurm": "srun"}

@@ -71,8 +71,10 @@ def node_variables(job: Job) -> str:
 
 def ranks_and_what_follows(job: Job, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
+    from paceline.launch.combine import CONTAINER  # the tables hold this file
+
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
-    goes_on = job.batch.requeue
+    goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job)
     return f"""
 stop_file={quote(str(job.folder / STOP_FILE))}  # the ranks of a run look for it: they save a checkpoint and end with 75
 code_file={quote(str(job.exit_code_file))}
@@ -84,7 +86,7 @@ trap 'touch "$stop_file"' TERM
 rm -f "$code_file" "$stop_file"
 checkpoint_before=$(readlink "$last_checkpoint")
 
-{in_lines(command)} &
+{notes}{in_lines(command)} &
 starter=$!
 while kill -0 "$starter" 2>/dev/null; do wait "$starter"; done
 rm -f "$stop_file"

@@ -10,6 +10,7 @@ from typing import Literal
 from paceline.config.errors import UserError
 from paceline.config.system import System
 from paceline.launch.combine import USUAL_START, check_together
+from paceline.launch.inside import inside
 from paceline.launch.job import Batch, Job, Variable, Words
 from paceline.launch.variables import variables_of
 from paceline.launch.walltime import minutes_in
@@ -30,6 +31,7 @@ class Where:
     )
     container: Literal["none", "docker", "pyxis", "apptainer"] = "none"  # what the ranks run inside
     image: str = ""  # container's name or file; empty = the one that `paceline image build` makes
+    mount: tuple[str, ...] = ()  # more folders in the container: HOST or HOST:INSIDE, each with :rw to write
     hostfile: str = ""  # hosts for --through hostfile, one a line: ADDRESS slots=N
     walltime: str = ""  # longest time the job may take, e.g. 90m or 2h; auto = as predicted, with a margin
     port: int = 0  # where rank 0 listens; 0 = found by itself
@@ -48,6 +50,8 @@ def check_where(where: Where) -> None:
         raise UserError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
     if where.hostfile and where.through != "hostfile":
         raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
+    if where.container == "none" and (where.image or where.mount):
+        raise UserError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
     check_together(where.through, start_of(where), where.container, where.nodes)
 
 
@@ -75,7 +79,7 @@ def job_of(
     Raises UserError as check_where does.
     """
     check_where(where)
-    return Job(
+    job = Job(
         words=words,
         folder=folder,
         name=re.sub(r"[^\w.-]+", "-", Path(name).name) or "paceline",
@@ -94,3 +98,4 @@ def job_of(
         walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
         between=where.between,
     )
+    return inside(job, where.mount)

@@ -1,0 +1,71 @@
+"""Which folders a container sees: those that the command names, at their own places, and none twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.config.errors import UserError
+from paceline.launch.mounts import mounts_of
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("data/coco", "weights", "runs/one", "cache", "ssd"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "weights" / "resnet34.pth").touch()
+    (tmp_path / "mine.py").touch()
+    return tmp_path
+
+
+def seen(tree: Path, *words: str, more: tuple[str, ...] = ()) -> dict[str, bool]:
+    """Path inside, below `tree` -> whether it is written."""
+    found = mounts_of(words, tree / "runs/one", tree / "cache", more, tree)
+    assert all(mount.host == Path(mount.inside) for mount in found if not more)
+    assert [Path(m.inside).parts for m in found] == sorted(Path(m.inside).parts for m in found)
+    return {str(Path(mount.inside).relative_to(tree)): mount.writable for mount in found}
+
+
+ALWAYS = {"runs/one": True, "cache": True}
+
+
+def test_data_and_the_folder_of_weights_are_read_and_the_run_and_the_cache_written(tree: Path) -> None:
+    words = ("train", "ssd", "--data", f"{tree}/data/coco", f"--weights={tree}/weights/resnet34.pth")
+    assert seen(tree, *words, "--out", f"{tree}/runs/one") == {**ALWAYS, "data/coco": False, "weights": False}
+
+
+def test_relative_paths_begin_in_the_working_directory(tree: Path) -> None:
+    assert seen(tree, "train", "ssd", "--data", "data/coco") == {**ALWAYS, "data/coco": False}
+
+
+def test_a_recipes_name_is_no_folder_even_where_there_is_one(tree: Path) -> None:
+    assert seen(tree, "train", "ssd", "--steps", "3") == ALWAYS
+
+
+def test_a_recipe_of_ones_own_brings_its_folder(tree: Path) -> None:
+    found = seen(tree, "train", "./mine.py:recipe")
+    assert found["."] is False and found["runs/one"] and found["cache"]
+
+
+def test_what_another_mount_brings_is_not_mounted_again(tree: Path) -> None:
+    assert seen(tree, "train", "ssd", "--data", f"{tree}/runs/one", "--weights", f"{tree}/cache") == ALWAYS
+    found = seen(tree, "train", "ssd", "--data", f"{tree}/data", "--weights", f"{tree}/data/coco")
+    assert found == {**ALWAYS, "data": False}
+
+
+def test_addresses_and_what_is_not_there_are_left_alone(tree: Path) -> None:
+    assert seen(tree, "train", "ssd", "--data", "s3://bucket/data", "--weights", "nowhere.pth") == ALWAYS
+
+
+def test_folders_that_are_asked_for(tree: Path) -> None:
+    more = (f"{tree}/data:{tree}/inside", f"{tree}/weights:rw")
+    assert seen(tree, "train", "ssd", more=more) == {**ALWAYS, "inside": False, "weights": True}
+
+
+@pytest.mark.parametrize("text", ["nowhere", "data:relative", "data:/", "/:/all", ""])
+def test_a_mount_that_cannot_be_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tree)
+    with pytest.raises(UserError, match="--mount") as told:
+        mounts_of((), tree / "runs/one", tree / "cache", (text,), tree)
+    assert "\n" not in str(told.value)
