@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.systems import exchange
 from paceline.systems.exchange import LINK_GBIT, exchange_seconds, exposed_seconds
 
 # Trainable numbers of the three networks; gradients travelled in 16 bits.
@@ -151,6 +152,15 @@ def main() -> None:
             )
     size = 2 * PARAMETERS["classification"]
     print(f"\nexchange of 51 MB on 448 DGX H100: {1e3 * exchange_seconds(448, size, LINK_GBIT['dgx-h100']):.2f} ms")
+    print("\nerrors with other seconds a hop, everything fitted anew:\n")
+    print("| a hop | " + " | ".join(f"{f.workload} {f.chip}, {f.larger[-1].devices:,}" for f in FAMILIES) + " |")
+    print("| --- |" + " --- |" * len(FAMILIES))
+    usual = exchange.HOP_SECONDS
+    for hop in (0.0, usual, 50e-6, 200e-6):
+        exchange.HOP_SECONDS = hop
+        errors = [family.predicted(family.larger[-1]) / family.larger[-1].rate - 1 for family in FAMILIES]
+        print(f"| {1e6 * hop:.0f} us | " + " | ".join(f"{100 * error:+.0f} %" for error in errors) + " |")
+    exchange.HOP_SECONDS = usual
 
 
 if __name__ == "__main__":
