@@ -75,7 +75,7 @@ FAMILIES = (
         (
             Row(512, 64, 40, 4390, "v3.0 NVIDIA dgxh100_n64"),
             Row(768, 96, 42, 4448, "v3.0 NVIDIA dgxh100_n96"),
-            Row(2528, 316, 16, 2724, "v4.0 NVIDIA eos, a later round's software"),
+            Row(2528, 316, 16, 2724, "v4.0 H100 2528, a later round's software"),
             Row(3584, 448, 16, 2815, "v3.0 NVIDIA and CoreWeave, n448"),
         ),
     ),
@@ -84,7 +84,7 @@ FAMILIES = (
         Row(8, 1, 408, 3397, "v2.0 DGX A100"),
         Row(64, 8, 51, 2618, "v2.0 A100 64"),
         (
-            Row(1024, 128, 35, 2255219 / 1024, "v2.0 A100 1024, whole run with evaluations"),
+            Row(1024, 128, 35, 2255219 / 1024, "A100 1024 (round not noted), whole run with evaluations"),
             Row(4216, 527, 16, 1362, "v2.0 A100 4216, whole run with evaluations"),
         ),
     ),
@@ -117,7 +117,7 @@ FAMILIES = (
     Family(
         "maskrcnn", "A100-SXM4", "dgx-a100",
         Row(8, 1, 12, 88, "v2.1 A100 8, whole run with evaluations", P),
-        Row(64, 8, 2, 14.4 * 117266 / 8.45 / 60 / 64, "v2.1 A100 64, 8.45 min: whole run with evaluations", P),
+        Row(64, 8, 2, 14.4 * 117266 / 8.45 / 60 / 64, "A100 64, 8.45 min (round not noted): whole run with evaluations", P),
         (Row(256, 48, 1, 51, "v2.1 A100 384, of which 256 train, whole run with evaluations", P),),
     ),
 )  # fmt: skip

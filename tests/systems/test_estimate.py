@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,12 @@ def test_another_network_or_size_has_no_published_speed():
         assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is None
     smaller = override(RECIPES["resnet50"](), {"input.size": 160})
     assert published_speed(smaller, "H100-SXM5-80GB") is None
+
+
+def test_accumulated_forwards_all_compute_and_the_last_alone_hides_the_exchange():
+    plan = resnet_plan("resnet50-mlperf-3200-8x8", 64)
+    cut = replace(plan, forwards=5, images_per_forward=plan.images_per_forward // 5)
+    speed = PUBLISHED["classification", "H100-SXM5"]
+    whole, parts = (estimate(one, H100, speed, parameters=PARAMETERS, link_gbit=100) for one in (plan, cut))
+    assert parts.compute_seconds == pytest.approx(whole.compute_seconds)
+    assert parts.exposed_seconds > whole.exposed_seconds
