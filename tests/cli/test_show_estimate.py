@@ -50,7 +50,9 @@ def test_a_row_of_the_system_alone_stands_in_where_its_chip_has_no_fit(capsys):
 def test_where_nothing_is_known_it_says_how_to_know(capsys):
     said = command(capsys, "show", "ssd-mlperf-1024", "--system", "mi300x8")
     assert said.code == 0 and "estimate none" in said.out and "--rate IMG/S" in said.out
-    assert json.loads(command(capsys, "show", "ssd-mlperf-1024", "--system", "mi300x8", "--json").out)["estimate"] is None
+    assert (
+        json.loads(command(capsys, "show", "ssd-mlperf-1024", "--system", "mi300x8", "--json").out)["estimate"] is None
+    )
 
 
 def test_a_run_is_estimated_from_what_it_measured(capsys, ssd_run):
