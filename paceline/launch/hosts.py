@@ -35,7 +35,9 @@ def check_hosts(job: Job, hosts: tuple[Host, ...], port: int) -> None:
     port   where rank 0 will listen on the first host; 0 = not to be asked
     """
     token = secrets.token_hex(16)
-    file = job.launch_folder / f".seen-{token}"  # a new name each time: NFS remembers for a while which names are not there
+    file = (
+        job.launch_folder / f".seen-{token}"
+    )  # a new name each time: NFS remembers for a while which names are not there
     try:
         file.write_text(token)
         with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:

@@ -183,6 +183,8 @@ def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
 
 
 def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_path):
-    code = main(["launch", *f"resnet50-mlperf-3200 --system dgx-h100 --through slurm --nodes 7 --out {tmp_path}/run".split()])
+    code = main(
+        ["launch", *f"resnet50-mlperf-3200 --system dgx-h100 --through slurm --nodes 7 --out {tmp_path}/run".split()]
+    )
     said = capsys.readouterr().err
     assert code == 2 and "resnet50-mlperf" in said and "node" in said, said
