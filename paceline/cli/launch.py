@@ -36,9 +36,7 @@ INTERRUPTED = 75
 class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
-    trials: int = (
-        0  # seeded runs one after the other in OUT/trial-0, -1, ...: a RESULT line each, and a summary; 0 = one run
-    )
+    trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
     dry_run: bool = False  # write and print the files, start nothing
     rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
     link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's

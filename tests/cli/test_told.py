@@ -96,6 +96,12 @@ def _opens_with_text(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> bool:
 def test_every_flag_that_a_message_of_training_names_exists():
     known = {"--help", "--system", "--workload", "--task"}
     known |= {"--shm-size", "--porcelain", "--untracked-files"}  # docker's and git's
+    known |= {
+        "--nproc-per-node",
+        "--bind-to",
+        "--cpu-bind",
+        "--version",
+    }  # torchrun's, mpirun's and srun's; of programs asked
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
     for name in RECIPES:
         recipe: Recipe = RECIPES[name]()
