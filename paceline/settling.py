@@ -32,8 +32,10 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
 def settle_system(task: Task, system: System, exact: bool, say) -> System:
     """The system as this task can use it: compilation is left out where it has no form of it, and that is said.
 
-    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form.
+    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form, and with compressed
+    gradients.
     """
+    refuse_compressed(system, exact)
     workload = task.workload
     if exact and system.accelerator != "cpu" and workload.no_exact:
         raise RecipeError(
@@ -44,6 +46,15 @@ def settle_system(task: Task, system: System, exact: bool, say) -> System:
         return system
     say(f"compile off: {task.recipe.task}: {workload.no_compile}")
     return replace(system, compile=False)
+
+
+def refuse_compressed(system: System, exact: bool) -> None:
+    """Raises RecipeError for --exact where gradients are rounded on their way: their sum would depend on the number of ranks."""
+    if exact and system.compress != "none":
+        raise RecipeError(
+            f"--exact: --system.compress {system.compress} rounds gradients on their way, so another number of ranks would give "
+            "another result. Leave one of the two away."
+        )
 
 
 def check_metrics(recipe: Recipe, task: Task) -> None:

@@ -18,6 +18,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.batch.batch import Batch
@@ -32,6 +33,10 @@ from paceline.models.batch_norm import (
     snapshot_running_statistics,
 )
 from paceline.state import State
+
+# What DistributedDataParallel takes unasked.
+TORCHS_BUCKET_MIB = 25.0
+COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
 class TrainStep:
@@ -58,7 +63,7 @@ class TrainStep:
         if system.compile:
             network.compile(dynamic=False)
         if plan.world > 1:
-            network = _data_parallel(network, group)
+            network = _data_parallel(network, system, group)
         self.network = network
 
     def __call__(
@@ -130,16 +135,24 @@ class TrainStep:
         return nullcontext()
 
 
-def _data_parallel(network: nn.Module, group: dist.ProcessGroup | None) -> DistributedDataParallel:
-    """Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used."""
+def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup | None) -> DistributedDataParallel:
+    """Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
+
+    Compressed, gradients are divided by the ranks, rounded, summed in that format, and are float32 again for the optimiser.
+    """
     with warnings.catch_warnings():
         # From torch 2.15 on the argument is deprecated, and says itself that rank-local buffers have nothing else yet.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
-        return DistributedDataParallel(
+        parallel = DistributedDataParallel(
             network,
             device_ids=None,
             process_group=group,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             static_graph=False,
+            # torch cuts buckets otherwise where its own size is named by hand.
+            bucket_cap_mb=None if system.bucket_mib == TORCHS_BUCKET_MIB else system.bucket_mib,  # pyright: ignore[reportArgumentType]
         )
+    if system.compress != "none":
+        parallel.register_comm_hook(group, COMPRESS[system.compress])
+    return parallel

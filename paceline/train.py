@@ -21,6 +21,7 @@ from paceline.config.keywords import controls_and_changes
 from paceline.config.plan import ema_at, lr_at
 from paceline.config.recipe import Recipe, override
 from paceline.config.run_names import STOP_FILE
+from paceline.dist.environment import environment
 from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import StopVote, catch_stop
@@ -34,6 +35,7 @@ from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
 from paceline.placing import choose_adapter
 from paceline.run_folder import nearest_folder
+from paceline.settling import refuse_compressed
 from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
 from paceline.step import TrainStep
@@ -127,21 +129,28 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
     console   where rank 0 speaks; closed here. None: one as the request's controls want it
     """
     launch = read_launch(os.environ)
-    device = choose_device(request.system, launch.local_rank, launch.local_world)
-    choose_adapter(request.system, launch, os.environ)
+    refuse_compressed(request.system, request.controls.exact)
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
+    named = "system.interface" in request.given
     try:
         with (
+            environment(request.system, launch, named=named) as notes,
             lasting_output() as output,
             console or open_console(request.controls, launch.rank) as console,
-            open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
-            failures_in_words(),
-            set_up(request, launch, world, console) as job,
         ):
-            output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
-            ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
-            job.write_report()
-            return ending
+            for note in notes if launch.rank == 0 else ():
+                console.tell(note)
+            device = choose_device(request.system, launch.local_rank, launch.local_world)
+            choose_adapter(request.system, launch, os.environ)
+            with (
+                open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
+                failures_in_words(),
+                set_up(request, launch, world, console) as job,
+            ):
+                output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
+                ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
+                job.write_report()
+                return ending
     except FinishedError as finished:
         raise UserError(f"{finished}{written_late(finished.folder)}") from None
 

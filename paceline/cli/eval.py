@@ -91,6 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
     from paceline.alike import data_facts, request_facts
+    from paceline.dist.environment import environment
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
     from paceline.machine import autocast_for, choose_device, set_threads
@@ -105,9 +106,12 @@ def run(arguments: Sequence[str]) -> int:
     if launch.world > 1:
         asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
         alike = request_facts("eval", recipe, system, controls, **asked)
-    choose_adapter(system, launch, os.environ)
-    with open_world(launch, device=device, facts=alike, secret_folder=flags.run) as world, ExitStack() as to_the_end:
+    with environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
+        choose_adapter(system, launch, os.environ)
+        world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
         tell = _silent if not world.is_main else complain if flags.json else say  # stdout is for objects alone
+        for note in notes:
+            tell(note)
         placed = to_the_end.enter_context(bound(system, world, tell))
         threads = set_threads(system, world, tell, placed.share)
         task = _open(flags, subject, controls, world, tell)

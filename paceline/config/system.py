@@ -20,6 +20,10 @@ Fabric = Literal["", "tcp", "roce", "ib", "efa"]
 Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
 MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
+# What a launcher tells a process about its place (dist/launcher.py), and our secret, which must not stand in run.json.
+NOT_OURS_TO_SET = re.compile(
+    r"(LOCAL_)?(RANK|WORLD_SIZE)|GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|(SLURM|OMPI|PMI|PMIX|PALS|TORCHELASTIC)_.*|PACELINE_SECRET"
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,10 @@ def check_system(system: System) -> None:
         ("fetch_threads", MOST_THREADS, "automatic"),
         ("intra_op_threads", MOST_THREADS, "automatic"),
         ("loss_scale", 2.0**127, "automatic"),
+        ("sockets", MOST_THREADS, "unknown"),
+        ("cores_per_socket", MOST_THREADS, "unknown"),
+        ("threads_per_core", MOST_THREADS, "unknown"),
+        ("host_memory_gib", MOST_GIB, "unknown"),
     ):
         if not 0 <= getattr(system, name) <= most:
             raise RecipeError(
@@ -72,6 +80,13 @@ def check_system(system: System) -> None:
             )
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
+    if not 0 < system.bucket_mib <= MOST_GIB:
+        raise RecipeError(f"--system.bucket-mib {system.bucket_mib:g}: must be above 0 and at most {MOST_GIB:g}.")
+    if not re.fullmatch(r"[^\s/=,^\0]{0,15}", system.interface):
+        raise RecipeError(
+            f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."
+        )
+    env_pairs(system)
     cache_bytes(system.cache)
     store_cache_bytes(system.store_cache)
     if system.per_node < 1 or system.prefetch < 1 or not 0 < system.memory_gib < math.inf:
@@ -79,6 +94,23 @@ def check_system(system: System) -> None:
     for name, most in (("per_node", MOST_RANKS), ("prefetch", MOST_PREFETCH), ("memory_gib", MOST_GIB)):
         if getattr(system, name) > most:
             raise RecipeError(f"--system.{name.replace('_', '-')} {getattr(system, name):g}: must be {most:g} or less.")
+
+
+def env_pairs(system: System) -> dict[str, str]:
+    """--system.env as name -> value.
+
+    Raises RecipeError for what is no NAME=VALUE, a name that stands there twice, and one that a launcher sets.
+    """
+    found: dict[str, str] = {}
+    for pair in system.env:
+        name, equals, value = pair.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            raise RecipeError(f"--system.env {pair!r}: write NAME=VALUE, e.g. NCCL_DEBUG=WARN.")
+        if NOT_OURS_TO_SET.fullmatch(name):
+            raise RecipeError(f"--system.env {name}: that is the launcher's to set, in the environment of the command.")
+        if found.setdefault(name, value) != value:
+            raise RecipeError(f"--system.env {name}: named twice, as {found[name]!r} and {value!r}.")
+    return found
 
 
 def cache_bytes(text: str) -> int | None:
