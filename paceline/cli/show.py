@@ -12,14 +12,14 @@ from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.show_estimate import check_rates, estimate_of, speed_for, speed_of_run
-from paceline.cli.voice import say
+from paceline.cli.voice import complain, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, lr_at, make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.opening import check_request, open_task
-from paceline.systems.published import as_published
+from paceline.systems.published import as_published, check_nodes
 from paceline.systems.published_results import results_of
 from paceline.workloads import workload_of
 
@@ -72,6 +72,11 @@ def run(arguments: Sequence[str]) -> int:
     check_rates(flags.rate, flags.link_gbit)
     check_request(recipe, flags.data)
     system = asked.system
+    recut = any(name in asked.given for name in ("global_batch", "bn_span", "system.per_node"))
+    if not (flags.world or flags.eval_ranks or recut or base) and (
+        note := check_nodes(asked.name, asked.system_name, flags.nodes)
+    ):
+        (complain if flags.json else say)(note)
     from paceline.tasks.memory import images_that_fit, memory_of
 
     if flags.data:

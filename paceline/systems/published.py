@@ -170,7 +170,7 @@ def as_published(recipe_name: str, system_name: str, system: System) -> str:
     wanted = system_for(recipe_name, system_name, system)
     parts = [
         (
-            f"at most {system.images_per_forward} images a forward",
+            f"forwards of up to {system.images_per_forward}",
             system.images_per_forward == wanted.images_per_forward,
         ),
         (system.precision, system.precision == wanted.precision),
@@ -208,6 +208,33 @@ def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> Pairing | N
         f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbours "
         f"cannot be cut over {nodes * ranks_per_node(neighbours[0])} ranks: {' and '.join(map(_in_words, neighbours))}. "
         "Take one of these numbers of nodes, or a recipe whose --global-batch divides."
+    )
+
+
+def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
+    """Refuse a number of nodes over which a recipe that was published on the system cannot be cut; -> what to say where it can.
+
+    return             "" where the recipe was published on so many nodes, or nothing of it on this system
+    raise RecipeError  naming the recipe that can be cut there, or both neighbours where none can
+    """
+    found = pairings_of(system_name, recipe_name=recipe_name)
+    if not found or any(pairing.nodes == nodes for pairing in found):
+        return ""
+    fits = any(can_be_cut(pairing, nodes) for pairing in found)
+    try:
+        other = recipe_for_nodes(found[0].workload, system_name, nodes)
+    except RecipeError:
+        if fits:
+            return ""
+        raise
+    if other is None or other.recipe == recipe_name:
+        return f"--nodes {nodes}: {recipe_name} is the nearest of those published on {system_name}"
+    is_there = "published there is" if other.nodes == nodes else "the nearest that was published is"
+    if fits:
+        return f"--nodes {nodes}: {is_there} {_in_words(other)}"
+    raise RecipeError(
+        f"--nodes {nodes}: the batch of {recipe_name} ({found[0].global_batch:,} images) cannot be cut over "
+        f"{nodes * ranks_per_node(found[-1])} ranks; {is_there} {_in_words(other)}."
     )
 
 

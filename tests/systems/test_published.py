@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from tiny_runs import command, refused
 
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, split_batch
@@ -15,7 +16,7 @@ from paceline.config.recipe import DATA_IMAGES
 from paceline.config.system import check_system
 from paceline.recipes import RECIPES
 from paceline.systems import DETECTED, SYSTEMS
-from paceline.systems.published import PAIRINGS, pairings_of, recipe_for_nodes, system_for
+from paceline.systems.published import PAIRINGS, as_published, check_nodes, pairings_of, recipe_for_nodes, system_for
 from paceline.systems.published_results import RESULTS, results_of
 
 # Machines --------------------------------------------------------------------------------------------------------------
@@ -355,6 +356,42 @@ def test_what_the_rule_gives_has_a_plan(nodes):
         group = getattr(recipe.model, "loss_group", 0)
         images, forwards, _, _ = split_batch(recipe.global_batch, ranks, found.images_per_forward, span, group)
         assert images * forwards * ranks == recipe.global_batch
+
+
+def test_a_recipe_named_by_hand_is_allowed_where_it_can_be_cut_and_the_published_one_is_said():
+    assert check_nodes("resnet50-mlperf-3200", "dgx-h100", 1) == ""
+    assert "published there is 4 nodes (resnet50-mlperf-3200-4x8" in check_nodes("resnet50-mlperf-3200", "dgx-h100", 4)
+    assert "is the nearest" in check_nodes("resnet50-mlperf-3200-8x8", "dgx-h100", 16)
+    assert check_nodes("ssd-tiny", "dgx-h100", 3) == check_nodes("ssd-mlperf-512", "auto", 3) == ""
+    with pytest.raises(RecipeError, match=r"4 nodes \(resnet50-mlperf-3200-4x8.*8 nodes \(resnet50-mlperf-3200-8x8"):
+        check_nodes("resnet50-mlperf-3200-4x8", "dgx-h100", 6)
+    with pytest.raises(RecipeError, match=r"ssd-mlperf-912 .* cannot be cut over 64 ranks; published there is 8 nodes"):
+        check_nodes("ssd-mlperf-912", "dgx-a100", 8)
+
+
+def test_show_refuses_a_number_of_nodes_with_its_two_neighbours_in_one_line(capsys):
+    refused(command(capsys, "show", "ssd-mlperf-1024", "--system", "c4140", "--nodes", "3"), "2 nodes (", "4 nodes (")
+
+
+def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
+    machine = SYSTEMS["c4140"]()
+    system = system_for("ssd-mlperf-512", "c4140", machine)
+    wanted = "forwards of up to 128, fp16, loss scale 128, binding off: as published on 1 node"
+    assert as_published("ssd-mlperf-512", "c4140", system) == wanted
+    own = replace(system, images_per_forward=64, precision="bf16", loss_scale=0.0)
+    assert as_published("ssd-mlperf-512", "c4140", own) == "binding off: as published on 1 node"
+    assert as_published("ssd-tiny", "c4140", machine) == ""
+
+
+@pytest.mark.nightly
+def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_hand(capsys):
+    said = command(capsys, "show", "resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
+    assert said.code == 0 and "is the nearest of those published on dgx-h100" in said.out
+    said = command(capsys, "show", "ssd-mlperf-512", "--system", "c4140")
+    assert "forwards of up to 128, fp16, loss scale 128, binding off: as published on 1 node" in said.out
+    assert "50 epochs in 43.87 min on 1 node, 570 images/s an accelerator" in said.out
+    own = command(capsys, "show", "ssd-mlperf-512", "--system", "c4140", "--system.images-per-forward", "64").out
+    assert "64 images a forward x 2 forwards" in own and "forwards of up to" not in own
 
 
 def test_where_nothing_was_published_there_is_no_rule_and_no_nodes_are_refused():
