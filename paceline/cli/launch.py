@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     minutes = walltime_of(asked, planned, flags)
     if flags.through == "slurm":
         check_walltime(minutes, flags.slurm)
-    words = without(arguments, flags, Where, OWN)
+    words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
     base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:

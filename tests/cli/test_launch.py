@@ -148,11 +148,11 @@ def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_pa
 
 def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
     run = tmp_path / "run"
-    code = main(["launch", *f"ssd-tiny --system cpu --out {run} --dry-run --trials 3 --between sync".split()])
+    code = main(["launch", *f"ssd-tiny --system cpu --out {run} --dry-run --trials 3 --seed 5 --between sync".split()])
     assert code == 0
     for number in range(3):
         text = (run / f"trial-{number}" / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
-        assert f"--out {run}/trial-{number} --seed {1 + number}\n" in text
+        assert f"--out {run}/trial-{number} --seed {5 + number}\n" in text and text.count("--seed") == 1
         assert "# Before the ranks start.\nsync\n" in text
 
 
