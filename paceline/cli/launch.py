@@ -66,8 +66,13 @@ def run(arguments: Sequence[str]) -> int:
     words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
     base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
 
+    here = flags.data
+    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        here = ""
+
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
-        refuse_early(replace(asked, controls=replace(flags, out=str(folder))), repeats=repeats)
+        refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
         job = job_of(
             ("train", *words, "--out", str(folder), *more),
             folder,

@@ -82,6 +82,14 @@ def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = f"ssd-tiny --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
+    assert main(["launch", *words.split()]) == 0
+    assert "--data /raid/no/such: not on this machine; the nodes will look for it" in capsys.readouterr().out
+
+
 def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run", capsys)

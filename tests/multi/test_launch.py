@@ -132,6 +132,25 @@ def log(run: Path) -> str:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("start", ["torchrun", "mpirun"])
+def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, unbroken, tmp_path, start, need_program):
+    if start == "mpirun":
+        need_program("mpirun", "openmpi-bin")
+    run = tmp_path / "run"
+    command = launch(trainer, run, f"--start {start} --system.per-node 2")
+    process = trainer.launching(PLAIN, command)
+    wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=200)
+    process.send_signal(signal.SIGINT)
+    text = told(process)
+    assert process.returncode == 75, text
+    assert last_event(run)["status"] == "interrupted"
+    process = trainer.launching(PLAIN, command)
+    text = told(process)
+    assert process.returncode == 0, text
+    assert_same(run, unbroken)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
 def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_path, start, ranks, need_program):
