@@ -20,7 +20,7 @@ def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[s
         if word.startswith("--"):
             name = word[2:].partition("=")[0].replace("-", "_")
             top, _, _ = name.partition(".")
-            inside = (top in names and is_dataclass(getattr(flags, top)) == ("." in name)) or (
+            inside = (top in names and is_dataclass(getattr(flags, top, None)) == ("." in name)) or (
                 name.startswith("no_") and name[3:] in names
             )
             if not inside:

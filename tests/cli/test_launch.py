@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from shared_runs import SSD
 
-from paceline.cli.launch import LaunchFlags
+from paceline.cli.launch import LaunchFlags, _parsed
 from paceline.cli.launch_words import without
 from paceline.cli.main import main
-from paceline.launch.where import Where
+from paceline.launch.where import Where, check_where
+from paceline.systems.published import pairings_of
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +197,22 @@ def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_p
     )
     said = capsys.readouterr().err
     assert code == 2 and "resnet50-mlperf" in said and "node" in said, said
+
+
+def page_commands() -> list[str]:
+    """The commands in docs/launch.md's tables, beside those of the published systems."""
+    page = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+    cells = [cell for line in page.splitlines() if line.startswith("|") for cell in re.split(r"(?<!\\)\|", line)]
+    return [code for cell in cells for code in re.findall(r"`paceline (launch [^`]*)`", cell)]
+
+
+@pytest.mark.parametrize("command", page_commands())
+def test_a_command_beside_a_published_one_is_ours(command):
+    asked, _ = _parsed(shlex.split(command)[1:])
+    check_where(asked.controls)
+    published = pairings_of(asked.system_name, recipe_name=asked.name)
+    assert asked.controls.nodes in {pairing.nodes for pairing in published}, "published for other numbers of nodes"
+
+
+def test_every_published_command_has_one_of_ours():
+    assert len(page_commands()) >= 9
