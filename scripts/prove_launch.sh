@@ -17,7 +17,8 @@ failures=0
 launch() {  # run, words...
     local run=$1
     shift
-    "$python" -m paceline launch "${training[@]}" --out "$PWD/$run" "$@" >"$run.log" 2>&1
+    "$python" -m paceline launch "${training[@]}" --out "$PWD/$run" "$@" >"$run.log" 2>&1 &
+    launched=$!  # the launch itself, not a shell around it: a signal shall reach it
 }
 claim() {  # what, was it so
     if [ "$2" = 0 ]; then echo "yes  $1"; else echo "NO   $1"; failures=$((failures + 1)); fi
@@ -40,14 +41,14 @@ export MASTER_ADDR=127.0.0.1  # the nodes' names are known to no name server
 
 for start in srun mpirun torchrun; do
     launch "$start" "${slurm[@]}" --start $start "${short[@]}"
+    wait $launched
     claim "through Slurm on 2 nodes, $start: trains to the end, exit code 0" $?
 done
 same srun mpirun && same srun torchrun
 claim "the three end with the same weights, byte for byte" $?
 
 for start in srun mpirun; do
-    launch "requeued-$start" "${slurm[@]}" --start $start "${short[@]}" &
-    launched=$!
+    launch "requeued-$start" "${slurm[@]}" --start $start "${short[@]}"
     until_there "requeued-$start/checkpoints/step-000010"
     scontrol requeue "$(cat "requeued-$start/launch/job-number")"
     wait $launched
@@ -58,12 +59,12 @@ done
 
 long=(--steps 100000 --save-every 100000 --eval-every 100000 --walltime 2m --slurm.lead 20)
 launch walltime "${slurm[@]}" "${long[@]}" --slurm.no-requeue
+wait $launched
 code=$?
 [ $code = 75 ] && ends_with walltime interrupted
 claim "the walltime of 2 minutes is up: the run saves and ends, exit code $code" $?
 before=$(readlink walltime/checkpoints/last)
-launch walltime "${slurm[@]}" "${long[@]}" &
-launched=$!
+launch walltime "${slurm[@]}" "${long[@]}"
 for _ in $(seq 3000); do [ "$(grep -c 'resumed from' walltime/launch/output.txt)" -ge 2 ] && break; sleep 0.1; done
 sleep 10
 kill -INT $launched
@@ -76,6 +77,7 @@ unset MASTER_ADDR
 for ranks in 2 4; do
     for start in torchrun mpirun; do
         launch "$start-$ranks" --start $start --system.per-node $ranks "${short[@]}"
+        wait $launched
         claim "here, $start, $ranks ranks: trains to the end, exit code 0" $?
     done
     same torchrun-$ranks mpirun-$ranks
