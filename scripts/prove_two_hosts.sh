@@ -93,8 +93,14 @@ say "an interface that no host has"
 code=0; launch --out "$dir/eth9" --system.interface eth9 >"$dir/eth9.txt" 2>&1 || code=$?
 echo "exit code $code"; tail -n 2 "$dir/eth9.txt"
 say "an interface that both have and that leads nowhere"
-for number in 1 2; do "$hosts" on "$dir" node$number ip link add nowhere0 type dummy; "$hosts" on "$dir" node$number ip address add "10.88.$number.1/24" dev nowhere0; "$hosts" on "$dir" node$number ip link set nowhere0 up; done
-began=$(date +%s); code=0; launch --out "$dir/nowhere" --system.interface nowhere0 >"$dir/nowhere.txt" 2>&1 || code=$?
+for number in 1 2; do
+    "$hosts" on "$dir" node$number ip link add nowhere0 type veth peer name nowhere1
+    "$hosts" on "$dir" node$number ip address add "10.88.$number.1/24" dev nowhere0
+    "$hosts" on "$dir" node$number ip link set nowhere0 up
+    "$hosts" on "$dir" node$number ip link set nowhere1 up
+done
+began=$(date +%s); code=0
+launch --out "$dir/nowhere" --system.interface nowhere0 --system.env GLOO_SOCKET_IFNAME=nowhere0 >"$dir/nowhere.txt" 2>&1 || code=$?
 echo "exit code $code after $(($(date +%s) - began)) s"; told "$dir/nowhere.txt" 4; quiet 30
 
 say "hosts that cannot be reached"
