@@ -28,6 +28,7 @@ from paceline.dist.failure import CLEAN_EXITS, Watch
 from paceline.dist.interfaces import interface_towards
 from paceline.dist.launcher import Launch
 from paceline.dist.messages import Messages
+from paceline.dist.reach import reaching_each_other
 from paceline.dist.rendezvous import Meeting, meet
 
 # Above this, gloo connects two ranks when they first talk; all pairs at the start would be millions of connections.
@@ -260,7 +261,8 @@ def open_world(
         except AlikeError:
             watch.finish()
             raise
-        world = _connect_groups(launch, meeting, device, watch, collective_seconds)
+        with reaching_each_other(launch):
+            world = _connect_groups(launch, meeting, device, watch, collective_seconds)
         try:
             yield world
         except (SystemExit, AlikeError) as leaving:

@@ -157,6 +157,25 @@ def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
     assert_nothing_left(hosts, seconds=30)
 
 
+@pytest.mark.nightly
+def test_an_interface_that_leads_nowhere_is_named_with_those_that_there_are(hosts, tmp_path):
+    for number in (1, 2):
+        host = f"node{number}"
+        hosts.said(host, "ip", "link", "add", "nowhere0", "type", "veth", "peer", "name", "nowhere1")
+        hosts.said(host, "ip", "address", "add", f"10.88.{number}.1/24", "dev", "nowhere0")
+        for end in ("nowhere0", "nowhere1"):
+            hosts.said(host, "ip", "link", "set", end, "up")
+    try:
+        code, said = hosts.launched(tmp_path / "run", "--system.env GLOO_SOCKET_IFNAME=nowhere0")
+    finally:
+        for host in ("node1", "node2"):
+            hosts.said(host, "ip", "link", "delete", "nowhere0")
+    assert code == 2, said
+    assert "does not reach them over network interface nowhere0 (connect: Network is unreachable)." in said, said
+    assert "Interfaces here: lo 127.0.0.1, eth0 10.77.0." in said
+    assert_nothing_left(hosts, seconds=30)
+
+
 def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_anything_starts(hosts):
     # `locked` is node2 for a user whom its sshd does not let in. Each host has a folder DIR/local to itself.
     with (hosts.folder / "ssh" / "ssh_config").open("a") as file:
