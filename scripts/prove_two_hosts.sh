@@ -4,7 +4,7 @@
 #
 #   scripts/prove_two_hosts.sh PYTHON DIR >results/hosts/log.txt
 #
-# PYTHON has paceline's dependencies. Exit code 1 where weights differ or something is left behind. Needs root, 5 minutes.
+# PYTHON has paceline's dependencies. Exit code 1 where weights differ or something is left behind. Needs root.
 set -euo pipefail
 [ $# -eq 2 ] || { sed -n '2,7p' "$0" >&2; exit 2; }
 python=$1
@@ -22,7 +22,7 @@ say() { printf '\n== %s\n' "$*"; }
 fail() { echo "NOT AS IT SHOULD BE: $*"; bad=1; }
 weights() { (cd "$1/checkpoints/last" && sha256sum -- *.safetensors) | sha256sum | cut -c1-16; }
 launch() { "$hosts" on "$dir" node1 "$python" -m paceline launch ssd-tiny "${flags[@]}" "$@"; }
-told() { grep -E "failed|ending|broke off|asked|saved|stopped early|paceline: |interface" "$1" | grep -v "torch/" | tail -n "${2:-4}" | cut -c1-220; }
+told() { grep -E "failed|ending|broke off|asked|saved|stopped early|paceline: |network interface [a-z]" "$1" | grep -v "torch/" | tail -n "${2:-4}" | cut -c1-220; }
 
 # Runs `launch ...` in the background, waits for `step` in its events; then $launched is its process.
 launch_to() {  # step, run, flags...

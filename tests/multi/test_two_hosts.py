@@ -170,7 +170,7 @@ def test_an_interface_that_leads_nowhere_is_named_with_those_that_there_are(host
     finally:
         for host in ("node1", "node2"):
             hosts.said(host, "ip", "link", "delete", "nowhere0")
-    assert code == 2, said
+    assert code in (2, 3), said  # rank 0 ends because of rank 1, and before there is a run
     assert "does not reach them over network interface nowhere0 (connect: Network is unreachable)." in said, said
     assert "Interfaces here: lo 127.0.0.1, eth0 10.77.0." in said
     assert_nothing_left(hosts, seconds=30)
@@ -207,7 +207,11 @@ def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_a
     ("hidden", "instead", "expected"),
     [
         (Path(sys.prefix), None, f"node2: there is no {sys.executable} to run ("),
-        (ROOT / "paceline", None, f"node2: {sys.executable} there has no paceline ("),
+        (
+            ROOT / "paceline" / "__init__.py",
+            "raise ModuleNotFoundError('no paceline')",
+            f"node2: {sys.executable} there has no paceline (ModuleNotFoundError: no paceline). Install it",
+        ),
         (ROOT / "paceline" / "__init__.py", '__version__ = "9.9"\n', "node2: paceline 9.9 there, "),
     ],
     ids=["no-python", "no-paceline", "other-version"],
