@@ -13,19 +13,22 @@ from paceline.config.printable import one_line
 from paceline.dist.interfaces import is_address_of_this_host
 from paceline.launch.job import Words
 
-# Nobody is there to type a password; a dead host is noticed when connecting, and within 15 s later on.
-OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "10", "ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
-OPTION_WORDS: Words = tuple(word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}"))
 LIKE_A_LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR")
 # ssh's own exit code where it could not connect, or lost the connection; else the command's.
 NO_CONNECTION = 255
+
+
+def options() -> Words:
+    """ssh's options: nobody is there to type a password; a dead host is noticed when connecting, and within 15 s later on."""
+    said = {"BatchMode": "yes", "ConnectTimeout": 10, "ServerAliveInterval": 5, "ServerAliveCountMax": 3}
+    return tuple(word for name, value in said.items() for word in ("-o", f"{name}={value}"))
 
 
 def on_host(address: str, command: Words) -> Words:
     """What runs `command` on the host `address`, standard input and output included."""
     if is_address_of_this_host(address):
         return command
-    return ("ssh", "-T", *OPTION_WORDS, "--", address, shlex.join(command))
+    return ("ssh", "-T", *options(), "--", address, shlex.join(command))
 
 
 def environment_for(command: Words, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -20,7 +20,7 @@ from paceline.launch.hosts import check_hosts, host_python
 from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
-from paceline.launch.ssh import OPTION_WORDS
+from paceline.launch.ssh import options
 
 BASH = "#!/usr/bin/env bash\n"
 
@@ -81,7 +81,9 @@ def _by_hand(job: Job, addresses: Words) -> str:
 
 
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
-    options, interface = " ".join(OPTION_WORDS), job.system.interface
+    interface = job.system.interface
+    # Before ranks miss each other (20 s): mpirun that loses a host only after it began to end waits for its answer for minutes.
+    ssh = shlex.quote(" ".join(options()))
     own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
     once = in_lines(
         (*command[: command.index("-np")], "-np", str(job.nodes), "--map-by", "ppr:1:node", "sh", "-c", job.between)
@@ -92,7 +94,7 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
         f"{exports(environment(job))}{own}"
         "# ssh asks nobody anything, notices a host that is gone, and goes from here to every host, not from one to the next.\n"
         "# Open MPI up to 4, and from 5 on.\n"
-        f"export OMPI_MCA_plm_rsh_args={shlex.quote(options)} PRTE_MCA_plm_ssh_args={shlex.quote(options)}\n"
+        f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
         "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
         + (
             f"export OMPI_MCA_oob_tcp_if_include={interface}  # mpirun's own talk: --system.interface\n"
