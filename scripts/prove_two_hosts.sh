@@ -30,8 +30,11 @@ launch_to() {  # step, run, flags...
     shift 2
     launch --out "$run" "$@" >"$run.txt" 2>&1 &
     launched=$!
-    for _ in $(seq 6000); do grep -q "\"step\": $step," "$run/events.jsonl" 2>/dev/null && return 0; sleep 0.1; done
-    fail "step $step never came"
+    while kill -0 "$launched" 2>/dev/null; do
+        grep -q "\"step\": $step," "$run/events.jsonl" 2>/dev/null && return 0
+        sleep 0.1
+    done
+    fail "step $step never came: $(tail -n 3 "$run.txt")"
 }
 
 left() {  # HOST
@@ -47,10 +50,16 @@ quiet() {  # seconds
     echo "no process of the run is left on node1 or node2"
 }
 
-compare() { if [ "$(weights "$1")" = "$whole" ]; then echo "weights $(weights "$1"): equal to the undisturbed run's"; else fail "weights $(weights "$1"), not $whole"; fi; }
+compare() {
+    local found
+    found=$(weights "$1")
+    [ "$found" = "$whole" ] || { fail "weights $found, not $whole"; return; }
+    echo "weights $found: equal to the undisturbed run's"
+}
 
-trap '"$hosts" stop "$dir"' EXIT
+trap 'exit 130' INT TERM
 "$hosts" start "$dir"
+trap '"$hosts" stop "$dir"' EXIT
 printf 'node1 slots=1\nnode2 slots=1\n' >"$dir/hostfile"
 "$python" -c 'import torch, platform; print("Python", platform.python_version(), "torch", torch.__version__)'
 mpirun --version | head -n 1
