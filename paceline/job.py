@@ -111,7 +111,8 @@ class Job:
             else:
                 score = self.infer(autocast, vote)
         if self.roles.evaluators:
-            self.pending = Pending(step, ScoringElsewhere(self.roles, step), 0.0, self.clock.seconds())
+            elsewhere = ScoringElsewhere(self.roles, step, vote.stopping_here)
+            self.pending = Pending(step, elsewhere, 0.0, self.clock.seconds())
             return True
         if score is None:
             return False

@@ -71,16 +71,17 @@ class Scoring:
 class ScoringElsewhere:
     """An evaluation that other ranks carry out (paceline/evaluation_rank.py), inference included; asked as a Scoring is.
 
-    step  of the weights that were handed over
+    step       of the weights that were handed over
+    meanwhile  called again and again while the result is waited for: passes on that this rank was told to stop
     """
 
-    def __init__(self, roles: Roles, step: int) -> None:
+    def __init__(self, roles: Roles, step: int, meanwhile: Callable[[], object]) -> None:
         self.seconds = 0.0  # how long inference and scoring took, once they are done
-        self._roles, self._step = roles, step
+        self._roles, self._step, self._meanwhile = roles, step, meanwhile
 
     def result(self) -> Evaluation | None:
         """Metrics and number of images, once they are there; None where those ranks were told to stop before."""
-        found = self._roles.answer_of(self._step)
+        found = self._roles.answer_of(self._step, self._meanwhile)
         if found is None:
             return None
         self.seconds = found["seconds"]

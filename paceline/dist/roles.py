@@ -18,8 +18,8 @@ from torch import Tensor
 
 from paceline.dist.world import World
 
-# Between two looks for an order. Training waits for no longer than this at an evaluation.
-ORDER_SECONDS = 0.1
+# Between two looks for what others leave in the store. Training waits for no longer than this at an evaluation.
+LOOK_SECONDS = 0.1
 
 
 @dataclass
@@ -57,9 +57,7 @@ class Roles:
 
     def next_order(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
         """The next order, on an evaluation rank; `meanwhile` is called again and again until it is there."""
-        while (text := self.everyone.posted(f"order/{self.orders}")) is None:
-            meanwhile()
-            time.sleep(ORDER_SECONDS)
+        text = self._wait(f"order/{self.orders}", meanwhile)
         self.orders += 1
         return json.loads(text)
 
@@ -73,9 +71,15 @@ class Roles:
         if self.fellows.is_main:
             self.everyone.post(f"scored/{step}", json.dumps(found))
 
-    def answer_of(self, step: int) -> dict[str, Any] | None:
-        """What the evaluation of `step` found, as `answer` told it; waits until it is told."""
-        return json.loads(self.everyone.wait_for(f"scored/{step}"))
+    def answer_of(self, step: int, meanwhile: Callable[[], object]) -> dict[str, Any] | None:
+        """What the evaluation of `step` found, as `answer` told it; `meanwhile` is called again and again until it is told."""
+        return json.loads(self._wait(f"scored/{step}", meanwhile))
+
+    def _wait(self, key: str, meanwhile: Callable[[], object]) -> str:
+        while (text := self.everyone.posted(key)) is None:
+            meanwhile()
+            time.sleep(LOOK_SECONDS)
+        return text
 
 
 def assign(world: World, evaluators: int) -> Roles:

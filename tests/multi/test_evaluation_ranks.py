@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,6 +123,8 @@ def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluatio
     job, orders = begun_and_held(trainer, run, FLAGS, "look", step=5, train=1, evaluate=1)
     wait_until(lambda: Path(f"{run}.begun").read_text() == "8", "steps beside the evaluation")
     job.send(signal.SIGTERM, rank=rank)
+    if rank == 0:
+        time.sleep(3)  # training waits for the result; the word has to reach the other rank before it looks on
     orders.unlink()
     ended = job.wait()
     assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
