@@ -69,7 +69,7 @@ def test_twenty_steps_end_with_the_same_gradients_and_weights(doubles, photos, r
     losses, wanted = ([event["loss"] for event in events(one) if event["event"] == "train"] for one in (run, alone))
     assert len(losses) == STEPS and losses == pytest.approx(wanted, rel=TOLERANCE)
     got, expected = tensors(run), tensors(alone)
-    assert got.keys() == expected.keys() and len(got) > 100
+    assert got.keys() == expected.keys() and len(got) > 50
     for name, tensor in expected.items():
         assert tensor.dtype.itemsize == 8 or name == "steps"
         largest = float(tensor.abs().max())
