@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.accelerators import device_name
 from paceline.bench.comm_fit import bus_share, fit
 from paceline.bench.comm_sizes import TYPES, Message
-from paceline.bench.timing import seconds_of_block
+from paceline.bench.timing import seconds_of_block, settle
 from paceline.dist.exchange import smallest
 from paceline.dist.world import World
 
@@ -47,7 +48,7 @@ def measure(
     return {
         "world": world.world,
         "backend": dist.get_backend(),
-        "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU",
+        "device": device_name(world.device),
         "torch": torch.__version__,
         "rows": found,
         "fit": {name: _fitted(found, name, world.world) for name in (OURS, PEER)},
@@ -128,6 +129,7 @@ def _times(world: World, calls: Mapping[str, Call], seconds: float, message: Mes
             return seconds_of_block(call, block, world.device)[0]
         began = time.perf_counter()
         call()
+        settle(world.device)
         return time.perf_counter() - began
 
     first = 0.0

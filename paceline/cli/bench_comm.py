@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
+from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
 from paceline.config.errors import UserError
 from paceline.dist.launcher import SINGLE, Launch, read_launch
 
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 MOST_RANKS_HERE = 256
 OURS = "paceline"  # of paceline.bench.comm, whose torch no refusal waits for
 ABOUT = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
-torchrun, srun or mpirun as a training is started, or alone with --ranks N. Prints alpha and beta of t = alpha + bytes * beta,
-fitted to the all-reduces. Exit code 3 where a sum is wrong."""
+torchrun, srun or mpirun as a training is started, with --nodes N --through ... --start ... as a launch is, or alone with --ranks
+N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
 
 
 @dataclass(frozen=True)
-class Flags:
-    """What to measure."""
+class Flags(Elsewhere):
+    """What to measure, and which nodes to start on."""
 
-    ranks: int = 0  # start so many ranks on this machine; 0 = a launcher has started them, else one a device or 2
-    system: str = "auto"  # where to compute: gloo between CPUs, NCCL between CUDA devices
+    ranks: int = 0  # start so many ranks a node; 0 = a launcher has started them, else one a device, 2 on a CPU
+    system: str = ""  # where to compute: gloo between CPUs, NCCL between CUDA devices; empty = auto
     seconds: float = 0.3  # a contender's time for each message; every message is timed 5 times at least
     largest_mib: float = 0.0  # leave out messages larger than this; 0 = none
     bucket_mib: float = 0.0  # size of data parallel's buckets; 0 = the system's
@@ -52,25 +53,31 @@ def run_comm(arguments: Sequence[str]) -> int:
         if not 0 <= value < math.inf:
             raise UserError(f"{name} {value:g}: must be 0 or more.")
     launch = read_launch(os.environ)
-    if launch.world > 1 and flags.ranks not in (0, launch.world):
-        raise UserError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
-    system = choose_system(flags.system)
     if launch.kind == SINGLE.kind:
-        ranks = flags.ranks or (max(2, system.per_node) if system.accelerator != "cpu" else 2)
-        return _start_here(arguments, system, ranks)
+        return _start(flags)
+    if is_launched(arguments):
+        raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+    if flags.ranks not in (0, launch.world):
+        raise UserError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
     if launch.world == 1:
         raise UserError("bench comm: one rank has nobody to talk to. Start two or more.")
-    return _measure(flags, system, launch)
+    return _measure(flags, choose_system(flags.system or "auto"), launch)
 
 
-def _start_here(arguments: Sequence[str], system: System, ranks: int) -> int:
-    if ranks < 2:
+def _start(flags: Flags) -> int:
+    """The ranks, as a launch starts them."""
+    ranks = flags.ranks or (max(2, choose_system(flags.system or "auto").per_node) if flags.through == "local" else 0)
+    if ranks == 1 and flags.nodes == 1:
         raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
-    from paceline.bench.local_ranks import run_ranks
-    from paceline.machine import choose_device
+    return launch_verb(
+        "bench-comm", _words(flags), flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
+    )
 
-    choose_device(system, 0, ranks)  # too few devices are said once, here
-    return run_ranks(["bench", "comm", *arguments], ranks)
+
+def _words(flags: Flags) -> tuple[str, ...]:
+    """What each rank is asked to measure."""
+    named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
+    return ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
 
 
 def _measure(flags: Flags, system: System, launch: Launch) -> int:
@@ -85,8 +92,10 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
     found = messages(flags.bucket_mib or system.bucket_mib)
     if flags.largest_mib:
         found = [message for message in found if message.bytes <= flags.largest_mib * MIB]
-    with open_world(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
-        tell = print if world.is_main and not flags.json and os.isatty(1) else (lambda _: None)
+    device = choose_device(system, launch.local_rank, launch.local_world)
+    watched = not flags.json and os.isatty(1) and os.environ.get("TERM") != "dumb"
+    with open_world(launch, device=device, secret_folder=Path(flags.out).absolute().parent) as world:
+        tell = print if world.is_main and watched else (lambda _: None)
         facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, flags.seconds, tell)}
         if world.is_main:
             facts["machine"] = _machine()

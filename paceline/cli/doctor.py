@@ -10,23 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.flags import parse
+from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
+from paceline.config.errors import UserError
 from paceline.config.printable import one_line
-from paceline.dist.launcher import read_launch
+from paceline.dist.launcher import SINGLE, read_launch
 
 if TYPE_CHECKING:
     from paceline.doctor.finding import Finding
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
-ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun: a line a node, and what
-differs between nodes or is wrong with one (docs/health.md). Exit code 0 without a problem, 2 with one."""
+ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
+--through ... --start ... as a launch is: a line a node, and what differs between nodes or is wrong with one (docs/health.md).
+Exit code 0 without a problem, 2 with one."""
 
 
 @dataclass(frozen=True)
-class Flags:
-    """Where runs will go, and how to answer."""
+class Flags(Elsewhere):
+    """Where runs will go, how to answer, and which nodes to start on."""
 
-    folder: str = "."  # where runs go: its disk is looked at, and under a launcher whether all nodes see it
-    system: str = ""  # under a launcher: what each node should be, to be compared with what it is; empty = not known
+    folder: str = "."  # where runs go: its disk is looked at, and with several nodes whether all see it
+    system: str = ""  # with several ranks: what each node should be, to be compared with what it is; empty = not known
+    ranks: int = 0  # with --nodes and the like: ranks a node; 0 = the system's
     json: bool = False  # print one JSON object instead of lines
     out: str = ""  # also write the JSON here
     facts: bool = False  # only this machine's facts, in a line: what a container's doctor compares with (PACELINE_HOST)
@@ -41,6 +45,13 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(facts(), separators=(",", ":")))
         return 0
     launch = read_launch(os.environ)
+    if is_launched(arguments) or flags.ranks:
+        if launch.kind != SINGLE.kind:
+            raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+        words = ("doctor", "--folder", str(Path(flags.folder).expanduser().absolute()))
+        return launch_verb(
+            "doctor", words, flags, system_name=flags.system, ranks=flags.ranks, json=flags.json, out=flags.out
+        )
     if launch.world > 1:
         from paceline.cli.doctor_nodes import run_nodes
 

@@ -43,10 +43,10 @@ def test_under_torchrun_the_whole_list_is_measured(trainer: Trainer):
 
 
 @pytest.mark.nightly
-def test_alone_it_starts_its_own_ranks():
+def test_alone_it_starts_its_own_ranks(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "paceline", *SHORT, "--ranks", "2", "--json"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["world"] == 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from small_run import Trainer, free_port, said, torchrun
+from small_run import PLAIN, Trainer, free_port, said, torchrun
+from tiny_runs import command, refused
 from zygote import Ended, by_hand
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
@@ -62,3 +63,44 @@ def test_a_system_that_the_nodes_are_not_is_a_problem_and_a_folder_that_is_not_t
 def test_under_torchrun_a_node_says_how_it_is(trainer, tmp_path):
     done = trainer.launched(torchrun(2), ["doctor", "--folder", str(tmp_path)])
     assert done.returncode == 0 and "2 ranks" in done.stdout and "1 node alike and healthy" in done.stdout, done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["torchrun", "mpirun"])
+def test_started_by_its_own_flags_it_prints_what_rank_0_found(trainer, tmp_path, start, need_program, monkeypatch):
+    if start == "mpirun":
+        need_program("mpirun", "openmpi-bin")
+    monkeypatch.chdir(tmp_path)
+    words = ["doctor", "--ranks", "2", "--start", start, "--out", str(tmp_path / "facts.json")]
+    done = trainer.launched(PLAIN, words)
+    assert done.returncode == 0 and "1 node alike and healthy" in done.stdout, done.stdout
+    assert json.loads((tmp_path / "facts.json").read_text())["nodes"][0]["ranks"] == 2
+    assert (tmp_path / "runs" / "doctor-001" / "launch" / "run.sh").is_file()
+    done = trainer.launched(PLAIN, [*words, "--folder", str(tmp_path / "nowhere")])
+    assert done.returncode == 2 and "nowhere: No such file" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--nodes", "2"], "--nodes 2 are more"),
+        (["--nodes", "0"], "--nodes 0"),
+        (["--through", "slurm"], "--system NAME"),
+        (["--through", "slurm", "--system", "h100x9"], "h100x9"),
+        (["--through", "local", "--start", "srun"], "srun"),
+        (["--ranks", "-1"], "--ranks -1"),
+        (["--ranks", "8", "--system", "h100x8"], "0 CUDA devices"),
+        (["--node", "2"], "--nodes"),
+        (["--through", "hostfile", "--system", "cpu", "--hostfile", "/nowhere/hosts"], "/nowhere/hosts"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(capsys, monkeypatch, tmp_path, words, named):
+    monkeypatch.chdir(tmp_path)
+    refused(command(capsys, "doctor", *words), named)
+
+
+def test_ranks_that_a_launcher_started_start_no_others(capsys, monkeypatch):
+    for name, value in by_hand(0, 2, 29999).items():
+        monkeypatch.setenv(name, value)
+    refused(command(capsys, "doctor", "--nodes", "2"), "torchrun has started this process already")
+    refused(command(capsys, "bench", "comm", "--nodes", "2"), "torchrun has started this process already")

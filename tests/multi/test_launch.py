@@ -163,3 +163,19 @@ def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_pa
     assert json.loads((run / "run.json").read_text())["world"] == ranks
     trainer.finished(by_hand, FLAGS, ranks=ranks)
     assert_same(run, by_hand)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["srun", "mpirun"])
+def test_doctor_and_bench_comm_look_at_both_slurm_nodes(trainer, slurm, start, need_program, tmp_path, monkeypatch):
+    if start == "mpirun":
+        need_program("mpirun", "openmpi-bin")
+    monkeypatch.chdir(tmp_path)
+    words = ["--nodes", "2", "--through", "slurm", "--start", start, "--system", "cpu"]
+    found = trainer.launched(PLAIN, ["doctor", *words], **slurm)
+    assert found.returncode == 0 and "2 nodes alike and healthy" in found.stdout, found.stdout
+    short = ["--seconds", "0.01", "--largest-mib", "0.2", "--out", str(tmp_path / "comm.json")]
+    timed = trainer.launched(PLAIN, ["bench", "comm", *words, *short], **slurm)
+    assert timed.returncode == 0, timed.stdout
+    facts = json.loads((tmp_path / "comm.json").read_text())
+    assert facts["nodes"] == facts["world"] == 2 and facts["sums_are_right"]
