@@ -15,8 +15,8 @@ from paceline.config.recipe import Recipe
 from paceline.workloads import WORKLOADS
 
 MIB = 2**20
-# Data parallel's first bucket, of the gradients that are ready first, is this small unless a size was asked for.
-FIRST_BUCKET_BYTES = MIB
+# Data parallel's buckets where nobody asks for a size: the first, of the gradients that are ready first, is small.
+USUAL_BUCKET_MIB, FIRST_BUCKET_BYTES = 25, MIB
 TYPES = {"int64": torch.int64, "fp32": torch.float32, "fp16": torch.float16}
 Kind = Literal["barrier", "broadcast", "all-reduce", "buckets"]
 
@@ -58,11 +58,13 @@ def messages(bucket_mib: float) -> list[Message]:
         Message("all-reduce", "1 MiB", (MIB // 4,)),
     ]
     for name, sizes in networks.items():
-        parts = buckets(sizes, round(bucket_mib * MIB))
+        # A size that is asked for is the first bucket's too (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
+        first = FIRST_BUCKET_BYTES if bucket_mib == USUAL_BUCKET_MIB else round(bucket_mib * MIB)
+        parts = buckets(sizes, round(bucket_mib * MIB), first=first)
         found += [
             Message("all-reduce", f"{name} gradient", (sum(sizes),), "fp16"),
             Message("all-reduce", f"{name} gradient", (sum(sizes),)),
-            Message("buckets", f"{name} in {len(parts)} buckets", tuple(parts)),
+            Message("buckets", f"{name} in {len(parts)} bucket{'s'[: len(parts) > 1]}", tuple(parts)),
         ]
     return found
 
