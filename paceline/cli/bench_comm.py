@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,7 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
 
     from paceline.bench.comm import measure
     from paceline.bench.comm_sizes import MIB, messages
+    from paceline.dist.environment import environment
     from paceline.dist.world import open_world
     from paceline.machine import choose_device
 
@@ -94,8 +96,13 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
         found = [message for message in found if message.bytes <= flags.largest_mib * MIB]
     device = choose_device(system, launch.local_rank, launch.local_world)
     watched = not flags.json and os.isatty(1) and os.environ.get("TERM") != "dumb"
-    with open_world(launch, device=device, secret_folder=Path(flags.out).absolute().parent) as world:
+    with (
+        environment(system, launch, named=False) as notes,
+        open_world(launch, device=device, secret_folder=Path(flags.out).absolute().parent) as world,
+    ):
         tell = print if world.is_main and watched else (lambda _: None)
+        for note in notes if world.is_main else ():
+            print(note, file=sys.stderr)
         facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, flags.seconds, tell)}
         if world.is_main:
             facts["machine"] = _machine()

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.choose import choose_system
 from paceline.cli.doctor import Flags, answer, in_number, tell
+from paceline.config.system import System
 
 if TYPE_CHECKING:
     from paceline.dist.launcher import Launch
 
 
 def run_nodes(flags: Flags, launch: Launch) -> int:
-    """One rank's part. Rank 0 prints; -> 0, or 2 with a problem, on every rank."""
+    """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
+    from paceline.dist.environment import environment
     from paceline.doctor.compare import examine_nodes, names, worst
     from paceline.doctor.finding import Finding, problems
     from paceline.doctor.node_line import line
     from paceline.doctor.together import examine_together
 
     system = choose_system(flags.system) if flags.system else None
-    nodes = examine_together(launch, Path(flags.folder).expanduser().absolute())
+    with environment(system or System(), launch, named=False) as notes:
+        nodes = examine_together(launch, Path(flags.folder).expanduser().absolute())
     if nodes is None:
         return 0  # rank 0 answers for all
+    for note in notes:
+        print(note, file=sys.stderr)
     called, found = names(nodes), examine_nodes(nodes, system)
     findings = [finding.named(called) for finding in found]
     answer(
