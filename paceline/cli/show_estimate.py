@@ -15,7 +15,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
-from paceline.systems.estimate import Estimate, estimate
+from paceline.systems.estimate import Estimate, estimate, run_minutes
 from paceline.systems.published_results import Result, results_of
 from paceline.systems.speed import Speed, given_speed, has_published_network, measured_speed, published_speed, row_speed
 
@@ -96,8 +96,8 @@ def estimate_of(
     facts: dict[str, Any] = asdict(told)
     if target is not None:
         steps = min(float(plan.total_steps), target.epochs * plan.steps_per_epoch)
-        evaluations = len([due for due in plan.eval_steps if due <= steps + 1])
-        facts |= {"target_epochs": target.epochs, "target_minutes": told.minutes_to(steps, evaluations)}
+        minutes = run_minutes(plan, steps, told.step_seconds, told.evaluation_seconds)
+        facts |= {"target_epochs": target.epochs, "target_minutes": minutes}
     return _lines(told, plan, speed, facts), facts
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
@@ -37,10 +38,6 @@ class Estimate:
     slow: float  # known errors of the rate, as shares; both 0 = unknown
     fast: float
     checked: str  # on what they were seen
-
-    def minutes_to(self, steps: float, evaluations: int) -> float:
-        """Minutes that so many steps and evaluations take."""
-        return (steps * self.step_seconds + evaluations * self.evaluation_seconds) / 60
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,7 @@ def estimate(
         )
         exposed = max(0.0, waited - contained)
     step = compute + exposed
-    evaluation = plan.val_images / (plan.world * speed.rate)
-    evaluations = len([due for due in plan.eval_steps if due <= plan.stop_after])
+    evaluation = plan.val_images / (plan.evaluators * speed.rate)
     return Estimate(
         step_seconds=step,
         compute_seconds=compute,
@@ -86,12 +82,26 @@ def estimate(
         links_known=known,
         images_per_second=plan.global_batch / step,
         evaluation_seconds=evaluation,
-        minutes=(plan.stop_after * step + evaluations * evaluation) / 60,
+        minutes=run_minutes(plan, plan.stop_after, step, evaluation),
         basis=speed.basis,
         slow=speed.slow,
         fast=speed.fast,
         checked=speed.checked,
     )
+
+
+def run_minutes(plan: Plan, steps: float, step_seconds: float, evaluation_seconds: float) -> float:
+    """Minutes that so many steps take, with the evaluations that fall among them.
+
+    Training waits for each evaluation; where ranks do nothing else, only for what of it the steps to the next one do not cover.
+    """
+    due = [point for point in plan.eval_steps if point <= math.ceil(steps)]
+    if plan.eval_ranks:
+        gaps = [(later - point) * step_seconds for point, later in pairwise(due)]
+        waited = sum(max(0.0, evaluation_seconds - gap) for gap in gaps) + (evaluation_seconds if due else 0.0)
+    else:
+        waited = len(due) * evaluation_seconds
+    return (steps * step_seconds + waited) / 60
 
 
 def predicted_minutes(

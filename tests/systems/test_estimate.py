@@ -15,7 +15,7 @@ from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
 from paceline.recipes import RECIPES
 from paceline.systems import exchange
-from paceline.systems.estimate import Estimate, estimate, predicted_minutes
+from paceline.systems.estimate import Estimate, estimate, predicted_minutes, run_minutes
 from paceline.systems.exchange import LINK_SHARE, exchange_seconds, exposed_seconds
 from paceline.systems.speed import PUBLISHED, Speed, given_speed, measured_speed, published_speed
 
@@ -94,9 +94,22 @@ def test_times_add_up():
     told = dgx(plan)
     assert told.step_seconds == told.compute_seconds + told.exposed_seconds
     assert told.compute_seconds == pytest.approx(50 / 7510 + 3.81e-3)
-    assert told.minutes == pytest.approx(told.minutes_to(plan.total_steps, len(plan.eval_steps)))
+    evaluations = len(plan.eval_steps)
+    seconds = plan.total_steps * told.step_seconds + evaluations * told.evaluation_seconds
+    assert told.minutes == pytest.approx(seconds / 60)
+    assert told.evaluation_seconds == pytest.approx(50_000 / (64 * 7510))
     short = dgx(shorten(plan, steps=100))
-    assert short.minutes == pytest.approx(short.minutes_to(100, 1))
+    assert short.minutes == pytest.approx((100 * short.step_seconds + short.evaluation_seconds) / 60)
+
+
+def test_ranks_that_only_evaluate_are_waited_for_at_the_end_or_where_they_are_late():
+    plan = replace(resnet_plan("resnet50-mlperf-3200", 8), total_steps=100, stop_after=100, eval_steps=(40, 80, 100))
+    beside = replace(plan, eval_ranks=4)
+    assert run_minutes(plan, 100, 1.0, 6.0) == pytest.approx((100 + 3 * 6) / 60)
+    assert run_minutes(beside, 100, 1.0, 6.0) == pytest.approx((100 + 6) / 60)
+    # 30 s: the first two have 40 and 20 steps to the next one.
+    assert run_minutes(beside, 100, 1.0, 30.0) == pytest.approx((100 + 10 + 30) / 60)
+    assert dgx(beside).evaluation_seconds == pytest.approx(2 * dgx(plan).evaluation_seconds)
 
 
 def test_fewer_bits_and_slower_links_change_the_exchange_alone():
