@@ -92,7 +92,10 @@ FAMILIES = (
         "ssd", "A100-SXM4", "dgx-a100",
         Row(8, 1, 114, 1529, "v1.1 A100 8"),
         Row(64, 8, 24, 1190, "v1.1 A100 64"),
-        (Row(1024, 128, 3, 380, "v1.1 A100 1024"),),
+        (
+            Row(512, 64, 4, 299, "v0.7 NVIDIA dgxa100_n64, an earlier round's software"),
+            Row(1024, 128, 3, 380, "v1.1 A100 1024"),
+        ),
     ),
     Family(
         "ssd", "A100-SXM4 (v0.7)", "dgx-a100",

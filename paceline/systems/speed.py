@@ -40,7 +40,12 @@ PUBLISHED: dict[tuple[str, str], Speed] = {
         3523, 4.29e-3, "NVIDIA's MXNet submission, 8 and 64 A100, MLPerf v2.0", 0.05, 0.20, "1,024 and 4,216 A100"
     ),
     ("ssd", "A100-SXM4"): Speed(
-        1637, 4.94e-3, "NVIDIA's MXNet submission, 8 and 64 A100, MLPerf v1.1", -0.03, 0.05, "512 and 1,024 A100"
+        1637,
+        4.94e-3,
+        "NVIDIA's MXNet submission, 8 and 64 A100, MLPerf v1.1",
+        0.05,
+        0.66,
+        "1,024 A100, and 512 of v0.7",
     ),
     ("ssd", "V100-SXM"): Speed(
         630.0, 9.19e-3, "NVIDIA's PyTorch submission, DGX-1 and four DGX-2H, MLPerf v0.7", 0.24, 0.24, "1,024 V100"
