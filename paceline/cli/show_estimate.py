@@ -16,7 +16,7 @@ from paceline.config.run import run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.systems.estimate import Estimate, estimate, run_minutes
-from paceline.systems.published_results import Result, results_of
+from paceline.systems.published_results import RESULTS, Result, results_of
 from paceline.systems.speed import Speed, given_speed, has_published_network, measured_speed, published_speed, row_speed
 
 UNKNOWN = (
@@ -72,8 +72,6 @@ def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str
 
 def published_end(workload: str, recipe_name: str, system_name: str) -> Result | None:
     """The published row that has the recipe's own settings: of this system, else of any; None where there is none."""
-    from paceline.systems.published_results import RESULTS
-
     own = results_of(workload, system_name, recipe_name)
     return next(iter(own or [row for row in RESULTS if row.recipe == recipe_name]), None)
 
