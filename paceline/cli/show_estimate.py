@@ -19,6 +19,8 @@ from paceline.systems.estimate import Estimate, estimate, run_minutes
 from paceline.systems.published_results import RESULTS, Result, results_of
 from paceline.systems.speed import Speed, given_speed, has_published_network, measured_speed, published_speed, row_speed
 
+# Slower and faster than any machine and network.
+LEAST, MOST = 1e-3, 1e9
 UNKNOWN = (
     "estimate none: nothing is known of this machine's speed. Measure it: paceline train {name} --synthetic --steps 100 --out probe, "
     "then paceline show probe; or say it: --rate IMG/S (of one rank)"
@@ -28,8 +30,8 @@ UNKNOWN = (
 def check_rates(rate: float, link_gbit: float) -> None:
     """Raises RecipeError for a speed or a link that cannot be."""
     for flag, value in (("--rate", rate), ("--link-gbit", link_gbit)):
-        if not 0 <= value < math.inf:
-            raise RecipeError(f"{flag} {value:g}: must be above 0, or 0 for what is known.")
+        if value != 0 and not LEAST <= value <= MOST:
+            raise RecipeError(f"{flag} {value:g}: must lie in {LEAST:g} to {MOST:g}, or be 0 for what is known.")
 
 
 def speed_for(
@@ -65,7 +67,9 @@ def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str
     if not rates:
         return None
     world, nodes, images = counts
-    what = f"this run's own: median of {len(rates)} intervals on {world} rank{'s'[: world != 1]}"
+    what = f"this run's own: median of {len(rates)} interval{'s'[: len(rates) != 1]} on {world} rank{'s'[: world != 1]}"
+    if facts["controls"].get("synthetic"):
+        what += ", on made-up batches: input is not in it"
     fitted = published_speed(recipe, chip)
     return measured_speed(statistics.median(rates) / world, images, fitted, what, nodes)
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tiny_runs import command
 
-from paceline.cli.show_estimate import estimate_of, speed_for
+from paceline.cli.show_estimate import estimate_of, speed_for, speed_of_run
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
+from paceline.log.events import EventLog
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS
 from paceline.systems.published import system_for
@@ -85,6 +86,19 @@ def test_a_run_is_estimated_from_what_it_measured(capsys, ssd_run):
     assert elsewhere["estimate"] is None
 
 
+def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_count(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    for step, rate in ((10, 5.0), (20, 800.0), (30, 1000.0), (40, 1600.0)):
+        pace = {"loss": 1.0, "lr": 0.1, "images_per_second": rate, "data_wait": 0.0, "samples": 10}
+        log.write("train", step=step, epoch=0.1, seconds=1.0, **pace)
+    facts = {"plan": {"world": 4, "nodes": 1, "images_per_rank": 25}, "controls": {"synthetic": True}}
+    speed = speed_of_run(tmp_path, facts, RECIPES["ssd-tiny"](), "")
+    assert speed is not None and 25 / speed.seconds(25) == pytest.approx(250)
+    assert "3 intervals on 4 ranks" in speed.basis and "made-up" in speed.basis
+    (tmp_path / "events.jsonl").unlink()
+    assert speed_of_run(tmp_path, facts, RECIPES["ssd-tiny"](), "") is None
+
+
 @pytest.mark.nightly
 def test_show_adds_the_lines_and_the_json(capsys):
     words = ("show", EIGHT_NODES[0], "--system", EIGHT_NODES[1], "--nodes", EIGHT_NODES[2])
@@ -94,7 +108,7 @@ def test_show_adds_the_lines_and_the_json(capsys):
     assert facts["step_seconds"] == pytest.approx(told(*EIGHT_NODES)[1]["step_seconds"], rel=1e-3)
 
 
-@pytest.mark.parametrize("words", [("--rate", "-1"), ("--rate", "inf"), ("--link-gbit", "nan")])
+@pytest.mark.parametrize("words", [("--rate", "-1"), ("--rate", "inf"), ("--link-gbit", "nan"), ("--rate", "1e-300")])
 def test_a_speed_that_cannot_be_is_refused_in_a_line(capsys, words):
     said = command(capsys, "show", "ssd-tiny", *words)
     assert said.code == 2 and said.err.count("\n") == 1 and words[0] in said.err
