@@ -16,6 +16,10 @@ from paceline.launch.variables import variables_of
 from paceline.launch.walltime import minutes_in
 
 MOST_NODES = 65536
+# Named, so that each field fits on one line with its comment, which is its help.
+ThroughWhom = Literal["local", "hostfile", "slurm"]
+StartedBy = Literal["auto", "torchrun", "srun", "mpirun"]
+Inside = Literal["none", "docker", "pyxis", "apptainer"]
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,9 @@ class Where:
     """The flags that every launched verb has."""
 
     nodes: int = 1  # machines that take part; each runs --system's ranks of one node
-    through: Literal["local", "hostfile", "slurm"] = (
-        "local"  # who gives the nodes: this machine, a list of hosts, Slurm
-    )
-    start: Literal["auto", "torchrun", "srun", "mpirun"] = (
-        "auto"  # who starts the ranks; auto = srun in Slurm, else torchrun
-    )
-    container: Literal["none", "docker", "pyxis", "apptainer"] = "none"  # what the ranks run inside
+    through: ThroughWhom = "local"  # who gives the nodes: this machine, a list of hosts, Slurm
+    start: StartedBy = "auto"  # who starts the ranks; auto = srun in Slurm, else torchrun
+    container: Inside = "none"  # what the ranks run inside
     image: str = ""  # container's name or file; empty = the one that `paceline image build` makes
     mount: tuple[str, ...] = ()  # more folders in the container: HOST or HOST:INSIDE, each with :rw to write
     hostfile: str = ""  # hosts for --through hostfile, one a line: ADDRESS slots=N
