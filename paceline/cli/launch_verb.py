@@ -53,6 +53,8 @@ def launch_verb(
     from paceline.cli.launch_checks import check_devices, check_port
 
     check_where(where)
+    if where.walltime == "auto":
+        raise UserError("--walltime auto predicts trainings alone: name a time, e.g. --walltime 10m.")
     if not 0 <= ranks <= MOST_RANKS:
         raise UserError(f"--ranks {ranks}: must lie in 0 (the system's) to {MOST_RANKS:,}.")
     if where.through != "local" and not system_name:
