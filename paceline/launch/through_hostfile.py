@@ -23,6 +23,21 @@ from paceline.launch.shell import environment, exports, in_lines
 from paceline.launch.ssh import options
 
 BASH = "#!/usr/bin/env bash\n"
+# In the background, because a shell acts on a signal only between commands.
+STAY_WITH_MPIRUN = """starter=$!
+trap 'kill -USR1 "$starter"' USR1
+trap 'kill "$starter"' TERM INT
+
+# When a host is lost, mpirun waits for its daemon's answer for minutes after its ranks here and all connections have ended.
+alone=0
+while kill -0 "$starter" 2>/dev/null; do
+    alone=$((alone + 1))
+    if ! command -v pgrep >/dev/null || pgrep -P "$starter" >/dev/null; then alone=0; fi
+    [ "$alone" -lt 20 ] || kill -KILL "$starter"
+    sleep 1
+done
+wait "$starter"
+"""
 
 
 def hosts_of(job: Job) -> tuple[Host, ...]:
@@ -82,7 +97,6 @@ def _by_hand(job: Job, addresses: Words) -> str:
 
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
     interface = job.system.interface
-    # Before ranks miss each other (20 s): mpirun that loses a host only after it began to end waits for its answer for minutes.
     ssh = shlex.quote(" ".join(options()))
     own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
     once = in_lines(
@@ -102,7 +116,7 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
             else ""
         )
         + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
-        + f"\nexec {in_lines(command)}\n"
+        + f"\n{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
     )
     hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)
     return File("run.sh", text, runs=True), File("hostfile", hosts)

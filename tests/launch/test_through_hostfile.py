@@ -57,7 +57,8 @@ def text_of(job: Job, name: str) -> str:
 def test_24_hosts_are_one_mpirun_line_with_the_variables_that_ranks_need_and_no_others(job, monkeypatch):
     monkeypatch.setenv("MY_OWN", "stays here")
     text = text_of(job, "run.sh")
-    words = shlex.split(text.partition("exec ")[2].replace("\\\n", ""))
+    words = shlex.split(text.partition("\n\nmpirun ")[2].partition(" &\n")[0].replace("\\\n", ""))
+    words = ["mpirun", *words]
     assert words[0] == "mpirun" and words[words.index("-np") + 1] == "192"
     assert words[words.index("--hostfile") + 1] == "/shared/runs/mrcnn/launch/hostfile"
     assert words[words.index("--bind-to") + 1] == "none" and "--tag-output" in words
@@ -72,7 +73,7 @@ def test_24_hosts_are_one_mpirun_line_with_the_variables_that_ranks_need_and_no_
 
 def test_a_command_before_the_ranks_runs_once_on_each_host(job):
     text = text_of(replace(job, between="echo 'x y' >/tmp/z"), "run.sh")
-    words = shlex.split(text.partition("once on every host.\n")[2].partition("\n\nexec")[0].replace("\\\n", ""))
+    words = shlex.split(text.partition("once on every host.\n")[2].partition("\n\nmpirun")[0].replace("\\\n", ""))
     assert words[words.index("-np") :] == ["-np", "24", "--map-by", "ppr:1:node", "sh", "-c", "echo 'x y' >/tmp/z"]
     node = text_of(replace(job, between="echo 'x y' >/tmp/z", start="torchrun"), "node.sh")
     assert "\necho 'x y' >/tmp/z  # before" in node
