@@ -33,7 +33,7 @@ alone=0
 while kill -0 "$starter" 2>/dev/null; do
     alone=$((alone + 1))
     if ! command -v pgrep >/dev/null || pgrep -P "$starter" >/dev/null; then alone=0; fi
-    [ "$alone" -lt 20 ] || kill -KILL "$starter"
+    [ "$alone" -lt 10 ] || kill -KILL "$starter"
     sleep 1
 done
 wait "$starter"

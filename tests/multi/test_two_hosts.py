@@ -98,7 +98,7 @@ def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_i
     assert process.returncode == 3, said
     assert "rank 1 (of 2) failed: no sign of life for" in said, said
     assert start == "mpirun" or "node2: its connection broke off" in said, said
-    assert took < 60
+    assert took < 90
     assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "failed")
     code, said = hosts.launched(run, LONG, start=start)
     assert code == 0, said
