@@ -12,7 +12,7 @@ from paceline.cli.flags import Asked
 from paceline.cli.show_estimate import speed_for, speed_of_run
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.plan import Plan, make_plan, shorten
+from paceline.config.plan import Plan, make_plan, shorten, training_ranks
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
@@ -44,6 +44,7 @@ def check_plan(asked: Asked, flags: Any) -> Planned:
             "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
         )
     system = asked.system
+    world = training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
     images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
     if not images[0]:
         return Planned(system, None)
@@ -55,10 +56,11 @@ def check_plan(asked: Asked, flags: Any) -> Planned:
         plan = make_plan(
             recipe,
             system,
-            world=flags.nodes * system.per_node,
+            world=world,
             most=images_that_fit(memory, system),
             train_images=flags.limit_train or images[0],
             val_images=flags.limit_val or images[1],
+            eval_ranks=flags.eval_ranks,
         )
     except RecipeError as problem:
         published = recipe_for_nodes(

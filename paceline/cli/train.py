@@ -51,6 +51,8 @@ def run(arguments: Sequence[str]) -> int:
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)
+    if read_launch(os.environ).world == 1:
+        training_ranks(1, asked.controls.eval_ranks)
     refuse_early(asked, repeats=base is not None)
 
     with open_console(asked.controls, read_launch(os.environ).rank) as console:
@@ -76,15 +78,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse_early(asked: Asked, *, repeats: bool) -> None:
-    """Refuse before torch is loaded a finished run of which no more is asked, another task's run, a recipe that cannot be, a
-    data folder that is not there, and evaluation ranks of a single process.
+    """Refuse before torch is loaded a finished run of which no more is asked, another task's run, a recipe that cannot be, and
+    a data folder that is not there.
 
     With several ranks, and where the report is still to be written, that is left to the run itself.
     Raises UserError.
     """
     if read_launch(os.environ).world > 1:
         return
-    training_ranks(1, asked.controls.eval_ranks)
     path = Path(asked.controls.out).expanduser().absolute()
     if asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
         stand_of(path, asked.name, asked.recipe, asked.controls, asked.given, repeats=repeats)

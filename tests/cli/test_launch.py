@@ -216,3 +216,22 @@ def test_a_command_beside_a_published_one_is_ours(command):
 
 def test_every_published_command_has_one_of_ours():
     assert len(page_commands()) >= 9
+
+
+def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path):
+    words = ["launch", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48", "--through", "slurm"]
+    words += [
+        "--walltime",
+        "1h",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "run"),
+        "--dry-run",
+        "--start",
+        "torchrun",
+    ]
+    assert main([*words, "--eval-ranks", "128"]) == 0, capsys.readouterr().err
+    assert "--eval-ranks 128" in (tmp_path / "run" / "launch" / "job.sbatch").read_text()
+    assert main([*words, "--eval-ranks", "100"]) == 2
+    assert "284 train" in capsys.readouterr().err
