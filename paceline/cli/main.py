@@ -18,7 +18,7 @@ from types import ModuleType
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
-from paceline.launch.exit_code import leave_exit_code
+from paceline.dist.exit_code import leave_exit_code
 from paceline.log.last_words import have_last_words
 from paceline.log.output import lasting_output
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from paceline.config.errors import Shortage, UserError
 from paceline.config.printable import one_line
+from paceline.dist.exit_code import leave_exit_code
 from paceline.dist.messages import Messages
 from paceline.dist.roll_call import name_ranks
 from paceline.threads import Thread
@@ -211,6 +212,7 @@ class Watch:
         # torchrun blames the rank that leaves first, so that should be the one that failed.
         time.sleep(COURTESY_SECONDS)
         sys.stdout.flush()
+        leave_exit_code(code)
         os._exit(code)
 
 
@@ -241,4 +243,5 @@ def is_echo(error: BaseException) -> bool:
 
 def _exit_after(seconds: float, code: int) -> None:
     time.sleep(seconds)
+    leave_exit_code(code)
     os._exit(code)

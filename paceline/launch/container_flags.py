@@ -13,8 +13,8 @@ from pathlib import Path
 from paceline import host_facts
 from paceline.config.errors import UserError
 from paceline.config.system import System
+from paceline.dist.exit_code import EXIT_CODE_FILE
 from paceline.launch.axes import NODE_VARIABLES, File
-from paceline.launch.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType
 
 from paceline.config.printable import printable
+from paceline.dist.exit_code import read_exit_code
 from paceline.launch.axes import Running
-from paceline.launch.exit_code import read_exit_code
 from paceline.launch.job import Job
 from paceline.log.events import read_events
 
@@ -51,12 +51,14 @@ class Ended:
         self._file = folder / "events.jsonl"
         self._before = self._stamp()
 
-    def status(self) -> str:
-        """Its status; '' where there is none."""
+    def found(self) -> tuple[str, str]:
+        """Its status and reason; '' and '' where there is none."""
         if self._stamp() == self._before:
-            return ""
+            return "", ""
         events = [event for event in read_events(self._file) if event]
-        return str(events[-1]["status"]) if events and events[-1]["event"] == "end" else ""
+        if not events or events[-1]["event"] != "end":
+            return "", ""
+        return str(events[-1]["status"]), str(events[-1].get("reason", ""))
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
@@ -77,7 +79,10 @@ def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]
         say(f"{job.name}: {running.name}, output in {job.log}")
         kept = _stay_with(job, running, tail, asked, say)
         stopped = bool(asked)
-    return exit_code(job, ended.status(), read_exit_code(job.exit_code_file), kept, say, stopped=stopped)
+    status, reason = ended.found()
+    if status == "failed" and reason:  # launchers print pages of their own after the ranks' words
+        say(printable(f"{job.name}: {reason}"))
+    return exit_code(job, status, read_exit_code(job.exit_code_file), kept, say, stopped=stopped)
 
 
 def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Callable[[str], None]) -> str:

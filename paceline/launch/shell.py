@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from paceline.launch.exit_code import EXIT_CODE_FILE
+from paceline.dist.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import Job, Variable, Words
 
 WIDTH = 100

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from paceline.launch.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
+from paceline.dist.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
 from paceline.launch.follow import Tail, exit_code, follow
 from paceline.launch.job import Job
 from paceline.launch.process import Process
 from paceline.log.events import EventLog
 
 
-def end(folder: Path, status: str) -> None:
-    EventLog(folder / "events.jsonl").write("end", step=3, epoch=1.0, seconds=2.0, status=status, best={})
+def end(folder: Path, status: str, reason: str = "done") -> None:
+    log = EventLog(folder / "events.jsonl")
+    log.write("end", step=3, epoch=1.0, seconds=2.0, status=status, best={}, reason=reason)
 
 
 def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[int, str]:
@@ -125,3 +126,11 @@ def test_rank_0_alone_leaves_its_code(tmp_path, environ, left):
     leave_exit_code(0 if left == 2 else 75, {EXIT_CODE_FILE: str(file), **environ})
     assert read_exit_code(file) == left
     assert [path.name for path in tmp_path.iterdir()] == (["exit-code"] if left is not None else [])
+
+
+def test_the_reason_of_a_failed_run_is_said_last(tmp_path):
+    end(tmp_path, "failed", "rank 1 is gone")
+    line = (tmp_path / "events.jsonl").read_text().strip()
+    (tmp_path / "events.jsonl").unlink()
+    code, said = followed(tmp_path, f"echo '{line}' > {tmp_path}/events.jsonl; echo a launcher talks; exit 7")
+    assert code == 3 and said.splitlines()[-1].endswith("rank 1 is gone")
