@@ -141,9 +141,10 @@ def _masks_of_node(world: World, mine: set[int]) -> list[set[int]]:
 
 
 def node_name() -> str:
-    """A name that ranks on one machine share and others do not."""
+    """A name that ranks on one machine share and others do not; Slurm may run several of its nodes on one machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{platform.node()} {boot.read_text().strip() if boot.is_file() else ''}"
+    slurm = os.environ.get("SLURMD_NODENAME", "")
+    return f"{platform.node()} {boot.read_text().strip() if boot.is_file() else ''} {slurm}".rstrip()
 
 
 def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:

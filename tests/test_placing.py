@@ -18,7 +18,7 @@ from paceline.dist.launcher import SINGLE
 from paceline.dist.messages import Messages
 from paceline.dist.world import World
 from paceline.machine import set_threads
-from paceline.placing import bind_threads, bound, choose_adapter, deal
+from paceline.placing import bind_threads, bound, choose_adapter, deal, node_name
 from paceline.systems.detect import allowed_cpus
 from paceline.systems.topology import described, spelled
 
@@ -140,3 +140,12 @@ def test_adapters_are_named_to_nccl_and_ucx_unless_somebody_did_already(tmp_path
     assert mine["NCCL_IB_HCA"] == "mlx5_7"
     for other in (replace(system, bind="off"), replace(system, fabric="tcp"), replace(system, fabric="roce")):
         assert choose_adapter(other, second, {}, root=tmp_path) == {}
+
+
+def test_nodes_of_slurm_on_one_machine_are_told_apart(monkeypatch):
+    names = []
+    for name in ("n1", "n2"):
+        monkeypatch.setenv("SLURMD_NODENAME", name)
+        names.append(node_name())
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert len({*names, node_name()}) == 3
