@@ -38,7 +38,8 @@ checking=$!
 trap 'kill "$checking" 2>/dev/null || true; rm -f "$types"' EXIT
 
 passed=true
-.venv/bin/python -m pytest -n 2 --dist loadgroup --durations=20 "$@" || passed=false
+# Three processes on two cores: many tests wait for processes of their own.
+.venv/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@" || passed=false
 wait "$checking" || passed=false
 cat "$types"
 $passed

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from paceline.config.system import System
-from paceline.systems.detect import cuda
+from paceline.systems.detect import gpu
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Item:
     @property
     def system(self) -> System:
         """This machine's GPUs, or the CPU of a dry run, in fp32."""
-        return System("cpu", memory_gib=2) if self.tiny else cuda()
+        return System("cpu", memory_gib=2) if self.tiny else gpu()
 
     def tell(self, **facts: Any) -> None:
         """Append what is known now, whole: whoever reads takes the last line of each item and kind."""

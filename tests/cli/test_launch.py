@@ -170,7 +170,8 @@ def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch
     Path("runs/ssd-tiny-001").mkdir(parents=True)
     assert main(["launch", "ssd-tiny", "--system", "cpu", "--dry-run"]) == 0
     assert Path("runs/ssd-tiny-002/launch/run.sh").is_file()
-    assert f"--out {tmp_path}/runs/ssd-tiny-002" in Path("runs/ssd-tiny-002/launch/run.sh").read_text()
+    text = Path("runs/ssd-tiny-002/launch/run.sh").read_text()
+    assert f"--out {tmp_path}/runs/ssd-tiny-002" in text.replace(" \\\n   ", "")
 
 
 def test_a_predicted_walltime_is_said_with_its_reason(capsys, tmp_path):

@@ -12,7 +12,7 @@ from paceline.config.plan import Plan, evaluation_batch, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.data.stream import batch_indices, permutation, shard
 from paceline.recipes import RECIPES
-from paceline.systems import h100x8
+from paceline.systems.machines import h100x8
 
 RANKS = 1024
 # Whose batch divides over 1,024 ranks; test_other_batches holds that no other's does.

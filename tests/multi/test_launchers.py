@@ -82,6 +82,7 @@ def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, unbrok
     assert stops_and_goes_on(trainer, run, unbroken, torchrun(2), "SIGTERM", under_it=True) == "torchrun"
 
 
+@pytest.mark.nightly  # ranks under mpirun train on two hosts in test_two_hosts.py
 def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, unbroken, tmp_path, need_program):
     need_program("mpirun", "openmpi-bin")
     assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1", under_it=False) == "openmpi"
