@@ -107,6 +107,11 @@ def test_changes_that_are_no_dict_of_names_are_refused(changes):
         controls_and_changes(tiny(), {}, changes)
 
 
+def test_the_docstring_names_every_keyword_of_the_run():
+    text = (paceline.train.__doc__ or "").partition("Keywords of the run")[2].partition("Keywords of the recipe")[0]
+    assert {entry.name for entry in fields(Controls)} - set(text.split()) <= set(OWN)
+
+
 def test_a_keyword_given_twice_is_refused():
     with pytest.raises(UserError, match="seed is given as a keyword and in changes"):
         controls_and_changes(tiny(), {"seed": 1}, {"seed": 2})
