@@ -54,7 +54,12 @@ PUBLISHED: dict[tuple[str, str], Speed] = {
         231.6, 12.35e-3, "NVIDIA's PyTorch submission, 8 and 64 H100, MLPerf v3.0", -0.37, -0.37, "256 of 384 H100"
     ),
     ("maskrcnn", "A100-SXM4"): Speed(
-        101.7, 18.37e-3, "NVIDIA's PyTorch submission, 8 and 64 A100, MLPerf v2.1", -0.32, -0.32, "256 of 384 A100"
+        101.7,
+        18.37e-3,
+        "NVIDIA's PyTorch submission, 8 A100, MLPerf v2.1, and 64, whose round is not noted",
+        -0.32,
+        -0.32,
+        "256 of 384 A100",
     ),
 }
 
