@@ -29,7 +29,8 @@ def variables_of(
         found.append(Variable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it"))
     if threads := compute_threads(system, environ, local=local):
         # Each launcher has a default of its own, and the number of threads decides the bits of a sum.
-        found.append(Variable("OMP_NUM_THREADS", str(threads), "compute threads a rank, the same under every launcher"))
+        why = "--system.intra-op-threads" if system.intra_op_threads else "the same under every launcher"
+        found.append(Variable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
     if port:
         found.append(Variable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
     for pair in system.env:
@@ -39,7 +40,10 @@ def variables_of(
 
 
 def compute_threads(system: System, environ: Mapping[str, str], *, local: bool) -> int:
-    """OMP_NUM_THREADS where it is set; else the node's cores over its ranks; 0 where nobody knows the node's cores."""
+    """The system's own number, which ranks obey before OMP_NUM_THREADS too; else that, where it is set; else the node's cores
+    over its ranks; 0 where nobody knows the node's cores."""
+    if system.intra_op_threads:
+        return system.intra_op_threads
     if environ.get("OMP_NUM_THREADS", "").isdecimal():
         return int(environ["OMP_NUM_THREADS"])
     cores = system.sockets * system.cores_per_socket or (cpu_cores() if local else 0)
