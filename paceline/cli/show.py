@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
+from paceline.cli.nodes import ranks_of
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.show_estimate import check_rates, estimate_of, speed_for, speed_of_run
 from paceline.cli.voice import complain, say
@@ -94,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     plan = make_plan(
         recipe,
         system,
-        world=training_ranks(flags.world or flags.nodes * system.per_node, flags.eval_ranks),
+        world=training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks),
         most=images_that_fit(memory, system),
         train_images=images[0],
         val_images=images[1],
