@@ -16,8 +16,9 @@ from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
-from paceline.config.system import System, check_system
-from paceline.systems.published import system_for
+from paceline.cli.nodes import nodes_of
+from paceline.config.system import System, check_system, merged_env
+from paceline.systems.published import published_for, system_for
 
 Fields = TypeVar("Fields")
 
@@ -120,8 +121,17 @@ def parse_recipe(
     check_recipe(changed)
     # Whether a loss scale fits is the machine's to say: its number format is not known yet where it is asked.
     check_system(dataclasses.replace(parsed.system, loss_scale=0.0) if asks else parsed.system)
+    # Variables: the system's, over them those published for so many nodes, over them the command line's.
+    env = system.env
+    if base is None or asked_system:
+        nodes = nodes_of(parsed.controls, given, parsed.system.per_node)
+        published = published_for(name, system_name, nodes)
+        env = merged_env(env, published.env if published else ())
+    if "system.env" in given:
+        env = merged_env(env, parsed.system.env)
+    where = dataclasses.replace(parsed.system, env=env)
     given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
-    return Asked(name, changed, system_name, parsed.controls, frozenset(given), parsed.system, asks)
+    return Asked(name, changed, system_name, parsed.controls, frozenset(given), where, asks)
 
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -23,3 +24,8 @@ def ranks_of(flags: Any, given: Collection[str], per_node: int) -> int:
             "away, or name --system.per-node."
         )
     return of_nodes
+
+
+def nodes_of(flags: Any, given: Collection[str], per_node: int) -> int:
+    """The machines that so many ranks take; 0 for the flags of a verb that learns them from its launcher."""
+    return math.ceil(ranks_of(flags, given, per_node) / per_node) if hasattr(flags, "nodes") else 0

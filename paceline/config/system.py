@@ -113,6 +113,12 @@ def env_pairs(system: System) -> dict[str, str]:
     return found
 
 
+def merged_env(below: tuple[str, ...], above: tuple[str, ...]) -> tuple[str, ...]:
+    """Pairs NAME=VALUE of both; of one name that stands in both, `above`'s."""
+    names = {pair.partition("=")[0] for pair in above}
+    return (*(pair for pair in below if pair.partition("=")[0] not in names), *above)
+
+
 def cache_bytes(text: str) -> int | None:
     """Bytes that --system.cache means: of "40GiB" or "500MiB"; 0 for "off", None for "auto".
 

@@ -145,7 +145,8 @@ def system_for(recipe_name: str, system_name: str, system: System, changed: Coll
 
     changed  dotted names of what is set by hand: a changed `model` or `input` needs another memory, so images a forward stay
              automatic; a changed number format has no published loss scale
-    Of several sizes that share a recipe the largest forward counts: with more ranks the Plan takes less by itself.
+    Of several sizes that share a recipe the largest forward counts: with more ranks the Plan takes less by itself. Variables that
+    were published for one number of nodes are not among it (published_for has them): here nobody knows the nodes yet.
     """
     found = pairings_of(system_name, recipe_name=recipe_name)
     if not found:
@@ -158,8 +159,13 @@ def system_for(recipe_name: str, system_name: str, system: System, changed: Coll
         precision=widest.precision,
         loss_scale=0.0 if "system.precision" in changed else widest.loss_scale,
         bind=widest.bind or system.bind,
-        env=(*system.env, *widest.env),
     )
+
+
+def published_for(recipe_name: str, system_name: str, nodes: int) -> Pairing | None:
+    """The pairing that was published for exactly this; of two on as many nodes the one with more accelerators."""
+    found = [pairing for pairing in pairings_of(system_name, recipe_name=recipe_name) if pairing.nodes == nodes]
+    return found[-1] if found else None
 
 
 def as_published(recipe_name: str, system_name: str, system: System) -> str:

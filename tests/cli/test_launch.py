@@ -236,3 +236,27 @@ def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path):
     assert "--eval-ranks 128" in (tmp_path / "run" / "launch" / "job.sbatch").read_text()
     assert main([*words, "--eval-ranks", "100"]) == 2
     assert "284 train" in capsys.readouterr().err
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A function that writes a job for Slurm, without starting it: -> (job.sbatch, what was said)."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def script(capsys, words: str) -> tuple[str, str]:
+        run = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        code = main(["launch", *shlex.split(words), "--through", "slurm", "--dry-run", "--out", str(run)])
+        said = capsys.readouterr()
+        assert code == 0, said.err
+        return (run / "launch" / "job.sbatch").read_text(), said.out
+
+    return script
+
+
+def test_a_variable_given_by_hand_is_written_beside_the_systems_own(capsys, script):
+    text, _ = script(capsys, "maskrcnn-gluoncv-192 --system p3dn --nodes 24 --system.env NCCL_NSOCKS_PERTHREAD=4")
+    set_there = dict(re.findall(r"^export (\w+)=(\S+)", text, flags=re.M))
+    assert (set_there["NCCL_NSOCKS_PERTHREAD"], set_there["NCCL_NET_GDR_READ"]) == ("4", "1")
+    assert set_there["OMP_NUM_THREADS"] == "2" and text.count("NCCL_NSOCKS_PERTHREAD=4  #") == 1

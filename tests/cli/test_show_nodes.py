@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tiny_runs import command, refused
+
+from paceline.cli.flags import parse_recipe
+from paceline.cli.launch import LaunchFlags
+from paceline.cli.show import ShowFlags
+from paceline.config.run import Controls
+from paceline.config.system import env_pairs
+from paceline.systems import SYSTEMS
 
 
 def plan_of(capsys, *words) -> dict:
@@ -26,3 +34,41 @@ def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
     for what in (ssd_run.folder, "ssd-tiny"):
         said = command(capsys, "show", what, "--system", "cpu", *words)
         refused(said, "--nodes 2 and --world 3 disagree: 2 x 1 ranks a node are 2")
+
+
+def variables_of(words: str, controls) -> dict[str, str]:
+    return env_pairs(parse_recipe(words.split(), controls, verb="x").system)
+
+
+def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are(capsys):
+    machine = env_pairs(SYSTEMS["p3dn"]())
+    given = ("--system.env", "NCCL_NSOCKS_PERTHREAD=4", "NCCL_DEBUG=WARN")
+    said = command(capsys, "show", "maskrcnn-gluoncv-192", "--system", "p3dn", "--nodes", "24", *given, "--json")
+    pairs = dict(pair.split("=") for pair in json.loads(said.out)["system"]["env"])
+    assert pairs == machine | {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_DEBUG": "WARN"}
+    assert len(pairs) == len(machine) + 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "controls", "published"),
+    [
+        ("--nodes 448", ShowFlags(), True),
+        ("--world 3584", ShowFlags(), True),
+        ("--nodes 448", LaunchFlags(), True),
+        ("--nodes 224", LaunchFlags(), False),
+        ("", ShowFlags(), False),
+        ("", Controls(), False),
+    ],
+)
+def test_variables_published_for_one_number_of_nodes_come_there_alone_and_give_way_to_the_command_line(
+    nodes, controls, published
+):
+    words = f"resnet50-mlperf-57344 --system dgx-h100 {nodes}"
+    assert ("NCCL_COLLNET_ENABLE" in variables_of(words, controls)) is published
+    own = variables_of(f"{words} --system.env NCCL_COLLNET_ENABLE=0", controls)
+    assert own["NCCL_COLLNET_ENABLE"] == "0" and ("SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING" in own) is published
+
+
+def test_a_name_given_twice_by_hand_is_still_refused(capsys):
+    said = command(capsys, "show", "ssd-tiny", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
+    refused(said, "--system.env A_B: named twice")

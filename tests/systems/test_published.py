@@ -16,7 +16,15 @@ from paceline.config.recipe import DATA_IMAGES
 from paceline.config.system import check_system
 from paceline.recipes import RECIPES
 from paceline.systems import DETECTED, SYSTEMS
-from paceline.systems.published import PAIRINGS, as_published, check_nodes, pairings_of, recipe_for_nodes, system_for
+from paceline.systems.published import (
+    PAIRINGS,
+    as_published,
+    check_nodes,
+    pairings_of,
+    published_for,
+    recipe_for_nodes,
+    system_for,
+)
 from paceline.systems.published_results import RESULTS, results_of
 
 # Machines --------------------------------------------------------------------------------------------------------------
@@ -217,6 +225,11 @@ def test_no_pairing_stands_in_the_code_that_was_not_typed_here():
 def test_the_largest_run_has_its_own_variables_and_network():
     (largest,) = pairings_of("dgx-h100", recipe_name="resnet50-mlperf-57344")
     assert "NCCL_COLLNET_ENABLE=1" in largest.env  # R 6
+    assert (
+        system_for("resnet50-mlperf-57344", "dgx-h100", SYSTEMS["dgx-h100"]()).env == ()
+    )  # its nodes are not known there
+    assert published_for("resnet50-mlperf-57344", "dgx-h100", 448) is largest
+    assert published_for("resnet50-mlperf-57344", "dgx-h100", 64) is None
     sharp = {pairing.nodes for pairing in PAIRINGS if pairing.slurm_network == "sharp"}
     assert sharp == {64, 96, 448}  # R 6: SBATCH_NETWORK=sharp
 
