@@ -20,9 +20,11 @@ from paceline.config.run import Controls, check_controls
 from paceline.config.run_names import numbered
 from paceline.going_on import FinishedError
 from paceline.launch.carry_out import launch
+from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
 from paceline.launch.where import Where, check_where, job_of
+from paceline.systems.published import published_for
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
@@ -51,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags())
     asked, repeats = _parsed(arguments)
-    flags: LaunchFlags = asked.controls
+    flags: LaunchFlags = replace(asked.controls, slurm=_asked_of_slurm(asked))
     check_controls(flags)
     check_where(flags)
     if not 0 <= flags.trials <= MOST_TRIALS:
@@ -87,6 +89,14 @@ def run(arguments: Sequence[str]) -> int:
     if not flags.trials:
         return start(base)
     return _trials(asked, flags, base, start)
+
+
+def _asked_of_slurm(asked: Asked) -> Batch:
+    """--slurm, with the network that was published for exactly this."""
+    batch, published = asked.controls.slurm, published_for(asked.name, asked.system_name, asked.controls.nodes)
+    if published is None or not published.slurm_network or "slurm.network" in asked.given:
+        return batch
+    return replace(batch, network=published.slurm_network)
 
 
 def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any) -> int:

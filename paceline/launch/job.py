@@ -42,6 +42,7 @@ class Batch:
     gres: str = ""  # devices a node, e.g. gpu:8; empty = none asked for, as where nodes are given whole
     reservation: str = ""  # nodes set aside under this name
     constraint: str = ""  # features that a node must have, e.g. h100
+    network: str = ""  # of the switches, e.g. sharp; empty and not given = as published for recipe, system and nodes
     exclusive: bool = True  # nobody else's job on these nodes
     requeue: bool = True  # start again where it stopped: after preemption, a lost node, or the walltime's end
     lead: int = 120  # seconds before the walltime's end at which the run is asked to save and stop

@@ -52,7 +52,7 @@ def asked_of_slurm(job: Job) -> str:
         lines += [f"--time={job.walltime_minutes}", f"--signal=B:USR1@{batch.lead}"]
     lines += ["--requeue" if batch.requeue else "--no-requeue"]
     lines += ["--exclusive"] * batch.exclusive
-    for name in ("partition", "account", "qos", "gres", "reservation", "constraint"):
+    for name in ("partition", "account", "qos", "gres", "reservation", "constraint", "network"):
         if value := getattr(batch, name):
             lines.append(f"--{name}={value}")
     return "".join(f"#SBATCH {shlex.quote(line)}\n" for line in (*lines, *batch.extra))

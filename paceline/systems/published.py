@@ -36,11 +36,6 @@ class Pairing:
     bn_ranks: int = 1  # accelerators that share BatchNorm statistics
     bind: Binding | Literal[""] = ""  # how ranks were bound to cores; empty = unsaid
     evaluation_ranks: int = 0  # accelerators that only evaluated
-    loader_threads: int = (
-        0  # CPU threads or processes of an accelerator's input; DALI's feed a decoder on the GPU; 0 = unsaid
-    )
-    trial_minutes: int = 0  # time reserved for each trial; 0 = unsaid
-    fixed_minutes: int = 0  # time reserved once
     env: tuple[str, ...] = ()  # variables of this size alone that still mean something, NAME=VALUE
     slurm_network: str = ""  # sbatch --network
 
@@ -50,18 +45,18 @@ class Pairing:
         return self.images_per_forward if self.workload == "maskrcnn" else 0
 
 
-def _resnet50(system: str, nodes: int, images: int, recipe: str, source: str, *, threads: int = 0, **more) -> Pairing:
+def _resnet50(system: str, nodes: int, images: int, recipe: str, source: str, **more) -> Pairing:
     """fp16 without a loss scale: gradients were sums over an accelerator's images. Ours are means, so that number is the scale."""
     return Pairing(
         "classification", system, nodes, 8 * nodes, recipe, images, 8 * nodes * images, "fp16", source,
-        loss_scale=images, bind="exclusive", loader_threads=threads, **more,
+        loss_scale=images, bind="exclusive", **more,
     )  # fmt: skip
 
 
 def _ssd(system: str, nodes: int, per_node: int, images: int, recipe: str, source: str, **more) -> Pairing:
-    """fp16 under a static loss scale of 128; bind.sh binds to a NUMA node unless told otherwise; six DALI threads by default."""
+    """fp16 under a static loss scale of 128; bind.sh binds to a NUMA node unless told otherwise."""
     ranks = nodes * per_node
-    usual = {"loss_scale": 128.0, "bind": "node", "loader_threads": 6} | more
+    usual = {"loss_scale": 128.0, "bind": "node"} | more
     return Pairing("ssd", system, nodes, ranks, recipe, images, ranks * images, "fp16", source, **usual)
 
 
@@ -70,16 +65,13 @@ SHARP = {"slurm_network": "sharp"}
 COLLNET = ("NCCL_COLLNET_ENABLE=1", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING=0")
 
 PAIRINGS: tuple[Pairing, ...] = (
+    _resnet50("dgx-h100", 1, 400, "resnet50-mlperf-3200", "NVIDIA:config_DGXH100.sh"),
+    _resnet50("dgx-h100", 4, 100, "resnet50-mlperf-3200-4x8", "NVIDIA:config_DGXH100_multi_4x8x100.sh"),
+    _resnet50("dgx-h100", 8, 50, "resnet50-mlperf-3200-8x8", "NVIDIA:config_DGXH100_multi_8x8x50.sh"),
+    _resnet50("dgx-h100", 64, 40, "resnet50-mlperf-20480", "NVIDIA:config_DGXH100_multi_64x8x40.sh", **SHARP),
+    _resnet50("dgx-h100", 96, 42, "resnet50-mlperf-32256", "NVIDIA:config_DGXH100_multi_96x8x42.sh", **SHARP),
     _resnet50(
-        "dgx-h100", 1, 400, "resnet50-mlperf-3200", "NVIDIA:config_DGXH100.sh", threads=6,
-        trial_minutes=20, fixed_minutes=5,
-    ),
-    _resnet50("dgx-h100", 4, 100, "resnet50-mlperf-3200-4x8", "NVIDIA:config_DGXH100_multi_4x8x100.sh", threads=6),
-    _resnet50("dgx-h100", 8, 50, "resnet50-mlperf-3200-8x8", "NVIDIA:config_DGXH100_multi_8x8x50.sh", threads=8),
-    _resnet50("dgx-h100", 64, 40, "resnet50-mlperf-20480", "NVIDIA:config_DGXH100_multi_64x8x40.sh", threads=6, **SHARP),
-    _resnet50("dgx-h100", 96, 42, "resnet50-mlperf-32256", "NVIDIA:config_DGXH100_multi_96x8x42.sh", threads=6, **SHARP),
-    _resnet50(
-        "dgx-h100", 448, 16, "resnet50-mlperf-57344", "NVIDIA:config_DGXH100_multi_448x8x16.sh", threads=8,
+        "dgx-h100", 448, 16, "resnet50-mlperf-57344", "NVIDIA:config_DGXH100_multi_448x8x16.sh",
         bn_ranks=2, env=COLLNET, **SHARP,
     ),
     _resnet50("dgx-a100", 1, 408, "resnet50-a100-3264", "ASUSTeK:config_DGXA100*.sh"),
@@ -87,39 +79,30 @@ PAIRINGS: tuple[Pairing, ...] = (
     Pairing(
         "classification", "gaudi2x8", 1, 8, "resnet50-gaudi2-2048", 256, 2048, "bf16", "Habana:HLS-Gaudi2-PT/batch_256.cfg"
     ),
-    _ssd("c4140", 1, 4, 128, "ssd-mlperf-512", "DellEMC:config_C4140.sh", bind="off", fixed_minutes=30),
-    _ssd("c4140", 2, 4, 128, "ssd-mlperf-1024", "DellEMC:config_2xC4140.sh", bind="off", fixed_minutes=30),
-    _ssd(
-        "c4140", 4, 4, 56, "ssd-mlperf-896", "DellEMC:config_4xC4140.sh", bind="off", loader_threads=3, fixed_minutes=30
-    ),
-    _ssd("dss8440", 1, 8, 128, "ssd-mlperf-1024-dss8440", "DellEMC:config_DSS8440.sh", bind="off", fixed_minutes=30),
+    _ssd("c4140", 1, 4, 128, "ssd-mlperf-512", "DellEMC:config_C4140.sh", bind="off"),
+    _ssd("c4140", 2, 4, 128, "ssd-mlperf-1024", "DellEMC:config_2xC4140.sh", bind="off"),
+    _ssd("c4140", 4, 4, 56, "ssd-mlperf-896", "DellEMC:config_4xC4140.sh", bind="off"),
+    _ssd("dss8440", 1, 8, 128, "ssd-mlperf-1024-dss8440", "DellEMC:config_DSS8440.sh", bind="off"),
     # The file does not say which DGX-1.
-    _ssd("dgx1", 1, 8, 56, "ssd-mlperf-448", "DellEMC:config_DGX1_01x08x56.sh", trial_minutes=30),
-    _ssd("dgx1-16gb", 1, 8, 56, "ssd-mlperf-448", "DellEMC:config_DGX1_01x08x56.sh", trial_minutes=30),
-    _ssd("dgx2", 1, 16, 56, "ssd-mlperf-896", "DellEMC:config_DGX2_01x16x56.sh", loader_threads=3, trial_minutes=20),
-    _ssd(
-        "dgx2", 64, 16, 2, "ssd-mlperf-2048", "NVIDIA:config_DGX2_multi_64x16x02x08.sh", bn_ranks=8, loader_threads=3
-    ),
-    _ssd("dgx-a100", 1, 8, 114, "ssd-mlperf-912", "DellEMC:config_DGXA100_1x8x114.sh", trial_minutes=20),
-    _ssd("dgx-a100", 8, 8, 24, "ssd-mlperf-1536", "NVIDIA:config_DGXA100_multi_8x8x24.sh", trial_minutes=20),
-    _ssd(
-        "dgx-a100", 64, 8, 4, "ssd-mlperf-2048", "NVIDIA:config_DGXA100_multi_64x8x4x4.sh", bn_ranks=4, trial_minutes=15
-    ),
-    _ssd(
-        "dgx-a100", 128, 8, 2, "ssd-mlperf-2048", "NVIDIA:config_DGXA100_multi_128x8x2x8.sh", bn_ranks=8,
-        trial_minutes=15,
-    ),
+    _ssd("dgx1", 1, 8, 56, "ssd-mlperf-448", "DellEMC:config_DGX1_01x08x56.sh"),
+    _ssd("dgx1-16gb", 1, 8, 56, "ssd-mlperf-448", "DellEMC:config_DGX1_01x08x56.sh"),
+    _ssd("dgx2", 1, 16, 56, "ssd-mlperf-896", "DellEMC:config_DGX2_01x16x56.sh"),
+    _ssd("dgx2", 64, 16, 2, "ssd-mlperf-2048", "NVIDIA:config_DGX2_multi_64x16x02x08.sh", bn_ranks=8),
+    _ssd("dgx-a100", 1, 8, 114, "ssd-mlperf-912", "DellEMC:config_DGXA100_1x8x114.sh"),
+    _ssd("dgx-a100", 8, 8, 24, "ssd-mlperf-1536", "NVIDIA:config_DGXA100_multi_8x8x24.sh"),
+    _ssd("dgx-a100", 64, 8, 4, "ssd-mlperf-2048", "NVIDIA:config_DGXA100_multi_64x8x4x4.sh", bn_ranks=4),
+    _ssd("dgx-a100", 128, 8, 2, "ssd-mlperf-2048", "NVIDIA:config_DGXA100_multi_128x8x2x8.sh", bn_ranks=8),
     Pairing("ssd", "gaudi8", 1, 1, "ssd-gaudi", 128, 128, "bf16", "Habana:SSD_ResNet34/README.md"),
     Pairing(
         "ssd", "gaudi8", 1, 8, "ssd-gaudi-1024", 128, 1024, "bf16", "Habana:SSD_ResNet34/README.md", bind="exclusive"
     ),
     Pairing(
         "maskrcnn", "p3dn", 1, 8, "maskrcnn-gluoncv", 2, 16, "fp16", "GluonCV:mask_rcnn/benchmark/README.md",
-        bind="exclusive", loader_threads=4,
+        bind="exclusive",
     ),
     Pairing(
         "maskrcnn", "p3dn", 24, 192, "maskrcnn-gluoncv-192", 1, 192, "fp16", "GluonCV:mask_rcnn/benchmark/README.md",
-        bind="exclusive", loader_threads=4,
+        bind="exclusive",
     ),
     Pairing("maskrcnn", "dgx-h100", 1, 8, "maskrcnn-nvidia-96", 12, 96, "fp16", "NVIDIA:config_DGXH100*.sh"),
     Pairing("maskrcnn", "dgx-h100", 8, 64, "maskrcnn-nvidia-256", 4, 256, "fp16", "NVIDIA:config_DGXH100*.sh"),

@@ -260,3 +260,14 @@ def test_a_variable_given_by_hand_is_written_beside_the_systems_own(capsys, scri
     set_there = dict(re.findall(r"^export (\w+)=(\S+)", text, flags=re.M))
     assert (set_there["NCCL_NSOCKS_PERTHREAD"], set_there["NCCL_NET_GDR_READ"]) == ("4", "1")
     assert set_there["OMP_NUM_THREADS"] == "2" and text.count("NCCL_NSOCKS_PERTHREAD=4  #") == 1
+
+
+def test_the_network_that_was_published_is_asked_for_unless_another_is_named(capsys, script):
+    def asked(words: str) -> list[str]:
+        return re.findall(r"^#SBATCH --network=(.*)$", script(capsys, words)[0], flags=re.M)
+
+    largest = "resnet50-mlperf-20480 --system dgx-h100 --nodes"
+    assert asked(f"{largest} 64") == ["sharp"]
+    assert asked(f"{largest} 64 --slurm.network=") == []
+    assert asked(f"{largest} 32") == []
+    assert asked(f"{largest} 32 --slurm.network mine") == ["mine"]

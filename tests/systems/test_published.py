@@ -108,15 +108,12 @@ class Sheet:
     precision: str = "fp16"
     scale: float = 128.0
     bind: str = ""
-    threads: int = 6
-    trial: int = 0
-    fixed: int = 0
     evaluate: int = 0
 
 
-def resnet(system, nodes, ranks, images, batch, lr, warm, length, decay, mom, steps, recipe, threads=0, join=1, **more):
-    """R 4.3, one line of its table, in its order; fp16 without a scaler, on sums over B_gpu images (R 5); R 12.1, 12.5."""
-    more = {"bind": "exclusive", "scale": float(images), "length": length, "threads": threads} | more
+def resnet(system, nodes, ranks, images, batch, lr, warm, length, decay, mom, steps, recipe, join=1, **more):
+    """R 4.3, one line of its table, in its order; fp16 without a scaler, on sums over B_gpu images (R 5); R 12.1."""
+    more = {"bind": "exclusive", "scale": float(images), "length": length} | more
     return Sheet(
         system, nodes, ranks, images, batch, recipe, lr, warm * steps, decay, mom, images * join, steps, **more
     )
@@ -130,46 +127,46 @@ def ssd(system, nodes, ranks, images, batch, recipe, lr, warm, decay, steps, joi
 
 def mask(system, nodes, ranks, images, batch, recipe, lr, warm, bounds, **more):
     """M 4; decay 1e-4, momentum 0.9; no BatchNorm learns (M 1); dynamic loss scale (M 5); steps = ceil(117,266 / batch)."""
-    more = {"scale": 0.0, "threads": 0} | more
+    more = {"scale": 0.0} | more
     steps = -(-117_266 // batch)
     return Sheet(system, nodes, ranks, images, batch, recipe, lr, warm, 1e-4, 0.9, 1, steps, bounds, **more)
 
 
-OFF30 = {"bind": "off", "fixed": 30}  # S 14.1: TOBIND=0, wall 00:30; S 14.2: run.slurm's --bind-to none
+OFF = {"bind": "off"}  # S 14.1: TOBIND=0; S 14.2: run.slurm's --bind-to none
 
 SHEETS = [
-    # R 4.3; DALI threads and walltime R 12.5.
-    resnet("dgx-h100", 1, 8, 400, 3200, 11.0, 2, 37, 5e-5, 0.9, 401, "resnet50-mlperf-3200", 6, trial=20, fixed=5),
-    resnet("dgx-h100", 4, 32, 100, 3200, 10.7, 5, 37, 5e-5, 0.9, 401, "resnet50-mlperf-3200-4x8", 6),
-    resnet("dgx-h100", 8, 64, 50, 3200, 11.0, 2, 37, 5e-5, 0.9, 401, "resnet50-mlperf-3200-8x8", 8),
-    resnet("dgx-h100", 64, 512, 40, 20480, 22.0, 12, 52, 2.5e-5, 0.9, 63, "resnet50-mlperf-20480", 6),
-    resnet("dgx-h100", 96, 768, 42, 32256, 21.2, 16, 58, 2.5e-5, 0.95, 40, "resnet50-mlperf-32256", 6),
-    resnet("dgx-h100", 448, 3584, 16, 57344, 23.0, 32, 78, 2.5e-5, 0.95, 23, "resnet50-mlperf-57344", 8, join=2),  # R 6
+    # R 4.3.
+    resnet("dgx-h100", 1, 8, 400, 3200, 11.0, 2, 37, 5e-5, 0.9, 401, "resnet50-mlperf-3200"),
+    resnet("dgx-h100", 4, 32, 100, 3200, 10.7, 5, 37, 5e-5, 0.9, 401, "resnet50-mlperf-3200-4x8"),
+    resnet("dgx-h100", 8, 64, 50, 3200, 11.0, 2, 37, 5e-5, 0.9, 401, "resnet50-mlperf-3200-8x8"),
+    resnet("dgx-h100", 64, 512, 40, 20480, 22.0, 12, 52, 2.5e-5, 0.9, 63, "resnet50-mlperf-20480"),
+    resnet("dgx-h100", 96, 768, 42, 32256, 21.2, 16, 58, 2.5e-5, 0.95, 40, "resnet50-mlperf-32256"),
+    resnet("dgx-h100", 448, 3584, 16, 57344, 23.0, 32, 78, 2.5e-5, 0.95, 23, "resnet50-mlperf-57344", join=2),  # R 6
     resnet("dgx-a100", 1, 8, 408, 3264, 10.5, 2, 37, 5e-5, 0.9, 393, "resnet50-a100-3264"),
     resnet("dgx-a100", 8, 64, 51, 3264, 10.5, 2, 37, 5e-5, 0.9, 393, "resnet50-a100-3264-8x8"),
     resnet("gaudi2x8", 1, 8, 256, 2048, 9.0, 3, 35, 5e-5, 0.9, 625, "resnet50-gaudi2-2048",
            precision="bf16", scale=0.0, bind=""),
     # S 14.1; learning rates S 6, warm-up steps S 15, steps of an epoch S 5 or ceil(117,266 / batch).
-    ssd("c4140", 1, 4, 128, 512, "ssd-mlperf-512", 0.0475, 1202, 1.6e-4, 230, **OFF30),
-    ssd("c4140", 2, 8, 128, 1024, "ssd-mlperf-1024", 0.1875, 601, 1.6e-4, 115, **OFF30),
-    ssd("c4140", 4, 16, 56, 896, "ssd-mlperf-896", 0.09, 654, 1.3e-4, 131, threads=3, **OFF30),
-    ssd("dss8440", 1, 8, 128, 1024, "ssd-mlperf-1024-dss8440", 0.1875, 572, 1.6e-4, 115, **OFF30),
-    ssd("dgx1", 1, 8, 56, 448, "ssd-mlperf-448", 0.04, 1374, 1.6e-4, 262, trial=30),
-    ssd("dgx1-16gb", 1, 8, 56, 448, "ssd-mlperf-448", 0.04, 1374, 1.6e-4, 262, trial=30),
-    ssd("dgx2", 1, 16, 56, 896, "ssd-mlperf-896", 0.09, 654, 1.3e-4, 131, threads=3, trial=20),
-    ssd("dgx2", 64, 1024, 2, 2048, "ssd-mlperf-2048", 0.2925, 1488, 4e-5, 58, 8, (60, 75), threads=3),
-    ssd("dgx-a100", 1, 8, 114, 912, "ssd-mlperf-912", 0.09, 642, 1.3e-4, 129, trial=20),
-    ssd("dgx-a100", 8, 64, 24, 1536, "ssd-mlperf-1536", 0.14, 839, 1.7e-4, 77, trial=20),
-    ssd("dgx-a100", 64, 512, 4, 2048, "ssd-mlperf-2048", 0.2925, 1488, 4e-5, 58, 4, (60, 75), trial=15),
-    ssd("dgx-a100", 128, 1024, 2, 2048, "ssd-mlperf-2048", 0.2925, 1488, 4e-5, 58, 8, (60, 75), trial=15),
+    ssd("c4140", 1, 4, 128, 512, "ssd-mlperf-512", 0.0475, 1202, 1.6e-4, 230, **OFF),
+    ssd("c4140", 2, 8, 128, 1024, "ssd-mlperf-1024", 0.1875, 601, 1.6e-4, 115, **OFF),
+    ssd("c4140", 4, 16, 56, 896, "ssd-mlperf-896", 0.09, 654, 1.3e-4, 131, **OFF),
+    ssd("dss8440", 1, 8, 128, 1024, "ssd-mlperf-1024-dss8440", 0.1875, 572, 1.6e-4, 115, **OFF),
+    ssd("dgx1", 1, 8, 56, 448, "ssd-mlperf-448", 0.04, 1374, 1.6e-4, 262),
+    ssd("dgx1-16gb", 1, 8, 56, 448, "ssd-mlperf-448", 0.04, 1374, 1.6e-4, 262),
+    ssd("dgx2", 1, 16, 56, 896, "ssd-mlperf-896", 0.09, 654, 1.3e-4, 131),
+    ssd("dgx2", 64, 1024, 2, 2048, "ssd-mlperf-2048", 0.2925, 1488, 4e-5, 58, 8, (60, 75)),
+    ssd("dgx-a100", 1, 8, 114, 912, "ssd-mlperf-912", 0.09, 642, 1.3e-4, 129),
+    ssd("dgx-a100", 8, 64, 24, 1536, "ssd-mlperf-1536", 0.14, 839, 1.7e-4, 77),
+    ssd("dgx-a100", 64, 512, 4, 2048, "ssd-mlperf-2048", 0.2925, 1488, 4e-5, 58, 4, (60, 75)),
+    ssd("dgx-a100", 128, 1024, 2, 2048, "ssd-mlperf-2048", 0.2925, 1488, 4e-5, 58, 8, (60, 75)),
     # S 14.3: 917 and 115 steps an epoch, 64 epochs; S 6: 3e-3 for 32 images, five warm-up epochs, decay 5e-4, 40 and 50; S 7 bf16.
     ssd("gaudi8", 1, 1, 128, 128, "ssd-gaudi", 0.012, 5 * 917, 5e-4, 917, bounds=(40, 50), length=64,
-        precision="bf16", scale=0.0, bind="", threads=0),
+        precision="bf16", scale=0.0, bind=""),
     ssd("gaudi8", 1, 8, 128, 1024, "ssd-gaudi-1024", 0.096, 5 * 115, 5e-4, 115, bounds=(40, 50), length=64,
-        precision="bf16", scale=0.0, bind="exclusive", threads=0),
-    # M 4; -j 4 is the default (M 11), the ranks' cores M 12.
-    mask("p3dn", 1, 8, 2, 16, "maskrcnn-gluoncv", 0.02, 1000, (8, 10), length=12, threads=4, bind="exclusive"),
-    mask("p3dn", 24, 192, 1, 192, "maskrcnn-gluoncv-192", 0.16, 1600, (10, 14), length=12, threads=4, bind="exclusive"),
+        precision="bf16", scale=0.0, bind="exclusive"),
+    # M 4; the ranks' cores M 12.
+    mask("p3dn", 1, 8, 2, 16, "maskrcnn-gluoncv", 0.02, 1000, (8, 10), length=12, bind="exclusive"),
+    mask("p3dn", 24, 192, 1, 192, "maskrcnn-gluoncv-192", 0.16, 1600, (10, 14), length=12, bind="exclusive"),
     mask("dgx-h100", 1, 8, 12, 96, "maskrcnn-nvidia-96", 0.12, 625, (12000, 16000)),
     mask("dgx-h100", 8, 64, 4, 256, "maskrcnn-nvidia-256", 0.24, 2300, (6125, 8000)),
     mask("dgx-h100", 48, 256, 1, 256, "maskrcnn-nvidia-256-48nodes", 0.24, 1800, (5625, 7500), evaluate=128),
@@ -190,8 +187,7 @@ def test_a_published_pairing_is_planned_field_by_field_as_published(row):
     ]
     assert (found.images_per_forward, found.global_batch) == (row.images, row.batch)
     assert (found.precision, found.loss_scale, found.bind) == (row.precision, row.scale, row.bind)
-    assert (found.loader_threads, found.evaluation_ranks) == (row.threads, row.evaluate)
-    assert (found.trial_minutes, found.fixed_minutes) == (row.trial, row.fixed)
+    assert found.evaluation_ranks == row.evaluate
 
     machine = SYSTEMS[row.system]()
     system = system_for(row.recipe, row.system, machine)
