@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
     check_rates(flags.rate, flags.link_gbit)
-    planned = check_plan(asked, flags)
+    planned = check_plan(asked, flags, repeats=repeats)
     check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
     minutes = walltime_of(asked, planned, flags)

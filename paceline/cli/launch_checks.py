@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.flags import Asked
+from paceline.cli.nodes import published_there
 from paceline.cli.show_estimate import speed_for, speed_of_run
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
@@ -31,8 +32,10 @@ class Planned:
     parameters: int = 0  # trainable numbers of the network
 
 
-def check_plan(asked: Asked, flags: Any) -> Planned:
-    """The nodes' system, and the Plan of the whole job.
+def check_plan(asked: Asked, flags: Any, *, repeats: bool = False) -> Planned:
+    """The nodes' system, and the Plan of the whole job. What was published on so many nodes is said, as `show` says it.
+
+    repeats  a run.json is launched again: its recipe may be another by now than the published one of its name
 
     Raises RecipeError for a batch that does not divide over these ranks, and where this machine would be asked in place of the
     nodes.
@@ -44,6 +47,8 @@ def check_plan(asked: Asked, flags: Any) -> Planned:
             "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
         )
     system = asked.system
+    if not repeats and (note := published_there(asked)):
+        say(note)
     world = training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
     images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
     if not images[0]:

@@ -1,12 +1,29 @@
-"""How many nodes and ranks the flags of `show` and `launch` name."""
+"""How many nodes and ranks the flags of `show` and `launch` name, and what was published there."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.errors import RecipeError
+from paceline.systems.published import check_nodes
+
+if TYPE_CHECKING:  # flags.py asks this file
+    from paceline.cli.flags import Asked
+
+# Flags after which a batch is cut in another way than it was published.
+CUTTING = {"global_batch", "bn_span", "system.per_node"}
+
+
+def published_there(asked: Asked) -> str:
+    """What to say of the nodes that --nodes names; "" where nothing, or where flags cut the batch in another way.
+
+    Raises RecipeError where the recipe cannot be cut over them, naming what was published.
+    """
+    if asked.controls.eval_ranks or asked.given & CUTTING:
+        return ""
+    return check_nodes(asked.name, asked.system_name, asked.controls.nodes)
 
 
 def ranks_of(flags: Any, given: Collection[str], per_node: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
-from paceline.cli.nodes import ranks_of
+from paceline.cli.nodes import published_there, ranks_of
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.show_estimate import check_rates, estimate_of, speed_for, speed_of_run
 from paceline.cli.voice import complain, say
@@ -20,7 +20,7 @@ from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.opening import check_request, open_task
-from paceline.systems.published import as_published, check_nodes
+from paceline.systems.published import as_published
 from paceline.systems.published_results import results_of
 from paceline.workloads import workload_of
 
@@ -73,10 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     check_rates(flags.rate, flags.link_gbit)
     check_request(recipe, flags.data)
     system = asked.system
-    recut = any(name in asked.given for name in ("global_batch", "bn_span", "system.per_node"))
-    if not (flags.world or flags.eval_ranks or recut or base) and (
-        note := check_nodes(asked.name, asked.system_name, flags.nodes)
-    ):
+    if not (flags.world or base) and (note := published_there(asked)):
         (complain if flags.json else say)(note)
     from paceline.tasks.memory import images_that_fit, memory_of
 

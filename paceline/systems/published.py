@@ -204,10 +204,19 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
     """Refuse a number of nodes over which a recipe that was published on the system cannot be cut; -> what to say where it can.
 
     return             "" where the recipe was published on so many nodes, or nothing of it on this system
-    raise RecipeError  naming the recipe that can be cut there, or both neighbours where none can
+    raise RecipeError  naming the recipe that can be cut there, or both neighbours where none can; or how many ranks only
+                       evaluated, where it was published on so many nodes and can be cut over the others alone
     """
     found = pairings_of(system_name, recipe_name=recipe_name)
-    if not found or any(pairing.nodes == nodes for pairing in found):
+    if not found:
+        return ""
+    if there := published_for(recipe_name, system_name, nodes):
+        if there.evaluation_ranks and not can_be_cut(there, nodes):
+            raise RecipeError(
+                f"--nodes {nodes}: {recipe_name} was published there with {there.evaluation_ranks} of "
+                f"{nodes * ranks_per_node(there)} ranks that only evaluate, and its batch cannot be cut over all of them. Add "
+                f"--eval-ranks {there.evaluation_ranks}."
+            )
         return ""
     fits = any(can_be_cut(pairing, nodes) for pairing in found)
     try:

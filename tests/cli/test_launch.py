@@ -234,6 +234,10 @@ def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path):
     ]
     assert main([*words, "--eval-ranks", "128"]) == 0, capsys.readouterr().err
     assert "--eval-ranks 128" in (tmp_path / "run" / "launch" / "job.sbatch").read_text()
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.endswith("Add --eval-ranks 128.\n"), error
     assert main([*words, "--eval-ranks", "100"]) == 2
     assert "284 train" in capsys.readouterr().err
 

@@ -72,3 +72,17 @@ def test_variables_published_for_one_number_of_nodes_come_there_alone_and_give_w
 def test_a_name_given_twice_by_hand_is_still_refused(capsys):
     said = command(capsys, "show", "ssd-tiny", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
     refused(said, "--system.env A_B: named twice")
+
+
+def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, tmp_path):
+    words = ("resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
+    note = "--nodes 2: resnet50-mlperf-3200 is the nearest of those published on dgx-h100\n"
+    assert command(capsys, "show", *words).out.startswith(note)
+    job = ("--through", "slurm", "--dry-run", "--out", tmp_path / "run")
+    assert note in command(capsys, "launch", *words, *job).out
+    assert note not in command(capsys, "launch", *words, *job, "--global-batch", "1600", "--optim.lr", "5").out
+
+
+def test_ranks_that_only_evaluated_are_named_where_they_were_left_out(capsys):
+    words = ("show", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48")
+    refused(command(capsys, *words), "128 of 384 ranks that only evaluate", "--eval-ranks 128")

@@ -376,6 +376,8 @@ def test_a_recipe_named_by_hand_is_allowed_where_it_can_be_cut_and_the_published
         check_nodes("resnet50-mlperf-3200-4x8", "dgx-h100", 6)
     with pytest.raises(RecipeError, match=r"ssd-mlperf-912 .* cannot be cut over 64 ranks; published there is 8 nodes"):
         check_nodes("ssd-mlperf-912", "dgx-a100", 8)
+    with pytest.raises(RecipeError, match=r"Add --eval-ranks 128\.$"):
+        check_nodes("maskrcnn-nvidia-256-48nodes", "dgx-h100", 48)
 
 
 def test_show_refuses_a_number_of_nodes_with_its_two_neighbours_in_one_line(capsys):
