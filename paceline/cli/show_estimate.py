@@ -16,6 +16,7 @@ from paceline.config.run import run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.systems.estimate import Estimate, estimate, run_minutes
+from paceline.systems.published import published_for
 from paceline.systems.published_results import RESULTS, Result, results_of
 from paceline.systems.speed import Speed, given_speed, has_published_network, measured_speed, published_speed, row_speed
 
@@ -37,11 +38,14 @@ def check_rates(rate: float, link_gbit: float) -> None:
 def speed_for(
     recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan, *, rate: float, run: Speed | None
 ) -> Speed | None:
-    """The first that is known: --rate, the run's own, the fit for the chip, the published row nearest to this plan."""
+    """The first that is known: --rate, the run's own, the row published for exactly this, the fit for the chip, the published row
+    nearest to this plan."""
     if rate:
         return given_speed(rate)
     if run is not None:
         return run
+    if (row := published_row(recipe, recipe_name, system_name, system, plan)) is not None:
+        return row_speed(row, exactly=True)
     if (fitted := published_speed(recipe, system.chip)) is not None:
         return fitted
     rows = [row for row in results_of(recipe.task, system_name) if row.rate]
@@ -51,6 +55,18 @@ def speed_for(
     return row_speed(
         min(rows, key=lambda row: (row.recipe != recipe_name, abs(row.global_batch / row.accelerators - share)))
     )
+
+
+def published_row(recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan) -> Result | None:
+    """The result of this very plan: recipe, system, nodes, number format, and the batch cut over the same ranks; else None."""
+    pairing = published_for(recipe_name, system_name, plan.nodes)
+    if pairing is None or not has_published_network(recipe) or system.precision != pairing.precision:
+        return None
+    cut = (plan.world, plan.global_batch, plan.images_per_forward, plan.forwards)
+    if cut != (pairing.accelerators, pairing.global_batch, pairing.images_per_forward, 1):
+        return None
+    rows = results_of(recipe.task, system_name, recipe_name)
+    return next((row for row in rows if row.rate and (row.nodes, row.accelerators) == (plan.nodes, plan.world)), None)
 
 
 def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str) -> Speed | None:

@@ -90,9 +90,13 @@ def has_published_network(recipe: Recipe) -> bool:
     )
 
 
-def row_speed(result: Result) -> Speed:
-    """A published row alone: its rate, whatever the size of a step."""
-    return Speed(result.rate, 0.0, f"one published row, {result.source}", nodes=result.nodes, others=True)
+def row_speed(result: Result, *, exactly: bool = False) -> Speed:
+    """A published row alone: its rate, whatever the size of a step.
+
+    exactly  the row is of the very plan: recipe, system, nodes and cut
+    """
+    what = "published for exactly this" if exactly else "one published row"
+    return Speed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
 
 
 def given_speed(rate: float) -> Speed:

@@ -187,6 +187,15 @@ def test_a_predicted_walltime_is_said_with_its_reason(capsys, tmp_path):
     assert reason and f"#SBATCH --time={reason[1]}\n" in said
 
 
+def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(capsys, script):
+    text, said = script(capsys, "ssd-mlperf-1024 --system c4140 --nodes 2 --walltime auto")
+    minutes = re.search(r"^walltime (\d+) min: ", said, flags=re.M)
+    assert minutes and "published for exactly this, v0.7 DellEMC 2xC4140" in said
+    assert (
+        f"#SBATCH --time={minutes[1]}\n" in text and int(minutes[1]) > 22.67 * 80 / 50
+    )  # published: 50 of the 80 epochs
+
+
 def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
     said = refused(f"ssd-tiny --system cpu --walltime auto --out {tmp_path}/run", capsys)
     assert "nothing is known of the speed of ssd-tiny" in said and "--rate IMG/S" in said
@@ -219,7 +228,7 @@ def test_every_published_command_has_one_of_ours():
     assert len(page_commands()) >= 9
 
 
-def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path):
+def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path, script):
     words = ["launch", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48", "--through", "slurm"]
     words += [
         "--walltime",

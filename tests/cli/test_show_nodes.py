@@ -74,7 +74,9 @@ def test_a_name_given_twice_by_hand_is_still_refused(capsys):
     refused(said, "--system.env A_B: named twice")
 
 
-def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, tmp_path):
+def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     words = ("resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
     note = "--nodes 2: resnet50-mlperf-3200 is the nearest of those published on dgx-h100\n"
     assert command(capsys, "show", *words).out.startswith(note)
