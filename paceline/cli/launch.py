@@ -21,6 +21,7 @@ from paceline.config.run_names import numbered
 from paceline.going_on import FinishedError
 from paceline.launch.carry_out import launch
 from paceline.launch.job import Batch
+from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
 from paceline.launch.where import Where, check_where, job_of
@@ -31,7 +32,6 @@ the run's folder, print them, run them, follow the log, and return the run's own
 who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
 train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
 MOST_TRIALS = 1000
-INTERRUPTED = 75
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any) -> int:
         try:
             codes.append(start(folder, ("--seed", str(seed))))
         except FinishedError:
-            codes.append(0)
+            codes.append(CODES[read_trial(number, seed, folder).status])
             say(f"trial {number} is finished already")
         if flags.dry_run:
             continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,3 +286,16 @@ def test_the_network_that_was_published_is_asked_for_unless_another_is_named(cap
     assert asked(f"{largest} 64 --slurm.network=") == []
     assert asked(f"{largest} 32") == []
     assert asked(f"{largest} 32 --slurm.network mine") == ["mine"]
+
+
+@pytest.mark.parametrize(("status", "code"), [("success", 0), ("stopped_early", 0), ("ran_out", 1)])
+def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, ssd_run, status, code):
+    trial = tmp_path / "five" / "trial-0"
+    shutil.copytree(ssd_run.folder, trial)
+    lines = (trial / "events.jsonl").read_text().splitlines()
+    end = json.loads(lines[-1]) | {"status": status}
+    (trial / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
+    words = f"ssd-tiny {SSD} --data {ssd_run.data} --steps 6 --out {tmp_path}/five --trials 1"
+    assert main(["launch", *words.split()]) == code
+    said = capsys.readouterr().out
+    assert "trial 0 is finished already" in said and f",{status}\n" in said
