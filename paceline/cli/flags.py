@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import inspect
@@ -65,10 +66,14 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
     return flags
 
 
-def explain(prog: str, about: str, flags: Any) -> NoReturn:
-    """What a verb that wants a recipe does, its usage and its own flags: `paceline show --help`, without a recipe. Exit code 0."""
-    parse(["--help"], flags, prog=prog, description=about)
-    raise SystemExit(0)
+def explain(prog: str, about: str, flags: Any, *, code: int = 0) -> NoReturn:
+    """What a verb that wants a recipe does, its usage and its own flags: `paceline show --help`, without a recipe.
+
+    code  the exit code: 0 where that was asked for, 2 where words are missing
+    """
+    with contextlib.suppress(SystemExit):
+        parse(["--help"], flags, prog=prog, description=about)
+    raise SystemExit(code)
 
 
 def parse_recipe(

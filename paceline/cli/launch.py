@@ -51,7 +51,7 @@ OWN = ("trials", "dry_run", "rate", "link_gbit", "out")
 def run(arguments: Sequence[str]) -> int:
     """Launch, and return the run's exit code; of several trials the worst."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags())
+        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), code=0 if arguments else 2)
     asked, repeats = _parsed(arguments)
     flags: LaunchFlags = replace(asked.controls, slurm=_asked_of_slurm(asked))
     check_controls(flags)

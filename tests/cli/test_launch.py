@@ -299,3 +299,8 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, s
     assert main(["launch", *words.split()]) == code
     said = capsys.readouterr().out
     assert "trial 0 is finished already" in said and f",{status}\n" in said
+
+
+def test_without_words_the_flags_are_told_and_it_is_a_mistake(capsys):
+    assert main(["launch"]) == 2 and "--through" in capsys.readouterr().out
+    assert main(["launch", "--help"]) == 0 and "--through" in capsys.readouterr().out
