@@ -60,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
     check_rates(flags.rate, flags.link_gbit)
     planned = check_plan(asked, flags, repeats=repeats)
+    if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
+        raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
+    planned = check_plan(asked, flags)
     check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
     minutes = walltime_of(asked, planned, flags)

@@ -73,7 +73,7 @@ def launch_verb(
     answer = folder / LAUNCH_FOLDER / ANSWER
     told = ("--system", system_name) if system_name else ()
     # A look around that was cut off is not wanted again when nobody waits for it any more.
-    once = replace(where, slurm=replace(where.slurm, requeue=False))
+    once = replace(where, slurm=replace(where.slurm, requeue=False)) if where.through == "slurm" else where
     job = job_of(
         (*words, *told, "--out", str(answer)),
         folder,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +50,9 @@ def check_where(where: Where) -> None:
         raise UserError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
     if where.hostfile and where.through != "hostfile":
         raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
+    told = [field.name for field in fields(Batch) if getattr(where.slurm, field.name) != field.default]
+    if told and where.through != "slurm":
+        raise UserError(f"--slurm.{told[0].replace('_', '-')} is read with --through slurm alone.")
     if where.container == "none" and (where.image or where.mount):
         raise UserError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
     check_together(where.through, start_of(where), where.container, where.nodes)
