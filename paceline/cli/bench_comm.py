@@ -95,10 +95,11 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
     if flags.largest_mib:
         found = [message for message in found if message.bytes <= flags.largest_mib * MIB]
     device = choose_device(system, launch.local_rank, launch.local_world)
+    together = Path(flags.out).absolute().parent if flags.out else Path.cwd()  # where ranks find each other's secret
     watched = not flags.json and os.isatty(1) and os.environ.get("TERM") != "dumb"
     with (
         environment(system, launch, named=False) as notes,
-        open_world(launch, device=device, secret_folder=Path(flags.out).absolute().parent) as world,
+        open_world(launch, device=device, secret_folder=together) as world,
     ):
         tell = print if world.is_main and watched else (lambda _: None)
         for note in notes if world.is_main else ():
