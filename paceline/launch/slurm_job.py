@@ -32,7 +32,9 @@ def submit(script: Path) -> SlurmJob:
     """
     done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        why = one_line(done.stderr.strip().removeprefix("sbatch: error: ") or f"exit code {done.returncode}")
+        # The last line says what came of those before it.
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        why = one_line(last.strip().removeprefix("sbatch: error: ").rstrip(".")[:300])
         raise UserError(f"sbatch refused {script}: {why}. `sinfo` shows what the cluster has.")
     return SlurmJob(done.stdout.strip().partition(";")[0])
 

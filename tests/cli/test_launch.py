@@ -107,14 +107,15 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.parent.mkdir()
     sbatch.write_text(
-        "#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Node count specification invalid' >&2; exit 1\n"
+        "#!/bin/sh\necho 'sbatch: error: Too many nodes\nsbatch: error: Batch job submission failed: Node count specification invalid' >&2"
+        "\nexit 1\n"
     )
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
     code = main(["launch", *f"ssd-tiny --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1
-    assert "Batch job submission failed: Node count specification invalid. `sinfo` shows what the cluster has." in said
+    assert "run/launch/job.sbatch: Batch job submission failed: Node count specification invalid. `sinfo` shows what the cluster has." in said
 
 
 def test_no_mpirun_is_said(capsys, tmp_path, monkeypatch):
