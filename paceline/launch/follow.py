@@ -71,10 +71,10 @@ class Ended:
 def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]) -> int:
     """Start the job and stay with it to its end; -> the exit code of the run itself.
 
-    The first Ctrl-C (or SIGTERM) asks the run to save and end, the second ends the job.
+    The first Ctrl-C (or SIGTERM, or SIGHUP but for Slurm) asks the run to save and end, the second ends the job.
     """
     tail, ended = Tail(job.log), Ended(job.folder)
-    with _asked_to_stop() as asked:  # before it begins: whoever types Ctrl-C while it does means it too
+    with _asked_to_stop(job) as asked:  # before it begins: whoever types Ctrl-C while it does means it too
         running = begin()
         say(f"{job.name}: {running.name}, output in {job.log}")
         kept = _stay_with(job, running, tail, asked, say)
@@ -138,8 +138,11 @@ def exit_code(
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """The signals that asked us to stop so far; nothing is caught outside the main thread, where Python allows no handlers."""
+def _asked_to_stop(job: Job) -> Iterator[list[int]]:
+    """The signals that asked us to stop so far; nothing is caught outside the main thread, where Python allows no handlers.
+
+    A terminal that is closed (SIGHUP) stops what only we look after; a Slurm job is the scheduler's, and goes on.
+    """
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -148,7 +151,10 @@ def _asked_to_stop() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         asked.append(number)
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if job.through != "slurm" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored: under nohup
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, note) for number in numbers}
     try:
         yield asked
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.dist.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
-from paceline.launch.follow import Tail, exit_code, follow
+from paceline.launch.follow import Tail, _asked_to_stop, exit_code, follow
 from paceline.launch.job import Job
 from paceline.launch.process import Process
 from paceline.log.events import EventLog
@@ -134,3 +134,25 @@ def test_the_reason_of_a_failed_run_is_said_last(tmp_path):
     (tmp_path / "events.jsonl").unlink()
     code, said = followed(tmp_path, f"echo '{line}' > {tmp_path}/events.jsonl; echo a launcher talks; exit 7")
     assert code == 3 and said.splitlines()[-1].endswith("rank 1 is gone")
+
+
+@pytest.mark.parametrize(
+    ("through", "before", "handled"),
+    [
+        ("local", signal.SIG_DFL, True),
+        ("hostfile", signal.SIG_DFL, True),
+        ("local", signal.SIG_IGN, False),  # under nohup
+        ("slurm", signal.SIG_DFL, False),  # the scheduler's job goes on
+    ],
+)
+def test_a_terminal_that_is_closed_asks_the_ranks_that_nobody_else_looks_after(tmp_path, through, before, handled):
+    kept = signal.signal(signal.SIGHUP, before)
+    try:
+        with _asked_to_stop(Job((), tmp_path, "x", through=through)) as asked:
+            assert (signal.getsignal(signal.SIGHUP) != before) == handled
+            if handled:
+                signal.raise_signal(signal.SIGHUP)
+                assert asked == [signal.SIGHUP]
+        assert signal.getsignal(signal.SIGHUP) == before
+    finally:
+        signal.signal(signal.SIGHUP, kept)
