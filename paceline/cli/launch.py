@@ -18,6 +18,8 @@ from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.run import Controls, check_controls
 from paceline.config.run_names import numbered
+from paceline.dist.environment import check_interface
+from paceline.dist.interfaces import interfaces
 from paceline.going_on import FinishedError
 from paceline.launch.carry_out import launch
 from paceline.launch.job import Batch
@@ -65,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     planned = check_plan(asked, flags)
     check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
+    if flags.through == "local" and "system.interface" in asked.given:
+        check_interface(planned.system.interface, interfaces())
     minutes = walltime_of(asked, planned, flags)
     if flags.through == "slurm":
         check_walltime(minutes, flags.slurm)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,6 +60,19 @@ def variables(system: System, *, nodes: int, named: bool = True, there: Collecti
     return list(found.values())
 
 
+def check_interface(name: str, there: Mapping[str, str]) -> None:
+    """Raises RecipeError where this host has no interface of this name ('' is none asked for); it says those that it has.
+
+    there  name -> address of this host's interfaces
+    """
+    if name and name not in there:
+        described = ", ".join(f"{one} {address}".rstrip() for one, address in there.items()) or "none"
+        raise RecipeError(
+            f"--system.interface {name}: {platform.node()} has no such network interface; it has {described}. Name one "
+            "of these, or leave the flag empty."
+        )
+
+
 @contextmanager
 def environment(
     system: System, launch: Launch, *, named: bool, environ: MutableMapping[str, str] = os.environ
@@ -70,12 +83,8 @@ def environment(
     raise RecipeError  this host has no such interface; it names those that it has
     """
     there = interfaces()
-    if system.interface and (named or launch.nodes > 1) and system.interface not in there:
-        described = ", ".join(f"{name} {address}".rstrip() for name, address in there.items()) or "none"
-        raise RecipeError(
-            f"--system.interface {system.interface}: {platform.node()} has no such network interface; it has {described}. Name one "
-            "of these, or leave the flag empty."
-        )
+    if named or launch.nodes > 1:
+        check_interface(system.interface, there)
     notes, ours = [], []
     for variable in variables(system, nodes=launch.nodes, named=named, there=there):
         if (before := environ.get(variable.name)) is None:

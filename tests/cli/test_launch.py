@@ -75,6 +75,7 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
         ("--slurm.no-requeue", "--slurm.requeue is read with --through slurm alone."),
         ("--rate 100", "--rate and --link-gbit are read with --walltime auto alone."),
         ("--walltime 2h --link-gbit 100", "--rate and --link-gbit are read with --walltime auto alone."),
+        ("--system.interface nope0", "has no such network interface; it has lo 127.0.0.1"),
         ("--systm cpu", "there is no flag --systm"),
         ("--data /no/such/folder", "there is no such folder"),
         ("--global-batch 16", "optim.lr"),
