@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,9 @@ from shared_runs import SSD
 from paceline.cli.launch import LaunchFlags, _parsed
 from paceline.cli.launch_words import without
 from paceline.cli.main import main
+from paceline.going_on import FinishedError
 from paceline.launch.where import Where, check_where
+from paceline.log.events import EventLog
 from paceline.systems.published import pairings_of
 
 
@@ -295,14 +295,15 @@ def test_the_network_that_was_published_is_asked_for_unless_another_is_named(cap
 
 
 @pytest.mark.parametrize(("status", "code"), [("success", 0), ("stopped_early", 0), ("ran_out", 1)])
-def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, ssd_run, status, code):
-    trial = tmp_path / "five" / "trial-0"
-    shutil.copytree(ssd_run.folder, trial)
-    lines = (trial / "events.jsonl").read_text().splitlines()
-    end = json.loads(lines[-1]) | {"status": status}
-    (trial / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
-    words = f"ssd-tiny {SSD} --data {ssd_run.data} --steps 6 --out {tmp_path}/five --trials 1"
-    assert main(["launch", *words.split()]) == code
+def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, monkeypatch, status, code):
+    def finished(asked, *, repeats):
+        raise FinishedError("this run is finished", Path(asked.controls.out))
+
+    (tmp_path / "five" / "trial-0").mkdir(parents=True)
+    log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")
+    log.write("end", step=3, epoch=1.0, seconds=12.5, status=status, best={})
+    monkeypatch.setattr("paceline.cli.launch.refuse_early", finished)
+    assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
     assert "trial 0 is finished already" in said and f",{status}\n" in said
 
