@@ -29,12 +29,14 @@ class Starter:
     reach     "job": the command starts all ranks of all nodes; "node": it starts one node's, and whoever gives the nodes runs
               it on each of them, with NODE_VARIABLES in its environment
     stop      the signal to the starter that reaches the ranks as a wish to stop (they save and end with 75)
+    missing   the program that this machine lacks for it, in a sentence with another way; '' where it can start
     """
 
     command: Callable[[Job, Words], Words]
     reach: Literal["job", "node"]
     stop: Signals
-    check: Callable[[Job], None]  # raises UserError for what it cannot do, or what this machine lacks
+    check: Callable[[Job], None]  # raises UserError for what it cannot do
+    missing: Callable[[Job], str] = lambda job: ""
 
 
 # What a starter of one node is told of the others (torchrun's own names for its flags), and what for.
@@ -56,6 +58,7 @@ class Container:
     whole   the wrapper goes around mpirun, not around each of its ranks: one container a node
     python  the interpreter inside; None where the outer one is used
     files   files of its own: the script that starts it
+    missing  as a Starter's
     """
 
     wrap: Callable[[Job, Words], Words]
@@ -65,6 +68,7 @@ class Container:
     python: Words | None = None
     notes: Callable[[Job], str] = lambda job: ""
     files: Callable[[Job], tuple[File, ...]] = lambda job: ()
+    missing: Callable[[Job], str] = lambda job: ""
 
 
 class Running(Protocol):
@@ -93,8 +97,10 @@ class Through:
 
     files   (job, command) -> the files to write; the first one is what `begin` hands over
     begin   (job, paths of the files) -> the running job
+    missing  as a Starter's
     """
 
     files: Callable[[Job, Words], tuple[File, ...]]
     check: Callable[[Job], None]
     begin: Callable[[Job, tuple[Path, ...]], Running]
+    missing: Callable[[Job], str] = lambda job: ""

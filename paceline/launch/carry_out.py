@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.launch.axes import File
-from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of
+from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of, missing
 from paceline.launch.follow import follow
 from paceline.launch.job import Job
 
@@ -25,12 +25,17 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     Raises UserError for what does not go together, and for what this machine, the cluster or a host refuses.
     """
     check_combination(job)
+    lacks = missing(job)
+    if lacks and not dry:
+        raise UserError(lacks[0])
     files = files_of(job)
     paths = write_files(job, files)
     for file, path in zip(files, paths):
         if file.said:
             say(f"--- {path}\n{file.text.rstrip()}\n")
     if dry:
+        for line in lacks:
+            say(f"could not be started here: {line}")
         say(f"Nothing was started (--dry-run). By hand:  {paths[0]}")
         return 0
     job.exit_code_file.unlink(missing_ok=True)

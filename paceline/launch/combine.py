@@ -76,7 +76,7 @@ def check_together(through: str, start: str, container: str, nodes: int) -> None
 
 
 def check_combination(job: Job) -> None:
-    """Refuse what does not go together, and what one of the three lacks on this machine.
+    """Refuse what does not go together, and what one of the three cannot do.
 
     Raises UserError with the reason and another way.
     """
@@ -84,6 +84,12 @@ def check_combination(job: Job) -> None:
     THROUGH[job.through].check(job)
     START[job.start].check(job)
     CONTAINER[job.container].check(job)
+
+
+def missing(job: Job) -> list[str]:
+    """The programs that this machine lacks for starting it, a sentence each. Its files can be written all the same."""
+    asked = THROUGH[job.through].missing, START[job.start].missing, CONTAINER[job.container].missing
+    return [line for line in (each(job) for each in asked) if line]
 
 
 def command_of(job: Job) -> Words:

@@ -50,16 +50,21 @@ def files(job: Job) -> tuple[File, ...]:
 
 
 def check(job: Job) -> None:
-    """Raises UserError where this machine would run it and has neither, and for paths that it cannot mount."""
-    if job.through == "local" and not (shutil.which("apptainer") or shutil.which("singularity")):
-        raise UserError(
-            "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
-            "--container docker."
-        )
+    """Raises UserError for paths that it cannot mount."""
     device_flags("apptainer", job.system)
     for mount in job.mounts:
         if set(",:") & set(f"{mount.host}{mount.inside}"):
             raise UserError(f"{mount.host}: apptainer cannot mount a path with a comma or colon. Give it another name.")
 
 
-APPTAINER = Container(wrap, check, python=PYTHON, files=files)
+def missing(job: Job) -> str:
+    """Apptainer or Singularity, where this machine would run it."""
+    if job.through != "local" or shutil.which("apptainer") or shutil.which("singularity"):
+        return ""
+    return (
+        "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
+        "--container docker."
+    )
+
+
+APPTAINER = Container(wrap, check, python=PYTHON, files=files, missing=missing)

@@ -58,18 +58,22 @@ def wrap(job: Job, command: Words) -> Words:
 
 
 def check(job: Job, engine: str = "docker") -> None:
-    """Raises UserError where this machine would run it and has no such engine, and for paths that it cannot mount."""
-    if job.through == "local" and shutil.which(engine) is None:
-        others = "apptainer" if engine == "docker" else "docker"
-        raise UserError(f"--container {engine}: there is no {engine} on this machine. Install it, or use {others}.")
+    """Raises UserError for paths that it cannot mount."""
     device_flags(engine, job.system)
     for mount in job.mounts:
         if "," in f"{mount.host}{mount.inside}":
             raise UserError(f"{mount.host}: {engine} cannot mount a path with a comma. Give it another name.")
 
 
+def missing(job: Job) -> str:
+    """docker, where this machine would run it."""
+    if job.through != "local" or shutil.which("docker") is not None:
+        return ""
+    return "--container docker: there is no docker on this machine. Install it, or use apptainer."
+
+
 def _mount(host: str, inside: str, writable: bool) -> str:
     return f"type=bind,source={host},target={inside}" + ("" if writable else ",readonly")
 
 
-DOCKER = Container(wrap, check, whole=True, python=PYTHON, files=files)
+DOCKER = Container(wrap, check, whole=True, python=PYTHON, files=files, missing=missing)

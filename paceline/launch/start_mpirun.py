@@ -6,7 +6,6 @@ import os
 import shutil
 from signal import SIGUSR1
 
-from paceline.config.errors import UserError
 from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
@@ -66,13 +65,14 @@ def forwarded_names(job: Job) -> tuple[str, ...]:
     return (*(variable.name for variable in environment(job)), *first, *secret)
 
 
-def check(job: Job) -> None:
-    """Raises UserError where there is no mpirun on the machine that would run it."""
-    if job.through != "slurm" and job.container != "docker" and shutil.which("mpirun") is None:
-        raise UserError(
-            "--start mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use "
-            "--start torchrun."
-        )
+def missing(job: Job) -> str:
+    """mpirun, where this machine would run it."""
+    if job.through == "slurm" or job.container == "docker" or shutil.which("mpirun") is not None:
+        return ""
+    return (
+        "--start mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use "
+        "--start torchrun."
+    )
 
 
-MPIRUN = Starter(command, "job", SIGUSR1, check)
+MPIRUN = Starter(command, "job", SIGUSR1, check=lambda job: None, missing=missing)

@@ -128,12 +128,15 @@ def _port(job: Job) -> int:
 
 
 def check(job: Job) -> None:
-    """What can be said without asking the hosts. Raises UserError: no hosts, too many or few, no ssh here."""
+    """What can be said without asking the hosts. Raises UserError: no hosts, too many or few."""
     if job.hostfile is None:
         raise UserError("--through hostfile: which hosts? Name them with --hostfile FILE, one a line: `node1 slots=8`.")
     hosts_of(job)
-    if shutil.which("ssh") is None:
-        raise UserError("--through hostfile: there is no ssh on this machine (Debian: openssh-client).")
+
+
+def missing(job: Job) -> str:
+    """ssh."""
+    return "" if shutil.which("ssh") else "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
 
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
@@ -144,4 +147,4 @@ def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
 
 
-HOSTFILE = Through(files, check, begin)
+HOSTFILE = Through(files, check, begin, missing)

@@ -18,16 +18,21 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
 
 
 def check(job: Job) -> None:
-    """Raises UserError where this machine cannot submit jobs."""
-    if shutil.which("sbatch") is None:
-        raise UserError(
-            "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use "
-            "--through hostfile."
-        )
+    """Raises UserError for a folder whose name Slurm would read otherwise."""
     if "%" in str(job.log) or "\\" in str(job.log):
         raise UserError(
             f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out."
         )
+
+
+def missing(job: Job) -> str:
+    """sbatch."""
+    if shutil.which("sbatch") is not None:
+        return ""
+    return (
+        "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use "
+        "--through hostfile."
+    )
 
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
@@ -40,4 +45,4 @@ def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     return submitted
 
 
-SLURM = Through(files, check, begin)
+SLURM = Through(files, check, begin, missing)

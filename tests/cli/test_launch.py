@@ -311,3 +311,25 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, m
 def test_without_words_the_flags_are_told_and_it_is_a_mistake(capsys):
     assert main(["launch"]) == 2 and "--through" in capsys.readouterr().out
     assert main(["launch", "--help"]) == 0 and "--through" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "lacks"),
+    [
+        ("--through slurm", "no sbatch"),
+        ("--start mpirun", "no mpirun"),
+        ("--container docker --image x", "no docker"),
+        ("--container apptainer --image x.sif", "neither apptainer nor singularity"),
+        ("--through hostfile --hostfile hosts", "no ssh"),
+    ],
+)
+def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    Path("hosts").write_text("node1 slots=1\n")
+    command = ["launch", *f"ssd-tiny --system cpu {words} --out run".split()]
+    assert main(command) == 2 and lacks in capsys.readouterr().err and not Path("run").exists()
+    assert main([*command, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert lacks in said.splitlines()[-2] and said.splitlines()[-1].startswith("Nothing was started (--dry-run). By hand:")
+    assert any(Path("run/launch").iterdir())
