@@ -97,10 +97,12 @@ class Through:
 
     files   (job, command) -> the files to write; the first one is what `begin` hands over
     begin   (job, paths of the files) -> the running job
+    by_hand  the words before the first file's name with which people do the same
     missing  as a Starter's
     """
 
     files: Callable[[Job, Words], tuple[File, ...]]
     check: Callable[[Job], None]
     begin: Callable[[Job, tuple[Path, ...]], Running]
+    by_hand: Words = ()
     missing: Callable[[Job], str] = lambda job: ""

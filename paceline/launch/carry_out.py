@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     if dry:
         for line in lacks:
             say(f"could not be started here: {line}")
-        say(f"Nothing was started (--dry-run). By hand:  {paths[0]}")
+        say(f"Nothing was started (--dry-run). By hand:  {shlex.join((*THROUGH[job.through].by_hand, str(paths[0])))}")
         return 0
     job.exit_code_file.unlink(missing_ok=True)
     return follow(job, lambda: THROUGH[job.through].begin(job, paths), say=say)

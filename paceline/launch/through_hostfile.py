@@ -147,4 +147,4 @@ def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
 
 
-HOSTFILE = Through(files, check, begin, missing)
+HOSTFILE = Through(files, check, begin, missing=missing)

@@ -45,4 +45,4 @@ def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     return submitted
 
 
-SLURM = Through(files, check, begin, missing)
+SLURM = Through(files, check, begin, by_hand=("sbatch",), missing=missing)

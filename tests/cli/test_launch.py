@@ -333,3 +333,12 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
     said = capsys.readouterr().out
     assert lacks in said.splitlines()[-2] and said.splitlines()[-1].startswith("Nothing was started (--dry-run). By hand:")
     assert any(Path("run/launch").iterdir())
+
+
+def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
+    run = tmp_path / "it's here"
+    for through, words in (("local", []), ("slurm", ["sbatch"])):
+        command = ["ssd-tiny", "--system", "cpu", "--through", through, "--out", str(run), "--dry-run"]
+        assert main(["launch", *command]) == 0
+        by_hand = capsys.readouterr().out.splitlines()[-1].partition("By hand:")[2]
+        assert shlex.split(by_hand)[:-1] == words and Path(shlex.split(by_hand)[-1]).is_file()
