@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from paceline.config.printable import one_line
 from paceline.config.run_names import STOP_FILE
 from paceline.dist.launcher import derived_port
 from paceline.launch.axes import NODE_VARIABLES
@@ -23,6 +24,7 @@ def script(job: Job, command: Words) -> str:
         f"# {job.name}: {job.ranks} ranks on {job.nodes} node{'s'[: job.nodes > 1]}, started by {job.start}.\n",
         asked_of_slurm(job),
         f"\nset -uo pipefail\n\n{exports(environment(job))}",
+        files_between_us_and_ranks(job),
     ]
     if START[job.start].reach == "node":
         parts.append(node_variables(job) if job.nodes > 1 else "")
@@ -32,7 +34,10 @@ def script(job: Job, command: Words) -> str:
     if job.between:
         once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
         parts.append(
-            f"\n# Before the ranks start, once on every node.\n{in_lines((*once, 'sh', '-c', job.between))} || exit 3\n"
+            f"\n# Before the ranks start, once on every node.\n{in_lines((*once, 'sh', '-c', job.between))} || {{\n"
+            f"    echo {shlex.quote(f'paceline: the command of --between failed on a node: {one_line(job.between)}')}\n"
+            '    echo 3 >"$code_file"\n'
+            "    exit 3\n}\n"
         )
     return "".join([*parts, ranks_and_what_follows(job, command)])
 
@@ -69,6 +74,15 @@ def node_variables(job: Job) -> str:
     return "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
 
 
+def files_between_us_and_ranks(job: Job) -> str:
+    """Their names, and that nothing of an earlier start is left of them."""
+    return f"""
+stop_file={shlex.quote(str(job.folder / STOP_FILE))}  # the ranks of a run look for it: they save a checkpoint and end with 75
+code_file={shlex.quote(str(job.exit_code_file))}
+rm -f "$code_file" "$stop_file"
+"""
+
+
 def ranks_and_what_follows(job: Job, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
     from paceline.launch.combine import CONTAINER  # the tables hold this file
@@ -76,14 +90,11 @@ def ranks_and_what_follows(job: Job, command: Words) -> str:
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
     goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job)
     return f"""
-stop_file={quote(str(job.folder / STOP_FILE))}  # the ranks of a run look for it: they save a checkpoint and end with 75
-code_file={quote(str(job.exit_code_file))}
 last_checkpoint={quote(str(last))}
 # USR1 comes from Slurm {job.batch.lead} s before the walltime's end, TERM from whoever wants the run to save and end.
 time_is_up=0
 trap 'time_is_up=1; touch "$stop_file"' USR1
 trap 'touch "$stop_file"' TERM
-rm -f "$code_file" "$stop_file"
 checkpoint_before=$(readlink "$last_checkpoint")
 
 {notes}{in_lines(command)} &

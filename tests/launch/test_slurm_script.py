@@ -15,6 +15,7 @@ from paceline.launch.job import Batch, Job
 
 # Ends when the STOP file is there, as ranks do; saves a checkpoint first where SAVES says so.
 SRUN = """#!/usr/bin/env bash
+while [ $# -gt 0 ]; do [ "$1" = -c ] && [ -n "${BETWEEN:-}" ] && { touch "$RUN/started"; exec sh -c "$2"; }; shift; done
 touch "$RUN/started"
 until [ -e "$RUN/STOP" ]; do [ -n "${ENDS:-}" ] && break; sleep 0.02; done
 [ -n "${SAVES:-}" ] && ln -sfn step-000009 "$RUN/checkpoints/last"
@@ -27,7 +28,7 @@ echo "$@" > "$RUN/asked"
 
 
 def carried_out(
-    tmp_path: Path, how: signal.Signals | None, *, requeue: bool = True, **environ: str
+    tmp_path: Path, how: signal.Signals | None, *, requeue: bool = True, between: str = "", **environ: str
 ) -> tuple[int, str, Path]:
     """-> the script's exit code, what it printed, the run's folder."""
     run, programs = tmp_path / "a run", tmp_path / "bin"
@@ -46,6 +47,7 @@ def carried_out(
         start="srun",
         walltime_minutes=9,
         batch=Batch(requeue=requeue),
+        between=between,
     )
     (path,) = write_files(job, files_of(job))
     process = subprocess.Popen(
@@ -91,3 +93,12 @@ def test_a_run_that_is_asked_to_stop_is_not_queued_again(tmp_path):
 @pytest.mark.parametrize(("left", "code"), [("0", 0), ("1", 1), ("2", 2), ("", 3)])
 def test_the_script_ends_with_what_rank_0_left_whatever_srun_says(tmp_path, left, code):
     assert carried_out(tmp_path, None, ENDS="1", CODE=left)[0] == code
+
+
+def test_a_command_between_that_fails_is_said_and_leaves_a_code(tmp_path):
+    left = tmp_path / "a run" / "launch" / "exit-code"
+    left.parent.mkdir(parents=True)
+    left.write_text("0\n")  # of an earlier start
+    code, text, _ = carried_out(tmp_path, None, between="cd /no/'such folder'", BETWEEN="1")
+    assert code == 3 and left.read_text() == "3\n"
+    assert text.splitlines()[-1] == "paceline: the command of --between failed on a node: cd /no/'such folder'"
