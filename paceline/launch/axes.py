@@ -97,6 +97,8 @@ class Through:
 
     files   (job, command) -> the files to write; the first one is what `begin` hands over
     begin   (job, paths of the files) -> the running job
+    there   (job, the files that it would have) -> the running job of an earlier launch of the same; raises UserError where one
+            of another launch has this folder
     by_hand  the words before the first file's name with which people do the same
     missing  as a Starter's
     """
@@ -104,5 +106,6 @@ class Through:
     files: Callable[[Job, Words], tuple[File, ...]]
     check: Callable[[Job], None]
     begin: Callable[[Job, tuple[Path, ...]], Running]
+    there: Callable[[Job, tuple[File, ...]], Running | None] = lambda job, files: None
     by_hand: Words = ()
     missing: Callable[[Job], str] = lambda job: ""

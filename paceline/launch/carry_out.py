@@ -30,6 +30,7 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     if lacks and not dry:
         raise UserError(lacks[0])
     files = files_of(job)
+    there = THROUGH[job.through].there(job, files)
     paths = write_files(job, files)
     for file, path in zip(files, paths):
         if file.said:
@@ -39,6 +40,8 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
             say(f"could not be started here: {line}")
         say(f"Nothing was started (--dry-run). By hand:  {shlex.join((*THROUGH[job.through].by_hand, str(paths[0])))}")
         return 0
+    if there is not None:
+        return follow(job, lambda: there, say=say)
     job.exit_code_file.unlink(missing_ok=True)
     return follow(job, lambda: THROUGH[job.through].begin(job, paths), say=say)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -41,8 +42,10 @@ def submit(script: Path) -> SlurmJob:
 
 def still_there(number: str) -> SlurmJob | None:
     """The job of this number where it waits or runs; None where it has ended, and where Slurm knows of none."""
-    told = _quiet("squeue", "--noheader", "--format=%T", f"--jobs={number}") if number.isdecimal() else None
-    if told is None or told.returncode != 0 or not told.stdout.strip() or told.stdout.strip() in ENDED:
+    if not number.isdecimal() or shutil.which("squeue") is None:
+        return None
+    told = _quiet("squeue", "--noheader", "--format=%T", f"--jobs={number}")
+    if told.returncode != 0 or not told.stdout.strip() or told.stdout.strip() in ENDED:
         return None
     job = SlurmJob(number)
     job.name += " (submitted before; it is still there and is followed)"

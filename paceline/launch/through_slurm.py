@@ -12,6 +12,9 @@ from paceline.launch.slurm_job import still_there, submit
 from paceline.launch.slurm_script import script
 
 
+JOB_NUMBER = "job-number"
+
+
 def files(job: Job, command: Words) -> tuple[File, ...]:
     """job.sbatch, and nothing else."""
     return (File("job.sbatch", script(job, command), runs=True),)
@@ -35,14 +38,34 @@ def missing(job: Job) -> str:
     )
 
 
+def there(job: Job, files: tuple[File, ...]) -> Running | None:
+    """The job of an earlier launch that is still there for this folder, where the same was asked of it.
+
+    Its walltime may be another: --walltime auto changes with what is known of the run's speed.
+    Raises UserError where it was submitted with other files: those would be replaced under it, and what is new would not count.
+    """
+    number = job.launch_folder / JOB_NUMBER
+    if not number.exists() or (found := still_there(number.read_text().strip())) is None:
+        return None
+    for file in files:
+        path = job.launch_folder / file.name
+        if not path.exists() or _but_for_time(path.read_text()) != _but_for_time(file.text):
+            raise UserError(
+                f"{job.folder}: job {found.number} is still there with another {file.name} than this command's. Give its own "
+                f"command again to follow it, wait for its end, or take it away: scancel {found.number}"
+            )
+    return found
+
+
+def _but_for_time(script: str) -> str:
+    return "".join(line for line in script.splitlines(keepends=True) if not line.startswith("#SBATCH --time="))
+
+
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
-    """Submit it; a job of an earlier launch that is still there for this folder is followed instead."""
-    number = job.launch_folder / "job-number"
-    if number.exists() and (there := still_there(number.read_text().strip())) is not None:
-        return there
+    """Submit it."""
     submitted = submit(paths[0])
-    number.write_text(f"{submitted.number}\n")
+    (job.launch_folder / JOB_NUMBER).write_text(f"{submitted.number}\n")
     return submitted
 
 
-SLURM = Through(files, check, begin, by_hand=("sbatch",), missing=missing)
+SLURM = Through(files, check, begin, there, by_hand=("sbatch",), missing=missing)

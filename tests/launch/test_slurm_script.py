@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paceline.launch.carry_out import files_of, write_files
+from paceline.config.errors import UserError
+from paceline.launch.carry_out import files_of, launch, write_files
 from paceline.launch.job import Batch, Job
 
 # Ends when the STOP file is there, as ranks do; saves a checkpoint first where SAVES says so.
@@ -102,3 +104,39 @@ def test_a_command_between_that_fails_is_said_and_leaves_a_code(tmp_path):
     code, text, _ = carried_out(tmp_path, None, between="cd /no/'such folder'", BETWEEN="1")
     assert code == 3 and left.read_text() == "3\n"
     assert text.splitlines()[-1] == "paceline: the command of --between failed on a node: cd /no/'such folder'"
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch) -> Path:
+    """A cluster in which job 12 runs for as long as the file is there; sbatch submits it."""
+    programs, running = tmp_path / "bin", tmp_path / "running"
+    programs.mkdir()
+    texts = {
+        "squeue": f"[ -e {running} ] && echo RUNNING",
+        "sbatch": f"touch {running}; echo 12; echo submitted >> {tmp_path}/submitted",
+        "scontrol": "echo JobId=12 JobState=COMPLETED ExitCode=0:0",
+    }
+    for name, text in texts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr("paceline.launch.slurm_job.ASK_SECONDS", 0.0)
+    return running
+
+
+def test_a_job_that_is_still_there_is_followed_by_the_same_command_alone(tmp_path, queue):
+    job = Job(("train", "x"), tmp_path / "run", "x", through="slurm", start="srun", walltime_minutes=9)
+    assert launch(job, say=lambda text: None) == 3  # nobody left a code
+    job.exit_code_file.write_text("1\n")
+    said: list[str] = []
+    assert launch(replace(job, walltime_minutes=10), say=said.append) == 1  # what the job left meanwhile stays
+    assert any("job 12 (submitted before; it is still there and is followed)" in line for line in said)
+    script = (job.launch_folder / "job.sbatch").read_text()
+    for dry in (False, True):
+        with pytest.raises(UserError, match=r"job 12 is still there with another job.sbatch .*: scancel 12$"):
+            launch(replace(job, words=("train", "y")), dry=dry, say=lambda text: None)
+        assert (job.launch_folder / "job.sbatch").read_text() == script
+    assert (tmp_path / "submitted").read_text().count("\n") == 1
+    queue.unlink()
+    assert launch(replace(job, words=("train", "y")), say=lambda text: None) == 3
+    assert (tmp_path / "submitted").read_text().count("\n") == 2
