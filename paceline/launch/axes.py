@@ -29,6 +29,7 @@ class Starter:
     reach     "job": the command starts all ranks of all nodes; "node": it starts one node's, and whoever gives the nodes runs
               it on each of them, with NODE_VARIABLES in its environment
     stop      the signal to the starter that reaches the ranks as a wish to stop (they save and end with 75)
+    notes     comment lines before the command, in the file that holds it
     missing   the program that this machine lacks for it, in a sentence with another way; '' where it can start
     """
 
@@ -36,6 +37,7 @@ class Starter:
     reach: Literal["job", "node"]
     stop: Signals
     check: Callable[[Job], None]  # raises UserError for what it cannot do
+    notes: Callable[[Job], str] = lambda job: ""
     missing: Callable[[Job], str] = lambda job: ""
 
 

@@ -85,10 +85,10 @@ rm -f "$code_file" "$stop_file"
 
 def ranks_and_what_follows(job: Job, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
-    from paceline.launch.combine import CONTAINER  # the tables hold this file
+    from paceline.launch.combine import CONTAINER, START  # the tables hold this file
 
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
-    goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job)
+    goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job) + START[job.start].notes(job)
     return f"""
 last_checkpoint={quote(str(last))}
 # USR1 comes from Slurm {job.batch.lead} s before the walltime's end, TERM from whoever wants the run to save and end.

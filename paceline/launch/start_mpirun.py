@@ -10,7 +10,7 @@ from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
 from paceline.systems.placement import processing_elements
-from paceline.systems.topology import Core, Topology, read_topology
+from paceline.systems.topology import Topology, described, read_topology
 
 SECRET = "PACELINE_SECRET"  # as dist/secret.py reads it, which loads torch
 
@@ -46,15 +46,25 @@ def binding(job: Job) -> Words:
     return ("--map-by", f"ppr:{place}:PE={processing_elements(cores, job.per_node)}", "--bind-to", "core")
 
 
+def notes(job: Job) -> str:
+    """Where the system's sockets and cores are known: whole cores a rank, as mpirun's PE counts them. A comment line."""
+    system = job.system
+    if not (system.sockets and system.cores_per_socket):
+        return ""
+    each = processing_elements(described(system.sockets, system.cores_per_socket), job.per_node)
+    bound = "" if "core" in binding(job) else "; mpirun binds nothing here, ranks bind themselves (--system.bind)"
+    return (
+        f"# {job.per_node} ranks on {system.sockets} sockets of {system.cores_per_socket} cores: --map-by socket:PE={each} is "
+        f"a rank's share{bound}\n"
+    )
+
+
 def topology_of(job: Job) -> Topology:
     """The cores of a node: this machine's where it is the node, else as the system says; none where it says nothing."""
     if job.through == "local":
         return read_topology()
     system = job.system
-    each = system.cores_per_socket
-    return Topology(
-        tuple(Core((socket * each + core,), socket, socket) for socket in range(system.sockets) for core in range(each))
-    )
+    return described(system.sockets, system.cores_per_socket) if system.sockets and system.cores_per_socket else Topology(())
 
 
 def forwarded_names(job: Job) -> tuple[str, ...]:
@@ -75,4 +85,4 @@ def missing(job: Job) -> str:
     )
 
 
-MPIRUN = Starter(command, "job", SIGUSR1, check=lambda job: None, missing=missing)
+MPIRUN = Starter(command, "job", SIGUSR1, check=lambda job: None, notes=notes, missing=missing)

@@ -21,6 +21,7 @@ from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
 from paceline.launch.ssh import options
+from paceline.launch.start_mpirun import notes
 
 BASH = "#!/usr/bin/env bash\n"
 # In the background, because a shell acts on a signal only between commands.
@@ -116,7 +117,7 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
             else ""
         )
         + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
-        + f"\n{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
+        + f"\n{notes(job)}{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
     )
     hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)
     return File("run.sh", text, runs=True), File("hostfile", hosts)

@@ -14,6 +14,8 @@ from paceline.launch.shell import environment, exports, in_lines
 
 def files(job: Job, command: Words) -> tuple[File, ...]:
     """run.sh: what to type by hand for the same."""
+    from paceline.launch.combine import START  # the tables hold this file
+
     text = (
         "#!/usr/bin/env bash\n"
         f"# {job.name}: {job.ranks} rank{'s'[: job.ranks > 1]} on this machine, started by {job.start}.\n"
@@ -21,6 +23,7 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{exports(environment(job))}\n"
         + (f"# Before the ranks start.\n{job.between}\n\n" if job.between else "")
+        + START[job.start].notes(job)
         + f"exec {in_lines(command)}\n"
     )
     return (File("run.sh", text, runs=True),)

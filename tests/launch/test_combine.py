@@ -171,3 +171,17 @@ def test_ranks_of_a_cpu_share_its_cores():
     # The system's own number, as the ranks take it (paceline/machine.py): before the shell's and before the cores.
     assert compute_threads(SYSTEMS["p3dn"](), {}, local=False) == 2
     assert compute_threads(SYSTEMS["dgx-h100"](), {"OMP_NUM_THREADS": "7"}, local=False) == 1
+
+
+
+
+@pytest.mark.parametrize("through", ["local", "slurm", "hostfile"])
+def test_a_ranks_share_of_the_cores_stands_beside_every_mpirun_line(tmp_path, through):
+    (tmp_path / "hosts").write_text("node1 slots=8\n")
+    # Published: 7 for 8 ranks on two sockets of 28 cores (Gaudi).
+    system = System("cuda", per_node=8, sockets=2, cores_per_socket=28)
+    asked = job(through=through, start="mpirun", per_node=8, system=system, hostfile=tmp_path / "hosts")
+    for one, share in ((asked, True), (replace(asked, system=replace(system, sockets=0)), False)):
+        lines = files_of(one)[0].text.splitlines()
+        before = lines[next(at for at, line in enumerate(lines) if line.removeprefix("exec ").startswith("mpirun")) - 1]
+        assert before.startswith("# 8 ranks on 2 sockets of 28 cores: --map-by socket:PE=7 ") == share
