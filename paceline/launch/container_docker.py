@@ -23,7 +23,7 @@ def flags_of(job: Job, engine: str) -> tuple[Flag, ...]:
     flags = [
         Flag(("--rm",), "nothing of it stays behind"),
         Flag(("--init",), "a first process that passes signals on, so that Ctrl-C and preemption reach the run"),
-        Flag(("--user", "$(id -u):$(id -g)"), "files that it writes are yours, not root's"),
+        Flag(("--user",), "files that it writes are yours, not root's", shell='"$(id -u):$(id -g)"'),
         Flag(("--ipc", "host"), "NCCL joins a node's devices through /dev/shm; Docker's own has 64 MiB"),
         Flag(("--ulimit", "memlock=-1"), "InfiniBand and RoCE pin the memory that they send from"),
         Flag(("--ulimit", "stack=67108864"), "deep stacks of compilers: torch.compile runs them"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paceline import host_facts
 from paceline.config.errors import UserError
+from paceline.config.printable import one_line
 from paceline.config.system import System
 from paceline.dist.exit_code import EXIT_CODE_FILE
 from paceline.launch.axes import NODE_VARIABLES, File
@@ -31,13 +32,15 @@ exit 2"""
 class Flag:
     """Words for the engine that stand together, and why.
 
-    words  as they are; a `$` in them is for the shell to fill in
+    words  as the engine gets them, whatever signs they hold
     test   a shell test: the words are given where it holds; '' = always
+    shell  shell code of ours for one more word behind them, quotes and all; no name of a folder belongs in it
     """
 
     words: Words
     why: str
     test: str = ""
+    shell: str = ""
 
 
 def family(system: System) -> str:
@@ -102,18 +105,18 @@ def container_script(job: Job, engine: str, flags: Sequence[Flag], more: str, la
     more  shell lines of the engine's own after the flags
     last  the shell command that runs "$@" inside, with "${flags[@]}" and "$guard"
     """
-    always = "".join(f"    {_words(flag.words)}  # {flag.why}\n" for flag in flags if not flag.test)
+    always = "".join(f"    {_code(flag)}  # {one_line(flag.why)}\n" for flag in flags if not flag.test)
     some = "".join(
-        f"if {flag.test}; then  # {flag.why}\n    flags+=({_words(flag.words)})\nfi\n" for flag in flags if flag.test
+        f"if {flag.test}; then  # {one_line(flag.why)}\n    flags+=({_code(flag)})\nfi\n" for flag in flags if flag.test
     )
     made = "".join(
-        f"mkdir -p {shlex.quote(str(mount.host))}  # {mount.why}\n" for mount in job.mounts if mount.writable
+        f"mkdir -p {shlex.quote(str(mount.host))}  # {one_line(mount.why)}\n" for mount in job.mounts if mount.writable
     )
     facts = shlex.quote(str(job.launch_folder / "host_facts.py"))
     return File(
         "container.sh",
         f"""#!/usr/bin/env bash
-# Runs a command inside the image {job.image} with {engine}:  container.sh COMMAND...  (docs/images.md)
+# Runs a command inside the image {one_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/images.md)
 set -euo pipefail
 {made}# What `paceline doctor` inside compares with the container: driver, MPI, PMIx, user, limits.
 {host_facts.VARIABLE}=$(python3 {facts} 2>/dev/null || true)
@@ -134,14 +137,12 @@ def facts_file() -> File:
     return File("host_facts.py", Path(host_facts.__file__).read_text(), said=False)
 
 
-def _words(words: Words) -> str:
-    """Quoted for the shell; a word that the shell fills in stands in double quotes."""
-    return " ".join(map(_word, words))
+def _code(flag: Flag) -> str:
+    """Its words quoted for the shell, and the one that the shell fills in."""
+    return " ".join([*map(_word, flag.words), *([flag.shell] if flag.shell else [])])
 
 
 def _word(word: str) -> str:
-    if "$" in word:
-        return f'"{word}"'
     quoted = shlex.quote(word)
     # Not needed, but a reader may take a comma between an array's words for a separator.
     return f"'{word}'" if quoted == word and "," in word else quoted

@@ -121,6 +121,19 @@ def test_the_command_arrives_word_by_word_and_its_exit_code_comes_back(started, 
         assert words[:2] == ["exec", "--nv"] and f"{job.folder}:{job.folder}:rw" in words
 
 
+@pytest.mark.parametrize("container", ["docker", "apptainer"])
+def test_a_folders_name_is_never_shell_code(started, tmp_path: Path, monkeypatch, container: str) -> None:
+    odd = tmp_path / "a $HOME $(touch HIT) 'b'"
+    bad = Mount(odd, str(odd), "named by x\ntouch HIT\n", writable=True)
+    monkeypatch.chdir(tmp_path)
+    job = replace(here(tmp_path, container), folder=odd, mounts=(bad,), workdir=odd)
+    done, words = started(job, "true", PYTHONPATH=str(Path(__file__).parents[2]))
+    assert done.returncode == 0, done.stderr
+    named = [word for word in words if str(odd) in word]
+    assert len(named) == 2 and str(odd) in named
+    assert odd.is_dir() and not list(tmp_path.rglob("HIT"))
+
+
 def test_an_image_without_paceline_is_told_in_one_line(started, tmp_path: Path) -> None:
     left = tmp_path / "exit-code"
     bare = tmp_path / "bin"

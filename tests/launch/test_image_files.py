@@ -151,6 +151,17 @@ def test_image_shell_runs_a_command_inside(
     assert "--rm  # nothing of it stays behind" in capfd.readouterr().out
 
 
+def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = tmp_path / "a $HOME $(touch HIT) 'b'"
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    monkeypatch.setenv("PACELINE_CACHE", str(odd / "cache"))
+    log = stand_in(tmp_path, "docker", monkeypatch)
+    assert run(["shell", "--engine", "docker", "--system", "cpu", "--", "true"]) == 0
+    assert f"source={odd},target={odd}" in log.read_text() and f"--workdir {odd} " in log.read_text()
+    assert not list(tmp_path.rglob("HIT"))
+
+
 def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for call, text in (
