@@ -90,6 +90,8 @@ def run(arguments: Sequence[str]) -> int:
             system_name=asked.system_name,
             system=planned.system,
             minutes=minutes,
+            reads=(flags.data, flags.weights),
+            writes=(flags.stage,),
         )
         return launch(job, dry=flags.dry_run, say=print)
 

@@ -15,9 +15,12 @@ from paceline.launch.mounts import mounts_of
 OUTSIDE = ("PYTHONPATH", "PACELINE_CACHE")
 
 
-def inside(job: Job, more: Sequence[str] = ()) -> Job:
-    """The same job where its container wants it otherwise; `more` are folders that it shall see, as --mount names them.
+def inside(job: Job, more: Sequence[str] = (), *, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Job:
+    """The same job where its container wants it otherwise.
 
+    more    folders that it shall see, as --mount names them
+    reads   data and weights that it reads, as flags name them
+    writes  folders that it writes into beside its own, as flags name them
     Raises UserError for a mount that cannot be.
     """
     container = CONTAINER[job.container]
@@ -31,5 +34,14 @@ def inside(job: Job, more: Sequence[str] = ()) -> Job:
         image=job.image or usual_image(job.container),
         python=container.python,
         environ=(*environ, kept),
-        mounts=mounts_of(job.words, job.folder, cache, more, job.workdir),
+        mounts=mounts_of(
+            job.words,
+            job.folder,
+            cache,
+            more,
+            job.workdir,
+            reads=reads,
+            writes=writes,
+            here=job.through == "local",
+        ),
     )

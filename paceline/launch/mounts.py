@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,18 +12,35 @@ from paceline.launch.job import Mount, Words
 ROOT = Path("/")
 
 
-def mounts_of(words: Words, folder: Path, cache: Path, more: Sequence[str], workdir: Path) -> tuple[Mount, ...]:
+def mounts_of(
+    words: Words,
+    folder: Path,
+    cache: Path,
+    more: Sequence[str],
+    workdir: Path,
+    *,
+    reads: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    here: bool = True,
+) -> tuple[Mount, ...]:
     """The run's folder, the cache, what the command names, and what was asked for; a folder before those inside it.
 
     words  of the command: what they name that is there is read; a file brings its folder, where its neighbours are
     more   HOST, HOST:INSIDE, each with :rw at the end where it is written
+    reads  values of flags that are known to name data or weights, also those that a run.json brings; "" = not given
+    writes values of flags that name a folder to write into, which is made on each node; "" = not given
+    here   whether the processes run on this machine; other machines may have what this one lacks
     Raises UserError for a mount that is not there or not absolute inside.
     """
     found = [
         Mount(folder, str(folder), "the run's folder: checkpoints, events, launch files", writable=True),
         Mount(cache, str(cache), "paceline's cache: indexes, built-in data, weights", writable=True),
     ]
-    found += [asked_for(text) for text in more]
+    found += [asked_for(text, here=here) for text in more]
+    for text in filter(None, writes):
+        if (path := _absolute(text, workdir)) != ROOT:
+            found.append(Mount(path, str(path), f"{text}: written into", writable=True))
+    found += [Mount(path, str(path), f"named by {text}") for text, path in _read(reads, workdir, here=here)]
     found += [Mount(path, str(path), f"named by {word}") for word, path in named(words, workdir)]
     # The first one of a place counts: it may be writable, and what a command only names is not.
     places: dict[str, Mount] = {}
@@ -35,20 +53,35 @@ def mounts_of(words: Words, folder: Path, cache: Path, more: Sequence[str], work
     return tuple(kept)
 
 
-def asked_for(text: str) -> Mount:
-    """One --mount.
+def asked_for(text: str, *, here: bool = True) -> Mount:
+    """One --mount. What is absolute may be on other machines alone, where the processes run there.
 
     Raises UserError.
     """
     plain = text.removesuffix(":rw")
     host, _, inside = plain.partition(":")
-    path = Path(host).expanduser().absolute()
-    if not host or not path.exists():
+    path = Path(host).expanduser()
+    elsewhere = not here and path.is_absolute()
+    path = path.absolute()
+    if not host or not (elsewhere or path.exists()):
         raise UserError(f"--mount {text}: {path} is not there. Write HOST or HOST:INSIDE, and :rw to write into it.")
     inside = inside or str(path)
     if not inside.startswith("/") or inside == "/" or path == ROOT:
         raise UserError(f"--mount {text}: name a folder below /, and its place inside by an absolute path.")
     return Mount(path, inside, "--mount", writable=text.endswith(":rw"))
+
+
+def _read(texts: Sequence[str], workdir: Path, *, here: bool) -> Iterable[tuple[str, Path]]:
+    """(the text, the folder to mount) of each data set and each file of weights on disk, here or perhaps on other machines."""
+    for text in texts:
+        if not text or "://" in text:
+            continue
+        path = _absolute(text, workdir)
+        elsewhere = not here and Path(text).expanduser().is_absolute() and not path.exists()
+        if path.is_file() or (elsewhere and path.suffix and path.parent != ROOT):
+            path = path.parent  # nobody here knows whether a name with a dot is a file's; its neighbours do no harm
+        if (elsewhere or path.is_dir()) and path != ROOT:
+            yield text, path
 
 
 def named(words: Words, workdir: Path) -> Iterable[tuple[str, Path]]:
@@ -66,11 +99,16 @@ def named(words: Words, workdir: Path) -> Iterable[tuple[str, Path]]:
         behind_a_flag = False
         if not counts or not value or "://" in value:
             continue
-        path = workdir / Path(value.partition(".py:")[0] + ".py" if ".py:" in value else value).expanduser()
+        path = _absolute(value.partition(".py:")[0] + ".py" if ".py:" in value else value, workdir)
         if path.is_file():
             path = path.parent
         if path.is_dir() and path != ROOT:
-            yield value, Path(path).absolute()
+            yield value, path
+
+
+def _absolute(text: str, workdir: Path) -> Path:
+    """Without `..`, which engines read in ways of their own."""
+    return Path(os.path.normpath(workdir / Path(text).expanduser()))
 
 
 def _brought_by(mount: Mount, others: Sequence[Mount]) -> bool:

@@ -73,12 +73,16 @@ def job_of(
     system: System,
     minutes: int | None = None,
     more: tuple[Variable, ...] = (),
+    reads: Words = (),
+    writes: Words = (),
 ) -> Job:
     """The Job of these words: any verb's, with all paths absolute or seen from the working directory on every node.
 
     folder   where launch/ is made; absolute
     minutes  the walltime; None: as `where` says it
     more     variables beside those that the system and this machine bring
+    reads    data and weights, as flags or a run.json name them: a container sees them
+    writes   folders beside the run's that are written, as flags or a run.json name them: a container may
     Raises UserError as check_where does.
     """
     check_where(where)
@@ -101,4 +105,4 @@ def job_of(
         walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
         between=where.between,
     )
-    return inside(job, where.mount)
+    return inside(job, where.mount, reads=reads, writes=writes)

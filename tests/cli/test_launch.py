@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import socket
@@ -96,6 +97,37 @@ def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, monkeyp
     words = f"ssd-tiny --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
     assert main(["launch", *words.split()]) == 0
     assert "--data /raid/no/such: not on this machine; the nodes will look for it" in capsys.readouterr().out
+
+
+def mounted(script: Path) -> set[str]:
+    """What container.sh binds, as apptainer takes it."""
+    return set(re.findall(r"--bind (\S+)", script.read_text()))
+
+
+def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run, where = tmp_path / "run", "--through slurm --container apptainer --image x.sif --dry-run"
+    words = f"ssd-tiny --system cpu --data /raid/no/such --stage /local/no/disk --mount /raid/x:/x {where} --out {run}"
+    assert main(["launch", *words.split()]) == 0, capsys.readouterr().err
+    script = run / "launch" / "container.sh"
+    assert mounted(script) >= {"/raid/no/such:/raid/no/such:ro", "/local/no/disk:/local/no/disk:rw", "/raid/x:/x:ro"}
+    assert "mkdir -p /local/no/disk  #" in script.read_text()
+
+
+def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, monkeypatch, ssd_run):
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    facts = json.loads((ssd_run.folder / "run.json").read_text())
+    facts["controls"] |= {"data": "/raid/no/such", "stage": "/local/no/disk"}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    run, where = tmp_path / "again", "--through slurm --container apptainer --image x.sif --dry-run"
+    words = f"{tmp_path}/run.json --system cpu {where} --out {run}"
+    assert main(["launch", *words.split()]) == 0, capsys.readouterr().err
+    assert mounted(run / "launch" / "container.sh") >= {
+        "/raid/no/such:/raid/no/such:ro",
+        "/local/no/disk:/local/no/disk:rw",
+    }
 
 
 def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):

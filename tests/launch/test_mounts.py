@@ -58,6 +58,45 @@ def test_addresses_and_what_is_not_there_are_left_alone(tree: Path) -> None:
     assert seen(tree, "train", "ssd", "--data", "s3://bucket/data", "--weights", "nowhere.pth") == ALWAYS
 
 
+def test_what_the_nodes_alone_have_is_mounted_without_a_look_here(tree: Path) -> None:
+    reads, writes = ("/raid/no/coco", "/raid/w/resnet.pth"), ("/local/no/stage",)
+    more = ("/raid/x", "/raid/y:/inside:rw")
+    found = mounts_of((), tree / "run", tree / "cache", more, tree, reads=reads, writes=writes, here=False)
+    told = {mount.inside: (str(mount.host), mount.writable) for mount in found}
+    assert told.pop(str(tree / "run")) and told.pop(str(tree / "cache"))
+    assert told == {
+        "/raid/no/coco": ("/raid/no/coco", False),
+        "/raid/w": ("/raid/w", False),  # a file's neighbours come along
+        "/local/no/stage": ("/local/no/stage", True),
+        "/raid/x": ("/raid/x", False),
+        "/inside": ("/raid/y", True),
+    }
+    on_this_machine = mounts_of((), tree / "run", tree / "cache", (), tree, reads=reads, writes=writes)
+    assert {mount.inside for mount in on_this_machine if mount.inside[1:6] in ("raid/", "local")} == {"/local/no/stage"}
+    with pytest.raises(UserError, match="--mount nowhere"):
+        mounts_of((), tree / "run", tree / "cache", ("nowhere",), tree, here=False)
+
+
+def test_data_that_no_word_names_is_read_and_a_stage_is_written(tree: Path) -> None:
+    found = mounts_of(
+        ("train", "ssd"),
+        tree / "runs/one",
+        tree / "cache",
+        (),
+        tree,
+        reads=("data/coco", f"{tree}/weights/resnet34.pth", "s3://bucket/x", ""),
+        writes=("../stage", ""),
+    )
+    told = {mount.inside: mount.writable for mount in found}
+    assert told == {
+        str(tree / "runs/one"): True,
+        str(tree / "cache"): True,
+        str(tree / "data/coco"): False,
+        str(tree / "weights"): False,
+        str(tree.parent / "stage"): True,
+    }
+
+
 def test_folders_that_are_asked_for(tree: Path) -> None:
     more = (f"{tree}/data:{tree}/inside", f"{tree}/weights:rw")
     assert seen(tree, "train", "ssd", more=more) == {**ALWAYS, "inside": False, "weights": True}
