@@ -48,9 +48,16 @@ def run(arguments: Sequence[str]) -> int:
     if is_launched(arguments) or flags.ranks:
         if launch.kind != SINGLE.kind:
             raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
-        words = ("doctor", "--folder", str(Path(flags.folder).expanduser().absolute()))
+        folder = str(Path(flags.folder).expanduser().absolute())
         return launch_verb(
-            "doctor", words, flags, system_name=flags.system, ranks=flags.ranks, json=flags.json, out=flags.out
+            "doctor",
+            ("doctor", "--folder", folder),
+            flags,
+            system_name=flags.system,
+            ranks=flags.ranks,
+            json=flags.json,
+            out=flags.out,
+            writes=(folder,),
         )
     if launch.world > 1:
         from paceline.cli.doctor_nodes import run_nodes

@@ -38,7 +38,15 @@ def is_launched(arguments: Sequence[str]) -> bool:
 
 
 def launch_verb(
-    name: str, words: tuple[str, ...], where: Elsewhere, *, system_name: str, ranks: int, json: bool, out: str
+    name: str,
+    words: tuple[str, ...],
+    where: Elsewhere,
+    *,
+    system_name: str,
+    ranks: int,
+    json: bool,
+    out: str,
+    writes: tuple[str, ...] = (),
 ) -> int:
     """Carry out `paceline WORDS` on every rank; -> rank 0's exit code.
 
@@ -48,6 +56,7 @@ def launch_verb(
     ranks        ranks a node; 0 = the system's
     json         print the verb's JSON and nothing else
     out          also write the JSON here; "" = nowhere
+    writes       folders that the verb writes into: a container may
     Raises UserError for what cannot be started.
     """
     from paceline.cli.launch_checks import check_devices, check_port
@@ -81,6 +90,7 @@ def launch_verb(
         where=once,
         system_name=system_name or "auto",
         system=system,
+        writes=writes,
     )
     say = (lambda text: print(text, file=sys.stderr)) if json else print
     code = launch(job, dry=where.dry_run, say=say)

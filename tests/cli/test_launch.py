@@ -130,6 +130,17 @@ def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, monk
     }
 
 
+def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").touch(0o755)
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    words = "--nodes 2 --through slurm --container apptainer --image x.sif --system cpu --folder shared --dry-run"
+    assert main(["doctor", *words.split()]) == 0, capsys.readouterr().err
+    (script,) = tmp_path.glob("runs/*/launch/container.sh")
+    assert f"{tmp_path}/shared:{tmp_path}/shared:rw" in mounted(script)
+
+
 def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run", capsys)
