@@ -22,8 +22,8 @@ from paceline.dist.environment import check_interface
 from paceline.dist.interfaces import interfaces
 from paceline.going_on import FinishedError
 from paceline.launch.carry_out import launch
-from paceline.launch.job import Batch
 from paceline.launch.follow import CODES, INTERRUPTED
+from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
 from paceline.launch.where import Where, check_where, job_of

@@ -57,6 +57,7 @@ class Container:
     wrap    (job, command) -> the command that runs `command` inside
     srun    words that srun itself takes for it (Pyxis): the command is inside already
     notes   what those words are for: comment lines before the srun line
+    before  what each node does outside before ranks start there: a shell command, '' = nothing
     whole   the wrapper goes around mpirun, not around each of its ranks: one container a node
     python  the interpreter inside; None where the outer one is used
     files   files of its own: the script that starts it
@@ -69,6 +70,7 @@ class Container:
     whole: bool = False
     python: Words | None = None
     notes: Callable[[Job], str] = lambda job: ""
+    before: Callable[[Job], str] = lambda job: ""
     files: Callable[[Job], tuple[File, ...]] = lambda job: ()
     missing: Callable[[Job], str] = lambda job: ""
 

@@ -1,12 +1,17 @@
 """Pyxis: srun itself starts each task inside, unpacked once a node by enroot.
 
+No --container-name: a container of that name that a node still has would be used as it is, whatever image is asked for.
+
 Enroot shares the host's network, IPC and user, and brings NVIDIA's driver in where the image names NVIDIA_VISIBLE_DEVICES,
 which ours does. Slurm's variables are enough for ranks to find each other, so no --mpi=pmix is asked for.
 """
 
 from __future__ import annotations
 
+import shlex
+
 from paceline.config.errors import UserError
+from paceline.config.printable import one_line
 from paceline.launch.axes import Container
 from paceline.launch.container_flags import GUARD, PYTHON, Flag, family
 from paceline.launch.job import Job, Words
@@ -19,7 +24,6 @@ def flags_of(job: Job) -> tuple[Flag, ...]:
     keep = ",".join(variable.name for variable in environment(job))
     return (
         Flag((f"--container-image={job.image}",), "a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see"),
-        Flag((f"--container-name={job.name}",), "unpacked once a node, and found again by the job's next steps"),
         Flag((f"--container-mounts={mounts}",), "each lies inside where it lies outside"),
         Flag((f"--container-workdir={job.workdir}",), "relative paths begin here, as outside"),
         Flag((f"--container-env={keep}",), "their values here win over the image's own"),
@@ -38,13 +42,19 @@ def notes(job: Job) -> str:
     for flag in flags_of(job):
         lines.append(f"{flag.words[0].partition('=')[0]}: {flag.why}")
         if flag.words[0].startswith("--container-mounts"):
-            lines += [f"    {mount.inside}: {mount.why}" for mount in job.mounts]
+            lines += [f"    {one_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
     return "".join(f"# {line}\n" for line in lines)
 
 
 def wrap(job: Job, command: Words) -> Words:
     """srun has the task inside already; only an image without paceline is told."""
     return ("sh", "-c", GUARD, job.image, *command)
+
+
+def before(job: Job) -> str:
+    """Makes the folders that the container writes into: enroot mounts only what is there."""
+    written = [str(mount.host) for mount in job.mounts if mount.writable]
+    return shlex.join(("mkdir", "-p", *written)) if written else ""
 
 
 def check(job: Job) -> None:
@@ -62,4 +72,4 @@ def check(job: Job) -> None:
             raise UserError(f"{mount.host}: pyxis cannot mount a path with a comma or colon. Give it another name.")
 
 
-PYXIS = Container(wrap, check, srun=srun, python=PYTHON, notes=notes)
+PYXIS = Container(wrap, check, srun=srun, python=PYTHON, notes=notes, before=before)

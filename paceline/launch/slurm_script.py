@@ -31,14 +31,22 @@ def script(job: Job, command: Words) -> str:
         each = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
         each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label")
         command = (*each, *CONTAINER[job.container].srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
-    if job.between:
-        once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
-        parts.append(
-            f"\n# Before the ranks start, once on every node.\n{in_lines((*once, 'sh', '-c', job.between))} || {{\n"
-            f"    echo {shlex.quote(f'paceline: the command of --between failed on a node: {one_line(job.between)}')}\n"
-            '    echo 3 >"$code_file"\n'
-            "    exit 3\n}\n"
-        )
+    once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
+    for why, line, failed in (
+        (
+            "Folders that the container writes into",
+            CONTAINER[job.container].before(job),
+            "a folder cannot be made on a node",
+        ),
+        ("Before the ranks start", job.between, f"the command of --between failed on a node: {one_line(job.between)}"),
+    ):
+        if line:
+            parts.append(
+                f"\n# {why}, once on every node.\n{in_lines((*once, 'sh', '-c', line))} || {{\n"
+                f"    echo {shlex.quote(f'paceline: {failed}')}\n"
+                '    echo 3 >"$code_file"\n'
+                "    exit 3\n}\n"
+            )
     return "".join([*parts, ranks_and_what_follows(job, command)])
 
 

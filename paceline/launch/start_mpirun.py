@@ -64,7 +64,11 @@ def topology_of(job: Job) -> Topology:
     if job.through == "local":
         return read_topology()
     system = job.system
-    return described(system.sockets, system.cores_per_socket) if system.sockets and system.cores_per_socket else Topology(())
+    return (
+        described(system.sockets, system.cores_per_socket)
+        if system.sockets and system.cores_per_socket
+        else Topology(())
+    )
 
 
 def forwarded_names(job: Job) -> tuple[str, ...]:

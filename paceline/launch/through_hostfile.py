@@ -137,7 +137,9 @@ def check(job: Job) -> None:
 
 def missing(job: Job) -> str:
     """ssh."""
-    return "" if shutil.which("ssh") else "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
+    return (
+        "" if shutil.which("ssh") else "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
+    )
 
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:

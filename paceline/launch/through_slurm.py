@@ -11,7 +11,6 @@ from paceline.launch.job import Job, Words
 from paceline.launch.slurm_job import still_there, submit
 from paceline.launch.slurm_script import script
 
-
 JOB_NUMBER = "job-number"
 
 

@@ -151,7 +151,8 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.parent.mkdir()
     sbatch.write_text(
-        "#!/bin/sh\necho 'sbatch: error: Too many nodes\nsbatch: error: Batch job submission failed: Node count specification invalid' >&2"
+        "#!/bin/sh\necho 'sbatch: error: Too many nodes\nsbatch: error: Batch job submission failed: "
+        "Node count specification invalid' >&2"
         "\nexit 1\n"
     )
     sbatch.chmod(0o755)
@@ -159,7 +160,10 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
     code = main(["launch", *f"ssd-tiny --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1
-    assert "run/launch/job.sbatch: Batch job submission failed: Node count specification invalid. `sinfo` shows what the cluster has." in said
+    assert (
+        "run/launch/job.sbatch: Batch job submission failed: Node count specification invalid. "
+        "`sinfo` shows what the cluster has." in said
+    )
 
 
 def test_no_mpirun_is_said(capsys, tmp_path, monkeypatch):
@@ -374,7 +378,9 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
     assert main(command) == 2 and lacks in capsys.readouterr().err and not Path("run").exists()
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert lacks in said.splitlines()[-2] and said.splitlines()[-1].startswith("Nothing was started (--dry-run). By hand:")
+    assert lacks in said.splitlines()[-2] and said.splitlines()[-1].startswith(
+        "Nothing was started (--dry-run). By hand:"
+    )
     assert any(Path("run/launch").iterdir())
 
 

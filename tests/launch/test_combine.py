@@ -173,8 +173,6 @@ def test_ranks_of_a_cpu_share_its_cores():
     assert compute_threads(SYSTEMS["dgx-h100"](), {"OMP_NUM_THREADS": "7"}, local=False) == 1
 
 
-
-
 @pytest.mark.parametrize("through", ["local", "slurm", "hostfile"])
 def test_a_ranks_share_of_the_cores_stands_beside_every_mpirun_line(tmp_path, through):
     (tmp_path / "hosts").write_text("node1 slots=8\n")

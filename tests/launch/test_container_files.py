@@ -73,6 +73,16 @@ def test_shellcheck_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_pyxis_makes_its_folders_on_every_node_and_takes_no_container_of_before() -> None:
+    job = replace(TWO_NODES, start="srun", container="pyxis")
+    text = script(job, command_of(job))
+    made = text.index("srun --nodes 2 --ntasks 2 --ntasks-per-node 1 sh -c")
+    assert made < text.index("--container-image=") and "--container-name" not in text
+    assert "mkdir -p /home/ann/.cache/paceline /runs/ssd'" in text[made:].replace(" \\\n   ", "")
+    job = replace(job, container="none")
+    assert "mkdir" not in script(job, command_of(job))
+
+
 def test_every_flag_has_its_reason_beside_it() -> None:
     for name in SCRIPTS:
         text = (GOLDEN / name).read_text()

@@ -1,5 +1,4 @@
 # --container-image: a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see
-# --container-name: unpacked once a node, and found again by the job's next steps
 # --container-mounts: each lies inside where it lies outside
 #     /data/coco: named by /data/coco
 #     /home/ann/.cache/paceline: paceline's cache
@@ -10,7 +9,6 @@
 srun --nodes 2 --ntasks 2 --ntasks-per-node 1 --export=ALL \
     --cpu-bind=none --kill-on-bad-exit=0 --label \
     --container-image=registry.example.com/team/paceline:0.1.0 \
-    --container-name=ssd \
     --container-mounts=/data/coco:/data/coco:ro,/home/ann/.cache/paceline:/home/ann/.cache/paceline,/runs/ssd:/runs/ssd \
     --container-workdir=/home/ann/work \
     --container-env=OMP_NUM_THREADS,PACELINE_EXIT_CODE_FILE,PYTHONUNBUFFERED \
