@@ -11,7 +11,15 @@ import shutil
 from paceline.config.errors import UserError
 from paceline.launch.axes import Container, File
 from paceline.launch.container_docker import wrap
-from paceline.launch.container_flags import PYTHON, Flag, container_script, device_flags, facts_file, passed_on
+from paceline.launch.container_flags import (
+    PYTHON,
+    Flag,
+    container_script,
+    device_flags,
+    facts_file,
+    passed_on,
+    starts_at,
+)
 from paceline.launch.job import Job
 
 ENGINE = """engine=$(command -v apptainer || command -v singularity) || {{
@@ -35,8 +43,8 @@ def flags_of(job: Job) -> tuple[Flag, ...]:
         Flag(("--bind", f"{mount.host}:{mount.inside}:{'rw' if mount.writable else 'ro'}"), mount.why)
         for mount in job.mounts
     ]
-    where = Flag(("--pwd", str(job.workdir)), "relative paths begin here, as outside")
-    return (*device_flags("apptainer", job.system), *binds, where)
+    where, why = starts_at(job)
+    return (*device_flags("apptainer", job.system), *binds, Flag(("--pwd", where), why))
 
 
 def files(job: Job) -> tuple[File, ...]:

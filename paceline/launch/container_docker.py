@@ -11,7 +11,15 @@ import shutil
 
 from paceline.config.errors import UserError
 from paceline.launch.axes import Container, File
-from paceline.launch.container_flags import PYTHON, Flag, container_script, device_flags, facts_file, passed_on
+from paceline.launch.container_flags import (
+    PYTHON,
+    Flag,
+    container_script,
+    device_flags,
+    facts_file,
+    passed_on,
+    starts_at,
+)
 from paceline.launch.job import Job, Words
 
 # Folders that a group may read are read as outside.
@@ -39,7 +47,8 @@ def flags_of(job: Job, engine: str) -> tuple[Flag, ...]:
             Flag(("--cap-add", "SYS_NICE"), "--system.bind says where memory lies, which Docker forbids otherwise")
         )
     flags += [Flag(("--mount", _mount(str(m.host), m.inside, m.writable)), m.why) for m in job.mounts]
-    flags.append(Flag(("--workdir", str(job.workdir)), "relative paths begin here, as outside"))
+    where, why = starts_at(job)
+    flags.append(Flag(("--workdir", where), why))
     flags += [Flag(("--env", name), why) for name, why in passed_on(job).items()]
     flags.append(Flag(("--interactive", "--tty"), "by hand, at a terminal", "[ -t 0 ] && [ -t 1 ]"))
     return tuple(flags)

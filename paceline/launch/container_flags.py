@@ -17,6 +17,7 @@ from paceline.config.system import System
 from paceline.dist.exit_code import EXIT_CODE_FILE
 from paceline.launch.axes import NODE_VARIABLES, File
 from paceline.launch.job import Job, Words
+from paceline.launch.mounts import working_directory
 from paceline.launch.shell import environment
 
 # Called as in the image of containers/Dockerfile: its PATH begins with the environment that holds paceline.
@@ -89,6 +90,12 @@ def device_flags(engine: str, system: System) -> tuple[Flag, ...]:
     if kind not in DEVICES:
         raise UserError(f"--container {engine}: no container sees {kind} devices. Use --container none.")
     return DEVICES[kind].get(engine, ())
+
+
+def starts_at(job: Job) -> tuple[str, str]:
+    """(the folder inside where processes start, why)."""
+    where = working_directory(job.workdir, job.mounts)
+    return where, "relative paths begin here, as outside" if where != "/" else "no path of the command is relative"
 
 
 def passed_on(job: Job) -> dict[str, str]:

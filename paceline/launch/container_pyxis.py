@@ -13,7 +13,7 @@ import shlex
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.launch.axes import Container
-from paceline.launch.container_flags import GUARD, PYTHON, Flag, family
+from paceline.launch.container_flags import GUARD, PYTHON, Flag, family, starts_at
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
 
@@ -21,11 +21,12 @@ from paceline.launch.shell import environment
 def flags_of(job: Job) -> tuple[Flag, ...]:
     """What srun takes."""
     mounts = ",".join(f"{mount.host}:{mount.inside}{'' if mount.writable else ':ro'}" for mount in job.mounts)
+    where, begins = starts_at(job)
     keep = ",".join(variable.name for variable in environment(job))
     return (
         Flag((f"--container-image={job.image}",), "a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see"),
         Flag((f"--container-mounts={mounts}",), "each lies inside where it lies outside"),
-        Flag((f"--container-workdir={job.workdir}",), "relative paths begin here, as outside"),
+        Flag((f"--container-workdir={where}",), begins),
         Flag((f"--container-env={keep}",), "their values here win over the image's own"),
         Flag(("--no-container-mount-home",), "no packages of ~/.local come between"),
     )  # fmt: skip

@@ -40,8 +40,11 @@ def mounts_of(
     for text in filter(None, writes):
         if (path := _absolute(text, workdir)) != ROOT:
             found.append(Mount(path, str(path), f"{text}: written into", writable=True))
-    found += [Mount(path, str(path), f"named by {text}") for text, path in _read(reads, workdir, here=here)]
-    found += [Mount(path, str(path), f"named by {word}") for word, path in named(words, workdir)]
+    told = [*_read(reads, workdir, here=here), *named(words, workdir)]
+    found += [Mount(path, str(path), f"named by {text}") for text, path in told]
+    relative = any(not Path(text).expanduser().is_absolute() for text in (*writes, *(text for text, _ in told)) if text)
+    if relative and working_directory(workdir, found) != str(workdir):  # every word begins with ..
+        found.append(Mount(workdir, str(workdir), "relative paths begin here"))
     # The first one of a place counts: it may be writable, and what a command only names is not.
     places: dict[str, Mount] = {}
     for mount in found:
@@ -51,6 +54,12 @@ def mounts_of(
         if not _brought_by(mount, kept):
             kept.append(mount)
     return tuple(kept)
+
+
+def working_directory(workdir: Path, mounts: Sequence[Mount]) -> str:
+    """Where a container's processes start: as outside where that folder is seen inside, else at / (no path is relative then)."""
+    seen = any(Path(mount.inside).is_relative_to(workdir) or workdir.is_relative_to(mount.inside) for mount in mounts)
+    return str(workdir) if seen else "/"
 
 
 def asked_for(text: str, *, here: bool = True) -> Mount:

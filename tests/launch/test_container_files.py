@@ -83,6 +83,10 @@ def test_pyxis_makes_its_folders_on_every_node_and_takes_no_container_of_before(
     assert "mkdir" not in script(job, command_of(job))
 
 
+    bare = replace(job, container="none")
+    assert "mkdir" not in script(bare, command_of(bare))
+
+
 def test_every_flag_has_its_reason_beside_it() -> None:
     for name in SCRIPTS:
         text = (GOLDEN / name).read_text()

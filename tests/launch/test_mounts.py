@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.config.errors import UserError
-from paceline.launch.mounts import mounts_of
+from paceline.launch.mounts import mounts_of, working_directory
 
 
 @pytest.fixture
@@ -95,6 +95,23 @@ def test_data_that_no_word_names_is_read_and_a_stage_is_written(tree: Path) -> N
         str(tree / "weights"): False,
         str(tree.parent / "stage"): True,
     }
+
+
+def test_processes_start_where_a_folder_is_inside(tree: Path) -> None:
+    def start(workdir: Path, *words: str) -> str:
+        found = mounts_of(words, tree / "runs/one", tree / "cache", (), workdir)
+        where = working_directory(workdir, found)
+        around = [mount for mount in found if workdir.is_relative_to(mount.inside)]
+        within = [mount for mount in found if Path(mount.inside).is_relative_to(workdir)]
+        assert where == "/" or around or within  # it is there inside
+        return where
+
+    elsewhere = tree / "ssd"
+    assert start(tree, "train", "ssd") == str(tree)  # the run lies in it
+    assert start(tree / "runs/one", "train", "ssd") == str(tree / "runs/one")
+    assert start(elsewhere, "train", "ssd", "--data", f"{tree}/data/coco") == "/"
+    assert start(elsewhere, "train", "ssd", "--data", "../data/coco") == str(elsewhere)
+    assert start(Path("/"), "train", "ssd") == "/"
 
 
 def test_folders_that_are_asked_for(tree: Path) -> None:

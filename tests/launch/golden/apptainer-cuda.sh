@@ -11,7 +11,7 @@ flags=(
     --bind /data/coco:/data/coco:ro  # named by /data/coco
     --bind /home/ann/.cache/paceline:/home/ann/.cache/paceline:rw  # paceline's cache
     --bind /runs/ssd:/runs/ssd:rw  # the run's folder
-    --pwd /home/ann/work  # relative paths begin here, as outside
+    --pwd /  # no path of the command is relative
 )
 engine=$(command -v apptainer || command -v singularity) || {
     echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container docker." >&2

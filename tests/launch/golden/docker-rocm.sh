@@ -19,7 +19,7 @@ flags=(
     --mount 'type=bind,source=/data/coco,target=/data/coco,readonly'  # named by /data/coco
     --mount 'type=bind,source=/home/ann/.cache/paceline,target=/home/ann/.cache/paceline'  # paceline's cache
     --mount 'type=bind,source=/runs/ssd,target=/runs/ssd'  # the run's folder
-    --workdir /home/ann/work  # relative paths begin here, as outside
+    --workdir /  # no path of the command is relative
     --env OMP_NUM_THREADS  # compute threads a rank
     --env PACELINE_EXIT_CODE_FILE  # rank 0 leaves its exit code here; launchers swallow it
     --env PYTHONUNBUFFERED  # what ranks print is seen at once

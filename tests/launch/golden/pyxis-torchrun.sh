@@ -3,14 +3,14 @@
 #     /data/coco: named by /data/coco
 #     /home/ann/.cache/paceline: paceline's cache
 #     /runs/ssd: the run's folder
-# --container-workdir: relative paths begin here, as outside
+# --container-workdir: no path of the command is relative
 # --container-env: their values here win over the image's own
 # --no-container-mount-home: no packages of ~/.local come between
 srun --nodes 2 --ntasks 2 --ntasks-per-node 1 --export=ALL \
     --cpu-bind=none --kill-on-bad-exit=0 --label \
     --container-image=registry.example.com/team/paceline:0.1.0 \
     --container-mounts=/data/coco:/data/coco:ro,/home/ann/.cache/paceline:/home/ann/.cache/paceline,/runs/ssd:/runs/ssd \
-    --container-workdir=/home/ann/work \
+    --container-workdir=/ \
     --container-env=OMP_NUM_THREADS,PACELINE_EXIT_CODE_FILE,PYTHONUNBUFFERED \
     --no-container-mount-home sh -c 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"' sh sh \
     -c \
