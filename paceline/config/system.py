@@ -82,7 +82,7 @@ def check_system(system: System) -> None:
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
     if not 0 < system.bucket_mib <= MOST_GIB:
         raise RecipeError(f"--system.bucket-mib {system.bucket_mib:g}: must be above 0 and at most {MOST_GIB:g}.")
-    if not re.fullmatch(r"[^\s/=,^\0]{0,15}", system.interface):
+    if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):
         raise RecipeError(
             f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."
         )

@@ -112,7 +112,7 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
         f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
         "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
         + (
-            f"export OMPI_MCA_oob_tcp_if_include={interface}  # mpirun's own talk: --system.interface\n"
+            f"export OMPI_MCA_oob_tcp_if_include={shlex.quote(interface)}  # mpirun's own talk: --system.interface\n"
             if interface
             else ""
         )

@@ -57,6 +57,8 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        ("--system.interface 'x;id'", "--system.interface 'x;id': a network interface has a name such as eth0"),
+        ("--system.interface '$(id)'", "--system.interface '$(id)': a network interface has a name such as eth0"),
         ("--nodes 0", "--nodes 0: must lie in 1 to 65,536"),
         (
             "--nodes 2",

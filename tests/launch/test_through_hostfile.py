@@ -83,6 +83,8 @@ def test_mpirun_itself_talks_over_the_interface_that_was_asked_for(job):
     assert "oob_tcp_if_include" not in text_of(job, "run.sh")
     text = text_of(replace(job, system=System(interface="ens5")), "run.sh")
     assert "export OMPI_MCA_oob_tcp_if_include=ens5 " in text
+    text = text_of(replace(job, system=System(interface="x;touch HIT")), "run.sh")  # check_system refuses it before
+    assert "export OMPI_MCA_oob_tcp_if_include='x;touch HIT' " in text
 
 
 def test_torchrun_runs_once_on_each_host_with_that_hosts_number(job, tmp_path):
