@@ -83,7 +83,6 @@ def test_pyxis_makes_its_folders_on_every_node_and_takes_no_container_of_before(
     job = replace(job, container="none")
     assert "mkdir" not in script(job, command_of(job))
 
-
     bare = replace(job, container="none")
     assert "mkdir" not in script(bare, command_of(bare))
 
