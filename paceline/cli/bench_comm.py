@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
@@ -119,13 +119,8 @@ def _machine() -> dict[str, Any]:
 
 
 def _tell(flags: Flags, facts: dict[str, Any]) -> None:
-    text = json.dumps(facts, indent=1)
-    if flags.out:
-        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(flags.out).write_text(text + "\n")
-    if flags.json:
-        print(text)
-    else:
+    answer(facts, out=flags.out, printed=flags.json)
+    if not flags.json:
         _print(facts)
 
 

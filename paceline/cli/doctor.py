@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
 from paceline.config.errors import UserError
@@ -67,21 +68,12 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.doctor.here import examine
 
     findings = examine(Path(flags.folder))
-    answer(flags, {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)})
+    told = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
+    answer(told, out=flags.out, printed=flags.json)
     if not flags.json:
         tell(findings)
         print(in_number(findings) or "ready: paceline train ssd-tiny")
     return 2 if problems(findings) else 0
-
-
-def answer(flags: Flags, facts: dict[str, Any]) -> None:
-    """The JSON, where it is asked for."""
-    text = json.dumps(facts, indent=1)
-    if flags.out:
-        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(flags.out).write_text(text + "\n")
-    if flags.json:
-        print(text)
 
 
 def tell(findings: Sequence[Finding], width: int = 14) -> None:

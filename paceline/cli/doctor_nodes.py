@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
-from paceline.cli.doctor import Flags, answer, in_number, tell
+from paceline.cli.doctor import Flags, in_number, tell
 from paceline.config.system import System
 
 if TYPE_CHECKING:
@@ -32,16 +33,12 @@ def run_nodes(flags: Flags, launch: Launch) -> int:
         print(note, file=sys.stderr)
     called, found = names(nodes), examine_nodes(nodes, system)
     findings = [finding.named(called) for finding in found]
-    answer(
-        flags,
-        {
-            "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
-            "findings": [
-                {**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found
-            ],
-            "problems": problems(findings),
-        },
-    )
+    told = {
+        "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
+        "findings": [{**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found],
+        "problems": problems(findings),
+    }
+    answer(told, out=flags.out, printed=flags.json)
     if not flags.json:
         lines = [Finding(worst(found, place), called[place], line(node)) for place, node in enumerate(nodes)]
         tell([*lines, *findings], max(map(len, called)))
