@@ -1,4 +1,5 @@
-"""The migration pages: every flag and variable of the originals has a row, and each of our cells is a command that parses.
+"""The migration pages: every flag and variable of the originals has a row, each of our cells is a command that parses, and those
+that launch have a plan and files.
 
 The lists below are typed from the originals' command lines (argparse definitions, configuration files, launch lines), not from
 the pages.
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli import launch_checks
 from paceline.cli import main as front_door
 from paceline.cli.flags import parse as parse_flags
 from paceline.cli.flags import parse_recipe
@@ -168,6 +170,14 @@ def name_of(span: str) -> str:
     return span if span.startswith("--") else span.partition("=")[0]
 
 
+# A system of the reader's own, as docs/recipe.md shows one.
+MY_SITE = """from paceline.config.system import System
+
+def a30():
+    return System("cuda", per_node=8, memory_gib=24, precision="bf16")
+"""
+
+
 class Parsed(Exception):
     """Raised where a verb has its flags and would begin to work."""
 
@@ -175,9 +185,7 @@ class Parsed(Exception):
 @pytest.fixture
 def parses(monkeypatch, tmp_path):
     """A function that carries a command out up to the point where its flags are known to be right."""
-    (tmp_path / "my_site.py").write_text(
-        "from paceline.config.system import System\n\ndef a30():\n    return System('cuda')\n"
-    )
+    (tmp_path / "my_site.py").write_text(MY_SITE)
     monkeypatch.chdir(tmp_path)
 
     def flags_and_stop(*given, **named):
@@ -272,3 +280,34 @@ def test_the_overview_names_every_page():
 def test_a_mistyped_cell_would_be_noticed(flag, parses):
     with pytest.raises((UserError, SystemExit)):
         parses(f"train ssd {flag}")
+
+
+LAUNCHES = [
+    command for row in ROWS for follows, command in row.commands if not follows and command.startswith("launch ")
+]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=command, marks=() if "--eval-ranks" in command else pytest.mark.nightly)
+        for command in dict.fromkeys(LAUNCHES)
+    ],
+)
+def test_a_launch_of_a_published_system_has_a_plan_and_files(command, tmp_path, monkeypatch, capsys):
+    """Beyond parsing: the batch is cut over the nodes, the walltime is predicted, the files are written."""
+    (tmp_path / "my_site.py").write_text(MY_SITE)
+    for name in ("coco", "imagenet"):
+        (tmp_path / name).mkdir()
+    for weights in ("resnet50_v1b.params", "model.ckpt-28152.index", "paceline.sif"):
+        (tmp_path / weights).touch()
+    (tmp_path / "hosts").write_text("".join(f"10.0.0.{number} slots=8\n" for number in range(1, 25)))
+    for program in ("sbatch", "mpirun", "docker", "apptainer", "ssh"):
+        (tmp_path / program).touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch_checks, "_devices_here", lambda _: 16)
+    words = shlex.split(command.replace("/data/", f"{tmp_path}/"))
+    code = front_door.main([*words, "--out", str(tmp_path / "run"), "--dry-run"])
+    assert code == 0, capsys.readouterr().err
+    assert any((tmp_path / "run").rglob("launch/*"))
