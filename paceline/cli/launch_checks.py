@@ -19,7 +19,7 @@ from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.walltime import minutes_in
 from paceline.systems.estimate import predicted_minutes
-from paceline.systems.published import recipe_for_nodes
+from paceline.systems.published_nodes import recipe_for_nodes
 from paceline.workloads import workload_of
 
 

@@ -16,15 +16,8 @@ from paceline.config.recipe import DATA_IMAGES
 from paceline.config.system import check_system
 from paceline.recipes import RECIPES
 from paceline.systems import DETECTED, SYSTEMS
-from paceline.systems.published import (
-    PAIRINGS,
-    as_published,
-    check_nodes,
-    pairings_of,
-    published_for,
-    recipe_for_nodes,
-    system_for,
-)
+from paceline.systems.published import PAIRINGS, as_published, pairings_of, published_for, system_for
+from paceline.systems.published_nodes import check_nodes, recipe_for_nodes
 from paceline.systems.published_results import RESULTS, results_of
 
 # Machines --------------------------------------------------------------------------------------------------------------
