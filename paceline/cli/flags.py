@@ -126,12 +126,10 @@ def parse_recipe(
     check_recipe(changed)
     # Whether a loss scale fits is the machine's to say: its number format is not known yet where it is asked.
     check_system(dataclasses.replace(parsed.system, loss_scale=0.0) if asks else parsed.system)
-    # Variables: the system's, over them those published for so many nodes, over them the command line's.
-    env = system.env
-    if base is None or asked_system:
-        nodes = nodes_of(parsed.controls, given, parsed.system.per_node)
-        published = published_for(name, system_name, nodes)
-        env = merged_env(env, published.env if published else ())
+    # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
+    published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))
+    layers = (system.env, published.env if published else ())
+    env = merged_env(*(layers if base is None or asked_system else reversed(layers)))
     if "system.env" in given:
         env = merged_env(env, parsed.system.env)
     where = dataclasses.replace(parsed.system, env=env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tiny_runs import command, refused
@@ -12,6 +13,7 @@ from paceline.cli.launch import LaunchFlags
 from paceline.cli.show import ShowFlags
 from paceline.config.run import Controls
 from paceline.config.system import env_pairs
+from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS
 
 
@@ -67,6 +69,14 @@ def test_variables_published_for_one_number_of_nodes_come_there_alone_and_give_w
     assert ("NCCL_COLLNET_ENABLE" in variables_of(words, controls)) is published
     own = variables_of(f"{words} --system.env NCCL_COLLNET_ENABLE=0", controls)
     assert own["NCCL_COLLNET_ENABLE"] == "0" and ("SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING" in own) is published
+
+
+def test_a_run_that_is_launched_again_gets_them_too_and_keeps_its_own():
+    name = "resnet50-mlperf-57344"
+    system = replace(SYSTEMS["dgx-h100"](), env=("NCCL_COLLNET_ENABLE=0",))
+    base = (name, RECIPES[name](), "dgx-h100", system)
+    asked = parse_recipe(["--nodes", "448"], LaunchFlags(), verb="launch", base=base)
+    assert env_pairs(asked.system) == {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "0"}
 
 
 def test_a_name_given_twice_by_hand_is_still_refused(capsys):
