@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launch_cells import check_cell
 from shared_runs import SSD
 
 from paceline.cli.launch import LaunchFlags, _parsed
 from paceline.cli.launch_words import without
 from paceline.cli.main import main
 from paceline.going_on import FinishedError
-from paceline.launch.where import Where, check_where
+from paceline.launch.where import Where
 from paceline.log.events import EventLog
 from paceline.systems.published import pairings_of
 
@@ -274,9 +275,10 @@ def page_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", page_commands())
-def test_a_command_beside_a_published_one_is_ours(command):
+def test_a_command_beside_a_published_one_is_ours(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     asked, _ = _parsed(shlex.split(command)[1:])
-    check_where(asked.controls)
+    check_cell(asked, monkeypatch)
     published = pairings_of(asked.system_name, recipe_name=asked.name)
     assert asked.controls.nodes in {pairing.nodes for pairing in published}, "published for other numbers of nodes"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from launch_cells import check_cell
 
 from paceline.cli import launch_checks
 from paceline.cli import main as front_door
@@ -193,7 +194,9 @@ def parses(monkeypatch, tmp_path):
         raise Parsed
 
     def recipe_and_stop(*given, **named):
-        parse_recipe(*given, **named)
+        asked = parse_recipe(*given, **named)
+        if named["verb"] == "launch":
+            check_cell(asked, monkeypatch)
         raise Parsed
 
     folder = Path(front_door.__file__).parent
@@ -223,7 +226,9 @@ def packed(rows: list[Row]) -> list[tuple[str, list[str]]]:
     lots: list[tuple[str, set[str], list[str]]] = []
     for follows, added in dict.fromkeys(pair for row in rows for pair in row.commands):
         named, taken = flags_in(added), flags_in(follows)
-        fits = (lot for lot in lots if follows and lot[0] == follows and not (lot[1] | taken) & named)
+        lone = {"--through"}  # others would not be refused beside it, and would be by themselves
+        likely = (lot for lot in lots if follows and lot[0] == follows and not (lot[1] | named) & lone)
+        fits = (lot for lot in likely if not (lot[1] | taken) & named)
         if (lot := next(fits, None)) is None:
             lots.append((follows, named, [added]))
         else:
@@ -276,8 +281,18 @@ def test_the_overview_names_every_page():
     assert {page.name for page in PAGES} == set(re.findall(r"docs/migration/([\w-]+\.md)", text))
 
 
-@pytest.mark.parametrize("flag", ["--optim.lrr 1", "--system.precision fp17", "--model.frozen trunk"])
-def test_a_mistyped_cell_would_be_noticed(flag, parses):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train ssd --optim.lrr 1",
+        "train ssd --system.precision fp17",
+        "train ssd --model.frozen trunk",
+        "launch ssd --system c4140 --nodes 4",
+        "launch ssd --system c4140 --through slurm --container pyxis",
+        "launch ssd --system c4140 --through hostfile",
+    ],
+)
+def test_a_cell_that_the_real_command_refuses_would_be_noticed(command, parses):
     with pytest.raises((UserError, SystemExit)):
         parses(f"train ssd {flag}")
 
@@ -311,3 +326,6 @@ def test_a_launch_of_a_published_system_has_a_plan_and_files(command, tmp_path, 
     code = front_door.main([*words, "--out", str(tmp_path / "run"), "--dry-run"])
     assert code == 0, capsys.readouterr().err
     assert any((tmp_path / "run").rglob("launch/*"))
+
+
+        parses(command)

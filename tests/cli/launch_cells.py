@@ -1,0 +1,32 @@
+"""A command of the pages, as far as `paceline launch` looks at it before anything is started."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.flags import Asked
+from paceline.launch.carry_out import files_of
+from paceline.launch.combine import check_combination
+from paceline.launch.where import check_where, job_of
+
+
+def check_cell(asked: Asked, patch: pytest.MonkeyPatch) -> None:
+    """Raises UserError where this launch is refused, on a machine that has every program; in an empty working directory.
+
+    A file of hosts that it names is there, with as many as it wants.
+    """
+    where = asked.controls
+    check_where(where)
+    if where.hostfile:
+        Path(where.hostfile).write_text("".join(f"node{number} slots=16\n" for number in range(where.nodes)))
+    patch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    folder = Path.cwd() / "run"
+    words = ("train", asked.name, "--out", str(folder))
+    job = job_of(
+        words, folder, name=asked.name, where=where, system_name=asked.system_name, system=asked.system, minutes=60
+    )
+    check_combination(job)
+    assert files_of(job)
