@@ -14,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.bench.comm import _is_right
 from paceline.bench.comm_fit import bus_share, fit
 from paceline.bench.comm_sizes import MIB, Message, buckets, gradient_sizes, messages
+from paceline.cli.bench_comm import Flags, _measure
+from paceline.config.system import System
+from paceline.dist.launcher import SINGLE
 from paceline.dist.messages import Messages
 from paceline.dist.world import World
 
@@ -133,3 +136,15 @@ def test_one_rank_of_a_launcher_and_another_number_of_ranks_are_refused(capsys, 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     refused(command(capsys, "bench", "comm", "--ranks", "3"), "has started 2 ranks")
+
+
+@pytest.mark.parametrize(("out", "folder"), [("", "."), ("found/comm.json", "found")])
+def test_ranks_find_the_secret_beside_the_answer_or_in_the_working_directory(out, folder, tmp_path, monkeypatch):
+    def opened(launch, *, device, secret_folder):
+        raise InterruptedError(secret_folder)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.dist.world.open_world", opened)
+    with pytest.raises(InterruptedError) as found:
+        _measure(Flags(out=out), System("cpu"), SINGLE)
+    assert found.value.args == (tmp_path / folder,)
