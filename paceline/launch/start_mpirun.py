@@ -63,12 +63,8 @@ def topology_of(job: Job) -> Topology:
     """The cores of a node: this machine's where it is the node, else as the system says; none where it says nothing."""
     if job.through == "local":
         return read_topology()
-    system = job.system
-    return (
-        described(system.sockets, system.cores_per_socket)
-        if system.sockets and system.cores_per_socket
-        else Topology(())
-    )
+    sockets, each = job.system.sockets, job.system.cores_per_socket
+    return described(sockets, each) if sockets and each else Topology(())
 
 
 def forwarded_names(job: Job) -> tuple[str, ...]:
