@@ -14,6 +14,7 @@ from paceline.launch.container_docker import DOCKER
 from paceline.launch.container_none import NONE
 from paceline.launch.container_pyxis import PYXIS
 from paceline.launch.job import Job, Words
+from paceline.launch.shell import check_lines
 from paceline.launch.start_mpirun import MPIRUN
 from paceline.launch.start_srun import SRUN
 from paceline.launch.start_torchrun import TORCHRUN
@@ -81,6 +82,7 @@ def check_combination(job: Job) -> None:
     Raises UserError with the reason and another way.
     """
     check_together(job.through, job.start, job.container, job.nodes)
+    check_lines(job)
     THROUGH[job.through].check(job)
     START[job.start].check(job)
     CONTAINER[job.container].check(job)

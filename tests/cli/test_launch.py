@@ -60,6 +60,9 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
     [
         ("--system.interface 'x;id'", "--system.interface 'x;id': a network interface has a name such as eth0"),
         ("--system.interface '$(id)'", "--system.interface '$(id)': a network interface has a name such as eth0"),
+        ("--out 'a\ntouch HIT'", r"/a\ntouch HIT: it holds a line break"),
+        ("--through slurm --slurm.partition 'x\ntouch HIT'", r"--slurm.partition x\ntouch HIT: it holds a line break"),
+        ("--through slurm --slurm.extra a 'x\ntouch HIT'", r"--slurm.extra x\ntouch HIT: it holds a line break"),
         ("--nodes 0", "--nodes 0: must lie in 1 to 65,536"),
         (
             "--nodes 2",
@@ -92,6 +95,15 @@ def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path
     said = capsys.readouterr().err
     assert code == 2 and text in said, said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "text"), [("a\nb", "it holds a line break"), ("a\\b", "Slurm reads \\ in")])
+def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run --dry-run", capsys)
+    assert "working directory" in said and text in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, monkeypatch):
