@@ -71,8 +71,10 @@ def forwarded_names(job: Job) -> tuple[str, ...]:
     """Names of the variables that mpirun hands to ranks, on other hosts too. The rest of the environment stays behind."""
     # By name alone: its value stands in no file.
     secret = (SECRET,) if os.environ.get(SECRET) else ()
-    first = ("MASTER_ADDR",) if job.through == "hostfile" else ()
-    return (*(variable.name for variable in environment(job)), *first, *secret)
+    names = [variable.name for variable in environment(job)]
+    if job.through == "hostfile" and "MASTER_ADDR" not in names:  # run.sh sets it
+        names.append("MASTER_ADDR")
+    return (*names, *secret)
 
 
 def missing(job: Job) -> str:

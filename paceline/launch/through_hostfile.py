@@ -15,7 +15,7 @@ from paceline.config.errors import UserError
 from paceline.dist.launcher import derived_port
 from paceline.launch import attend
 from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
-from paceline.launch.hostfile import Host, first_hosts, read_hostfile
+from paceline.launch.hostfile import LOOPBACK, Host, first_hosts, read_hostfile
 from paceline.launch.hosts import check_hosts, host_python
 from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
@@ -100,6 +100,8 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
     interface = job.system.interface
     ssh = shlex.quote(" ".join(options()))
     own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
+    if any(variable.name == "MASTER_ADDR" for variable in job.environ):
+        own = ""  # this shell's own is kept: the first host may have a faster network under another name
     once = in_lines(
         (*command[: command.index("-np")], "-np", str(job.nodes), "--map-by", "ppr:1:node", "sh", "-c", job.between)
     )
@@ -133,6 +135,11 @@ def check(job: Job) -> None:
     if job.hostfile is None:
         raise UserError("--through hostfile: which hosts? Name them with --hostfile FILE, one a line: `node1 slots=8`.")
     hosts_of(job)
+    told = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
+    if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(told):
+        raise UserError(
+            f"MASTER_ADDR={told}: that is another machine on every host. Unset it: the first host is taken."
+        )
 
 
 def missing(job: Job) -> str:

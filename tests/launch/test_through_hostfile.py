@@ -71,6 +71,15 @@ def test_24_hosts_are_one_mpirun_line_with_the_variables_that_ranks_need_and_no_
     assert text_of(job, "hostfile").splitlines() == [f"172.31.0.{number} slots=8" for number in range(1, 25)]
 
 
+def test_rank_0_is_found_at_the_first_host_or_where_the_shell_says(job):
+    for environ, address in ((job.environ, "172.31.0.1"), ((Variable("MASTER_ADDR", "ib-1", "x"),), "ib-1")):
+        text = text_of(replace(job, environ=environ), "run.sh")
+        assert re.findall(r"^export MASTER_ADDR=(\S+)", text, re.MULTILINE) == [address]
+        assert text.count("-x MASTER_ADDR ") == 1
+    with pytest.raises(UserError, match="MASTER_ADDR=localhost: that is another machine on every host"):
+        through_hostfile.check(replace(job, environ=(Variable("MASTER_ADDR", "localhost", "x"),)))
+
+
 def test_a_command_before_the_ranks_runs_once_on_each_host(job):
     text = text_of(replace(job, between="echo 'x y' >/tmp/z"), "run.sh")
     words = shlex.split(text.partition("once on every host.\n")[2].partition("\n\nmpirun")[0].replace("\\\n", ""))
