@@ -128,8 +128,8 @@ def test_no_hostfile_no_ssh_and_too_few_hosts_are_refused_without_asking_anybody
     with pytest.raises(UserError, match=r"--nodes 25: .*hosts names 24 hosts"):
         through_hostfile.check(replace(job, nodes=25))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match=r"there is no ssh on this machine"):
-        through_hostfile.check(job)
+    assert "there is no ssh on this machine" in through_hostfile.missing(job)
+    through_hostfile.check(job)  # its files can be written all the same
     with pytest.raises(UserError, match=r"srun starts processes inside Slurm jobs alone"):
         check_combination(replace(job, start="srun"))
 
