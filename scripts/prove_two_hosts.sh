@@ -113,7 +113,7 @@ launch --out "$dir/nowhere" --system.interface nowhere0 --system.env GLOO_SOCKET
 echo "exit code $code after $(($(date +%s) - began)) s"; told "$dir/nowhere.txt" 4; quiet 30
 
 say "hosts that cannot be reached"
-printf 'node1\nnode3\n10.77.0.9\n' >"$dir/hostfile"
-code=0; launch --out "$dir/absent" --nodes 3 --global-batch 30 --optim.lr 0.004 >"$dir/absent.txt" 2>&1 || code=$?
+printf 'node3\n10.77.0.9\n' >"$dir/hostfile"
+code=0; launch --out "$dir/absent" >"$dir/absent.txt" 2>&1 || code=$?
 echo "exit code $code"; tail -n 2 "$dir/absent.txt"
 exit $bad

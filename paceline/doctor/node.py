@@ -54,6 +54,7 @@ class NodeFacts:
     sockets: int = -1
     numa_nodes: int = -1
     cores: int = -1
+    threads: int = -1  # hardware threads of all cores
     allowed: str = ""  # hardware threads that any of its ranks may use
     shares: tuple[str, ...] = ()  # those of each rank
     memory_gib: float = -1
@@ -98,6 +99,7 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
         sockets=len({core.socket for core in machine.cores}),
         numa_nodes=len(machine.nodes),
         cores=len(machine.cores),
+        threads=len(machine.cpus),
         allowed=spelled(mine),
         shares=(spelled(mine),),
         memory_gib=_memory_gib(proc),

@@ -75,6 +75,12 @@ def unexpected(node: NodeFacts, system: System) -> list[Trouble]:
         found.append(("problem", f"{len(node.devices)} GPUs, its system has {system.per_node}"))
     if system.sockets and 0 < node.sockets != system.sockets:
         found.append(("note", f"{node.sockets} sockets, its system has {system.sockets}"))
+    cores = system.sockets * system.cores_per_socket
+    if cores and 0 < node.cores != cores:
+        found.append(("note", f"{node.cores} cores, its system has {cores}"))
+    if cores and system.threads_per_core and 0 < node.threads != node.cores * system.threads_per_core:
+        each = f"{system.threads_per_core} thread{'s'[: system.threads_per_core != 1]} a core"
+        found.append(("note", f"{node.threads} hardware threads on {node.cores} cores, its system has {each}"))
     if system.host_memory_gib and 0 < node.memory_gib < SMALL_SHARE * system.host_memory_gib:
         found.append(("note", f"{node.memory_gib:.0f} GiB of memory, its system has {system.host_memory_gib:.0f}"))
     return found

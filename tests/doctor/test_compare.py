@@ -148,3 +148,14 @@ def test_a_line_tells_everything_once():
         assert text.count(part) == 1, part
     bare = line(NodeFacts(0, "vm", 1, {}))
     assert "no GPU" in bare and "memory unknown" in bare and "no /dev/shm" in bare and "clock: rank 0's" in bare
+
+
+def test_cores_and_hardware_threads_are_compared_with_the_systems():
+    system = System("cuda", len(NODE.devices), sockets=2, cores_per_socket=24, threads_per_core=2)
+    right = replace(NODE, sockets=2, cores=48, threads=96)
+    assert examine_nodes([right], system) == []
+    (fewer,) = examine_nodes([replace(right, threads=48)], system)
+    assert fewer.text == "48 hardware threads on 48 cores, its system has 2 threads a core"
+    assert [finding.text for finding in examine_nodes([replace(right, cores=40, threads=80)], system)] == [
+        "40 cores, its system has 48"
+    ]
