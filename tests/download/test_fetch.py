@@ -370,7 +370,7 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_and_begun_again(there: Site, tmp_path: Path, number: signal.Signals) -> None:
-    there.pause = 0.05
+    there.pause = 0.3
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, f"{there.url}/set.zip", str(tmp_path / "set.zip")],
         stdout=subprocess.PIPE,

@@ -193,7 +193,9 @@ def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_a
         holder.communicate(timeout=10)
         hosts.hostfile.write_text("node1\nnode2\n")
     assert code == 2, said
-    taken, nowhere, absent, locked, unseen = said.splitlines()[-5:]
+    lines = said.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("paceline: "))
+    taken, nowhere, absent, locked, unseen = lines[first : first + 5]
     assert taken.startswith("paceline: node1: rank 0 cannot listen there (Address already in use)"), said
     assert nowhere.startswith("nowhere: ssh does not get in (ssh: Could not resolve hostname nowhere")
     assert absent.startswith("10.77.0.9: ssh does not get in (ssh: connect to host 10.77.0.9 port 22: No route to host")

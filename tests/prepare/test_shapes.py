@@ -370,7 +370,7 @@ def test_a_process_that_cannot_write_passes_the_reason_on(tmp_path):
                 shutil.rmtree(part / "val2017", ignore_errors=True)
 
     with pytest.raises(FileNotFoundError):
-        render_boxes(tmp_path / "set", train=300, val=20, side=48, processes=2, progress=take_away)
+        render_boxes(tmp_path / "set", train=5000, val=20, side=48, processes=2, progress=take_away)
     assert leftovers(tmp_path) == []
 
 
