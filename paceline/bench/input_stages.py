@@ -66,7 +66,7 @@ class Samples:
     def __init__(self, task: Task, system: System) -> None:
         epochs, places = task.samples(0)
         numbers = task.train_numbers[places]
-        self.fit = task.shapes.forward(0, numbers)
+        self.fit = task.shapes.of_step(0, numbers)
         # Read as training reads: through the caches that the system has.
         self.records = task.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache))
         self.exif = task.recipe.input.exif

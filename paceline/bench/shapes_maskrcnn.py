@@ -67,8 +67,8 @@ def of_forwards(task: InstanceSegmentation, settings: InstanceInput, each: int) 
     for step in range(plan.total_steps):
         epochs_of, places = task.samples(step, forwards=plan.forwards)
         numbers = task.train_numbers[places]
+        shape = task.shapes.of_step(step, numbers).shape
         for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
-            shape = task.shapes.forward(step, part[1]).shape
             shapes[shape] += 1
             chosen = part[1]
             sizes = resized_all(task.train.heights[chosen], task.train.widths[chosen], settings.short[0], settings.long)

@@ -4,7 +4,7 @@ An epoch's permutation (data/stream.py) is sorted by group, stably, cut into run
 shuffled. Runs lie on the grid of steps: epoch e begins at position e*n of the endless stream, so its first run is what
 the last step of the epoch before lacks, then runs of B follow, then a rest. The first run and the rest are both taken
 from the high end of the sorted list, so a step that spans two epochs is of like shapes too. Inside a step samples ascend
-by group, so ranks and forwards, which take neighbouring places, get like shapes.
+by group.
 
 Letters: n samples of an epoch   B images of the global batch   G groups, numbered along an axis of likeness
 """
@@ -72,17 +72,15 @@ def shapes_of_run(
     shape_of: Callable[[int, int], Shape],
     *,
     global_batch: int,
-    each: int,
     steps: int,
 ) -> tuple[Shape, ...]:
-    """The shapes that the forwards of a run may have, the largest area first, without ordering any epoch.
+    """The shapes that the steps of a run may have, the largest area first, without ordering any epoch.
 
     It follows from how many samples each group has: the groups of a run never change, only which samples stand for
-    them. A forward is taken to hold the largest sizes of its groups, so no forward needs more than the first shape.
+    them. A step is taken to hold the largest sizes of its groups, so no step needs more than the first shape.
 
     groups    (n,) int   sizes  (n, 2) int, height and width of each sample, pixels
     shape_of  (height, width) that a batch must hold -> its shape
-    each      images of one forward on one rank; divides global_batch
     """
     n = len(groups)
     present, number = np.unique(groups, return_inverse=True)
@@ -92,8 +90,8 @@ def shapes_of_run(
     most: set[tuple[int, int]] = set()
 
     def note(samples: np.ndarray) -> None:
-        """samples: (multiple of each,) places in `ranked`, as a step takes them."""
-        sides = extents[ranked[samples]].reshape(-1, each, 2).max(axis=1)
+        """samples: (multiple of global_batch,) places in `ranked`, as a step takes them."""
+        sides = extents[ranked[samples]].reshape(-1, global_batch, 2).max(axis=1)
         most.update(map(tuple, np.unique(sides, axis=0).tolist()))
 
     whole = min(n // global_batch, steps)

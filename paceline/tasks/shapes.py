@@ -20,7 +20,7 @@ from paceline.data.stream import permutation
 
 
 class Fit(NamedTuple):
-    """What photos of one forward are made to fit."""
+    """What photos of one step are made to fit."""
 
     side: int  # the photo's shorter side, pixels
     shape: Shape  # H, W of the input, which holds it
@@ -35,8 +35,8 @@ class Shapes(Protocol):
         """(n,) int64: the order in which this epoch takes the training images."""
         ...
 
-    def forward(self, step: int, numbers: np.ndarray) -> Fit:
-        """Of one forward's training photos."""
+    def of_step(self, step: int, numbers: np.ndarray) -> Fit:
+        """Of every training photo of a step, on whatever rank and in whatever forward; numbers: all of them."""
         ...
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
@@ -70,7 +70,7 @@ class OneShape:
         """The stream's own."""
         return permutation(self.images, seed=self.seed, epoch=epoch)
 
-    def forward(self, step: int, numbers: np.ndarray) -> Fit:
+    def of_step(self, step: int, numbers: np.ndarray) -> Fit:
         """The one."""
         return self.fit
 
@@ -119,8 +119,12 @@ class Buckets:
         """Photos of like shape together."""
         return self._order(epoch)
 
-    def forward(self, step: int, numbers: np.ndarray) -> Fit:
-        """Padded together, at this step's size."""
+    def of_step(self, step: int, numbers: np.ndarray) -> Fit:
+        """Padded together, at this step's size.
+
+        Not by the forward: statistics of BatchNorm and what convolutions see at a photo's edge depend on the padding, so
+        a step would depend on how it is cut. Nearly every step has photos of one shape anyway.
+        """
         return self._fit(self.train, numbers, short_of_step(self.seed, step, self.photo.short))
 
     def _fit(self, split: Sizes, numbers: np.ndarray, short: int) -> Fit:
@@ -139,14 +143,13 @@ class Buckets:
                 resized_all(*self.train.chosen(), short, self.photo.long),
                 lambda height, width, short=short: padded(height, width, self.photo, short),
                 global_batch=plan.global_batch,
-                each=plan.images_per_forward,
                 steps=plan.total_steps,
             )
             found |= {Fit(short, shape) for shape in shapes}
         return sorted(found, key=lambda fit: (-math.prod(fit.shape), fit))
 
     def largest_of_data(self) -> Shape | None:
-        """Of the largest size; a forward that has to mix portraits with landscapes is larger still, and rare."""
+        """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
         short = max(self.photo.short)
         sizes = np.unique(resized_all(*self.train.chosen(), short, self.photo.long), axis=0).tolist()
         shapes = {padded(height, width, self.photo, short) for height, width in sizes}

@@ -205,11 +205,13 @@ class Task(ABC):
             epochs, places = self.samples(
                 step, rank=place.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
             )
+            # Of the whole step, which another rank's photos may widen.
+            whole = self.samples(step)[1] if self.shapes.vary else places
+            fit = self.shapes.of_step(step, self.train_numbers[whole])
             forwards = []
             for when, numbers in zip(
                 *(np.split(these, plan.forwards) for these in (epochs, self.train_numbers[places]))
             ):
-                fit = self.shapes.forward(step, numbers)
                 forwards.append(Forward(when, numbers, fit.shape, partial(self.draw_train, fit)))
             return forwards
 

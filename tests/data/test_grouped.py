@@ -121,32 +121,30 @@ def test_an_empty_set_and_a_batch_that_does_not_divide_are_refused():
 @given(
     n=st.integers(1, 40),
     kinds=st.integers(1, 4),
-    each=st.integers(1, 4),
-    parts=st.integers(1, 4),
+    batch=st.integers(1, 16),
     steps=st.integers(1, 12),
 )
-def test_the_shapes_of_a_run_are_known_before_it(n, kinds, each, parts, steps):
-    groups, batch = _groups(n, kinds, key=n), each * parts
+def test_the_shapes_of_a_run_are_known_before_it(n, kinds, batch, steps):
+    groups = _groups(n, kinds, key=n)
     sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])
     taken = set()
     for step in range(steps):
         _, indices = _indices(groups, seed=2, step=step, global_batch=batch)
-        for forward in np.split(indices, parts):
-            taken.add(tuple(sizes[forward].max(axis=0).tolist()))
-    found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, each=each, steps=steps)
+        taken.add(tuple(sizes[indices].max(axis=0).tolist()))
+    found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=steps)
     assert taken <= set(found)
     areas = [h * w for h, w in found]
     assert areas == sorted(areas, reverse=True)
-    long = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, each=each, steps=10 * n)
+    long = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=10 * n)
     if steps * batch >= 40 * n:
         assert set(long) == set(found)
 
 
 def test_a_single_odd_photo_is_found_by_the_memory_plan():
     groups, sizes = np.array([0] * 63 + [1]), np.array([(8, 8)] * 63 + [(4, 99)])
-    found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=8, each=4, steps=1000)
+    found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=8, steps=1000)
     assert found == ((8, 99), (8, 8))
-    alone = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=8, each=1, steps=1000)
+    alone = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=1, steps=1000)
     assert alone == ((4, 99), (8, 8))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -60,6 +61,10 @@ def test_what_a_resumed_run_does_again_is_shown_once(tmp_path):
     for event in (train(10, 2.0), train(20, 9.0), train(30, 9.0)):
         first.write(event)
     first.close()
+    # TensorBoard reads a folder's files by name, which begins with the second in which each was opened.
+    opened = int(time.time())
+    while int(time.time()) == opened:
+        time.sleep(0.01)
     second = TensorBoard(tmp_path, purge_step=10)
     for event in (train(20, 1.0), train(30, 0.5)):
         second.write(event)
