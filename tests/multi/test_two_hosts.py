@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -106,6 +107,15 @@ def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_i
     assert events(run, without=("resume", "checkpoint", "end")) == events(unbroken, without=("checkpoint", "end"))
 
 
+def ctrl_c(process: subprocess.Popen[str]) -> None:
+    """To all processes of its group, as a terminal does; but to nsenter, which stands at its head and would not wait."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # one that has just ended
+            number, group = int(status.parent.name), int(status.read_text().rpartition(")")[2].split()[2])
+            if group == process.pid != number:
+                os.kill(number, signal.SIGINT)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("start", BOTH)
 def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbroken, tmp_path, start):
@@ -113,7 +123,7 @@ def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbrok
     process = hosts.launching(run, LONG, start=start)
     try:
         wait_until(lambda: step_reached(run) >= 6 or process.poll() is not None, "step 6", seconds=120)
-        os.killpg(process.pid, signal.SIGINT)
+        ctrl_c(process)
         said, _ = process.communicate(timeout=90)
     finally:
         if process.poll() is None:
