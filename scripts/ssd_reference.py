@@ -145,7 +145,7 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
     task = Detection(WORKLOADS["ssd"], recipe, Manifest.load(ensure_boxes_prepared(asked.data, say=print)))
-    keys, samples, left_out = choose(task, recipe, asked.batch * asked.steps)
+    keys, samples = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]
     twin_recipes = {
@@ -171,7 +171,6 @@ def main() -> int:
             "torch": torch.__version__,
             "images": asked.batch,
             "steps": asked.steps,
-            "samples_left_out": left_out,
             "samples_matched_differently": targets.result(),
             "pixels": pixels.result(),
             **judge(left, right, controls, twins),

@@ -85,44 +85,35 @@ def draw(task: Detection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     )
 
 
-def matched(sample: Sample, tie: Tie, order: str = "anchor") -> tuple[Tensor, Tensor]:
+def matched(sample: Sample, tie: Tie) -> tuple[Tensor, Tensor]:
     """Class (A,) and box (A, 4) ltrb of each default box, in the reference's order; class 0 and box 0 where negative."""
     batch = detection_batch(torch.zeros(1, 3, 1, 1), [sample.objects], torch.zeros(1))
-    anchors = default_boxes(300, grids(300), SSDModel().scales, order="cell" if order == "cell" else "anchor")
-    slots, positives = match(batch.boxes, batch.labels, to_ltrb(anchors), tie=tie)
+    order = anchor_to_cell(grids(300)).argsort()
+    anchors = to_ltrb(default_boxes(300, grids(300), SSDModel().scales))
+    slots, positives = match(batch.boxes, batch.labels, anchors, tie=tie, order=order)
     labels, boxes = batch.labels[0, slots[0]] * positives[0], batch.boxes[0, slots[0]] * positives[0][:, None]
-    back = anchor_to_cell(grids(300)).argsort() if order == "cell" else slice(None)
-    return labels[back], boxes[back]
+    return labels[order], boxes[order]
 
 
 def same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> bool:
     return all(torch.equal(*pair) for pair in zip(left, right))
 
 
-def choose(task: Detection, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample], int]:
-    """(epoch, number) of the samples that are taken, the samples, and how many others were left out.
-
-    Left out: objects that overlap two default boxes equally and take the first, so that the order of default boxes decides.
-    One whose objects share a best default box comes first.
-    """
+def choose(task: Detection, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample]]:
+    """(epoch, number) of the first samples, and the samples; one whose objects share a best default box comes first."""
     keys: list[tuple[int, int]] = []
     samples: list[Sample] = []
-    left_out = 0
     tied = False
     for place in range(20 * wanted):
         key = divmod(place, task.train_images)
         sample = draw(task, recipe, *key)
-        last = matched(sample, "last")
-        if not same(last, matched(sample, "last", "cell")):
-            left_out += 1
-            continue
-        shares = not tied and not same(last, matched(sample, "first"))
+        shares = not tied and not same(matched(sample, "last"), matched(sample, "first"))
         at = 0 if shares else len(keys)
         tied = tied or shares
         keys.insert(at, key)
         samples.insert(at, sample)
         if len(keys) >= wanted and tied:
-            return keys[:wanted], samples[:wanted], left_out
+            return keys[:wanted], samples[:wanted]
     raise SystemExit("no sample holds two objects with the same best default box: name a data set with more objects")
 
 

@@ -28,6 +28,7 @@ def match(
     iou: float = 0.5,
     positive: Positive = "above",
     tie: Tie = "last",
+    order: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The object of each default box, and whether it has one.
 
@@ -36,14 +37,19 @@ def match(
     anchors   (A, 4) ltrb fractions
     iou       threshold
     positive  whether the IoU must be above the threshold or at least the threshold
-    tie       which of the objects that share a best default box gets it; equal IoU elsewhere goes to the first object,
-              and of an object's equally good default boxes the first is its best
+    tie       which of the objects that share a best default box gets it; equal IoU elsewhere goes to the first object
+    order     (A,) int64: of an object's equally good default boxes the first in this order is its best; None: as they lie
     return    slots (B, A) int64, the object of a positive default box (elsewhere some slot number below max(G, 1));
               positives (B, A) bool
     An object that touches no default box (one without area, above all) is left out: the reference would hand it
     default box 0 with an infinite target.
     """
     boxes, anchors = boxes.float(), anchors.float()
+    if order is not None:
+        # Matched in that order and put back: a few numbers a default box, where the overlaps are G as many.
+        found = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie)
+        slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in found)
+        return slots, positives
     if labels.device.type != "cpu":
         return match_slots(boxes, labels, anchors, iou, positive, tie)
     # Image by image everything stays in the cache, and slots behind an image's last object cost nothing.

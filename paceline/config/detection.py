@@ -13,6 +13,7 @@ from paceline.config.trunk import Depth, TrunkModel, trunk_rules
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Positive = Literal["above", "at_least"]
 Tie = Literal["last", "first"]
+BoxOrder = Literal["cell", "anchor"]
 LossOver = Literal["image", "batch"]
 Frozen = Literal["none", "stem", "stem_and_first"]
 Resize = Literal["bilinear-antialias", "bilinear"]
@@ -49,6 +50,7 @@ class SSDModel(TrunkModel):
     match_iou: float = 0.5  # a default box is positive by its IoU with an object
     positive: Positive = "above"  # IoU must be above match_iou, or at least match_iou (TensorFlow's rule)
     tie: Tie = "last"  # which of two objects that want the same default box gets it
+    box_order: BoxOrder = "cell"  # an object takes the first of equal default boxes: by cell, or all cells of a shape first
     negatives: float = 3.0  # hard negatives for each positive
     loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's
     detect: Detect = field(default_factory=Detect)  # decoding and suppression

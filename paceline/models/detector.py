@@ -22,17 +22,29 @@ class Detector(nn.Module):
     """Normalisation, network, matching and loss in one, so that data parallel and the compiler see a whole forward."""
 
     anchors: Tensor
+    order: Tensor | None
 
     def __init__(
-        self, network: SSD, anchors: Tensor, *, mean: Sequence[float], std: Sequence[float], settings: SSDModel
+        self,
+        network: SSD,
+        anchors: Tensor,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        settings: SSDModel,
+        order: Tensor | None = None,
     ) -> None:
-        """anchors: (A, 4) default boxes as centre x, y, width, height, in cell-major order."""
+        """
+        anchors  (A, 4) default boxes as centre x, y, width, height, in cell-major order
+        order    (A,) int64: in which an object takes the first of equally good default boxes; None: as they lie
+        """
         super().__init__()
         self.normalise = Normalise(mean, std)
         self.network = network
         self.settings = settings
         # Recipes own these numbers, checkpoints do not.
         self.register_buffer("anchors", anchors, persistent=False)
+        self.register_buffer("order", order, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """-> float32 scalars "loss", "class" and "box", summed over the B images.
@@ -52,6 +64,7 @@ class Detector(nn.Module):
             iou=settings.match_iou,
             positive=settings.positive,
             tie=settings.tie,
+            order=self.order,
             negatives=settings.negatives,
         )
         if settings.loss_over == "batch":

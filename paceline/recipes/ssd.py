@@ -34,7 +34,9 @@ MXNET_INPUT = BoxInput(jitter="matrix", hue=0.5 / 360)
 # What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
 # one must touch every object, IoU of at least 0.5, the first of two objects wins, resize without antialiasing, even sides padded
 # at their end alone (its backbone's weights are for that, and are refused elsewhere).
-GAUDI_MODEL = SSDModel(padding="end", positive="at_least", tie="first", zero_init_last_gamma=True)
+GAUDI_MODEL = SSDModel(
+    padding="end", positive="at_least", tie="first", box_order="anchor", zero_init_last_gamma=True
+)
 GAUDI_INPUT = BoxInput(crop_attempts=50, crop_free="touching", brightness_form="add", resize="bilinear")
 
 
@@ -45,7 +47,7 @@ def mlperf() -> SSDRecipe:
     """
     return Recipe(
         task="ssd",
-        model=SSDModel(),
+        model=SSDModel(box_order="anchor"),
         input=BoxInput(),
         target_data="coco",
         global_batch=32,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.batch.batch import Batch, plain_images
 from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
-from paceline.boxes.anchors import boxes_a_cell, default_boxes
+from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell, default_boxes
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
 from paceline.data.box_sample import draw_evaluation_sample, draw_training_sample
@@ -121,7 +121,8 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
     )
     with torch.device("cpu"):  # see models/normalise.py
         anchors = default_boxes(photo.size, cells, settings.scales[: len(cells) + 1])
-    return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings)
+        order = anchor_to_cell(cells).argsort() if settings.box_order == "anchor" else None
+    return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings, order=order)
 
 
 def initialise_detector(recipe: DetectorRecipe, model: Detector, generator: torch.Generator) -> None:
