@@ -15,7 +15,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.boxes.geometry import to_ltrb
+
 Order = Literal["cell", "anchor"]
+BoxOrder = Literal["cell", "cell-last", "anchor"]
 
 
 def extra_ratios(level: int) -> tuple[int, ...]:
@@ -39,6 +42,33 @@ def default_boxes(size: int, grids: Sequence[int], scales: Sequence[float], *, o
     """
     if len(scales) != len(grids) + 1:
         raise ValueError(f"{len(grids)} levels of default boxes need {len(grids) + 1} scales, got {len(scales)}")
+    return _in_float64(size, grids, scales, order).float().clamp_(min=0.0, max=1.0)
+
+
+def default_corners(size: int, grids: Sequence[int], scales: Sequence[float]) -> Tensor:
+    """The same boxes in cell order as (A, 4) float32 ltrb, found in float64: by up to 6e-8 not what float32 makes of them.
+
+    DALI and TensorFlow's systems had these. Of a small object inside several boxes of one size the last bits of their areas
+    decide which is its best.
+    """
+    boxes = _in_float64(size, grids, scales, "cell").clamp_(min=0.0, max=1.0)
+    return to_ltrb(boxes).float()
+
+
+def tie_order(rule: BoxOrder, grids: Sequence[int]) -> Tensor | None:
+    """(A,) int64: of an object's equally good default boxes, which lie in cell order, it takes the first in this order.
+
+    cell: the first as they lie, which is None. cell-last: the last (DALI). anchor: the first where all cells of a shape
+    come before the next shape's (MLPerf reference, Gaudi).
+    """
+    if rule == "cell":
+        return None
+    places = anchor_to_cell(grids)
+    return torch.arange(len(places)).flip(0) if rule == "cell-last" else places.argsort()
+
+
+def _in_float64(size: int, grids: Sequence[int], scales: Sequence[float], order: Order) -> Tensor:
+    """(A, 4) float64 cxcywh, not clipped."""
     levels = []
     for level, grid in enumerate(grids):
         # The first four maps are taken at strides 8 to 64; later ones lose a border, so their cells share the input.
@@ -51,7 +81,7 @@ def default_boxes(size: int, grids: Sequence[int], scales: Sequence[float], *, o
         centres = torch.stack((column, row), dim=-1).reshape(-1, 1, 2).expand(-1, len(shapes), -1)
         boxes = torch.cat((centres, shapes.expand(len(centres), -1, -1)), dim=-1)
         levels.append((boxes if order == "cell" else boxes.transpose(0, 1)).reshape(-1, 4))
-    return torch.cat(levels).float().clamp_(min=0.0, max=1.0)
+    return torch.cat(levels)
 
 
 def shapes_of_cell(scale: float, next_scale: float, ratios: Sequence[int]) -> list[tuple[float, float]]:

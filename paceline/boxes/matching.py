@@ -29,6 +29,7 @@ def match(
     positive: Positive = "above",
     tie: Tie = "last",
     order: Tensor | None = None,
+    equal: Tie = "first",
 ) -> tuple[Tensor, Tensor]:
     """The object of each default box, and whether it has one.
 
@@ -37,8 +38,9 @@ def match(
     anchors   (A, 4) ltrb fractions
     iou       threshold
     positive  whether the IoU must be above the threshold or at least the threshold
-    tie       which of the objects that share a best default box gets it; equal IoU elsewhere goes to the first object
+    tie       which of the objects that share a best default box gets it
     order     (A,) int64: of an object's equally good default boxes the first in this order is its best; None: as they lie
+    equal     which of the objects that a default box overlaps equally it takes, where neither forces it
     return    slots (B, A) int64, the object of a positive default box (elsewhere some slot number below max(G, 1));
               positives (B, A) bool
     An object that touches no default box (one without area, above all) is left out: the reference would hand it
@@ -47,11 +49,11 @@ def match(
     boxes, anchors = boxes.float(), anchors.float()
     if order is not None:
         # Matched in that order and put back: a few numbers a default box, where the overlaps are G as many.
-        found = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie)
+        found = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie, equal=equal)
         slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in found)
         return slots, positives
     if labels.device.type != "cpu":
-        return match_slots(boxes, labels, anchors, iou, positive, tie)
+        return match_slots(boxes, labels, anchors, iou, positive, tie, equal)
     # Image by image everything stays in the cache, and slots behind an image's last object cost nothing.
     slots = labels.new_zeros(len(labels), len(anchors))
     positives = torch.zeros_like(slots, dtype=torch.bool)
@@ -59,18 +61,24 @@ def match(
         filled = row.nonzero()
         used = int(filled[-1]) + 1 if len(filled) else 0
         one = slice(image, image + 1)
-        slots[one], positives[one] = match_slots(boxes[one, :used], labels[one, :used], anchors, iou, positive, tie)
+        slots[one], positives[one] = match_slots(
+            boxes[one, :used], labels[one, :used], anchors, iou, positive, tie, equal
+        )
     return slots, positives
 
 
 def match_slots(
-    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie, equal: Tie = "first"
 ) -> tuple[Tensor, Tensor]:
     """`match` with work in proportion to G and no host synchronisation; shapes depend on shapes only."""
     images, objects = labels.shape
     if objects == 0 or len(anchors) == 0:
         slots = labels.new_zeros(images, len(anchors))
         return slots, torch.zeros_like(slots, dtype=torch.bool)
+    if equal == "last":  # the first from behind
+        turned: Tie = "first" if tie == "last" else "last"
+        slots, positives = match_slots(boxes.flip(1), labels.flip(1), anchors, iou, positive, turned)
+        return objects - 1 - slots, positives
     filled = labels > 0
     overlap = pairwise_iou(boxes, anchors).masked_fill_(~filled.unsqueeze(-1), 0.0)
     best, slots = overlap.max(dim=1)

@@ -13,11 +13,13 @@ from paceline.config.trunk import Depth, TrunkModel, trunk_rules
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Positive = Literal["above", "at_least"]
 Tie = Literal["last", "first"]
-BoxOrder = Literal["cell", "anchor"]
+BoxOrder = Literal["cell", "cell-last", "anchor"]
+NewBias = Literal["uniform", "zero"]
 LossOver = Literal["image", "batch"]
 Frozen = Literal["none", "stem", "stem_and_first"]
 Resize = Literal["bilinear-antialias", "bilinear"]
-Jitter = Literal["hsv", "matrix", "none"]
+BoxResize = Literal["bilinear-antialias", "bilinear", "tensorflow"]
+Jitter = Literal["hsv", "matrix", "dali", "tensorflow", "none"]
 Brightness = Literal["multiply", "add"]
 FreeCrop = Literal["any", "touching"]
 
@@ -49,8 +51,10 @@ class SSDModel(TrunkModel):
     zero_init_last_gamma: bool = False  # start each residual branch at zero
     match_iou: float = 0.5  # a default box is positive by its IoU with an object
     positive: Positive = "above"  # IoU must be above match_iou, or at least match_iou (TensorFlow's rule)
+    new_bias: NewBias = "uniform"  # first biases of extra layers and heads: U(+-1 / sqrt(fan_in)), or zero (TensorFlow)
     tie: Tie = "last"  # which of two objects that want the same default box gets it
-    box_order: BoxOrder = "cell"  # an object takes the first of equal default boxes: by cell, or all cells of a shape first
+    box_order: BoxOrder = "cell"  # of equal default boxes: the first by cell, the last, or the first shape by shape
+    box_corners: Literal["float32", "float64"] = "float32"  # in which default boxes' corners are found, then float32
     negatives: float = 3.0  # hard negatives for each positive
     loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's
     detect: Detect = field(default_factory=Detect)  # decoding and suppression
@@ -65,15 +69,19 @@ class BoxInput:
     crop_attempts: int = 1  # proposals for one drawn option before the option is drawn again
     crop_side: tuple[float, float] = (0.3, 1.0)  # range of the crop's width and of its height, of the photo's
     crop_aspect: tuple[float, float] = (0.5, 2.0)  # range of the crop's width / height, both as shares of the photo's
-    crop_free: FreeCrop = "any"  # the unconstrained option: any crop, or one that touches every object (Gaudi, DALI)
+    crop_free: FreeCrop = (
+        "any"  # the unconstrained option: any crop (reference, DALI), or one that touches every object (Gaudi)
+    )
     flip: float = 0.5  # probability of a horizontal flip
-    jitter: Jitter = "hsv"  # colour jitter in HSV with random order (reference), by one matrix (System A), or none
+    jitter: Jitter = "hsv"  # in HSV and random order (reference), by one matrix, as DALI's or TensorFlow's, or none
     brightness: float = 0.125  # factor from 1-b to 1+b
     brightness_form: Brightness = "multiply"  # or add from -b to +b, of the full scale (Gaudi)
     contrast: float = 0.5  # factor from 1-c to 1+c
     saturation: float = 0.5  # factor from 1-s to 1+s
     hue: float = 0.05  # turn from -h to +h, in turns: 0.05 is 18 degrees; System A had 0.5 degrees
-    resize: Resize = "bilinear-antialias"  # how a region becomes `size` pixels
+    resize: BoxResize = (
+        "bilinear-antialias"  # to `size` pixels; tensorflow: crops by their corners, photos by the upper left
+    )
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]

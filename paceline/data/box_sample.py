@@ -50,13 +50,15 @@ def draw_training_sample(
     colour = draw_colour(random, settings)
     fractions, keep = boxes_in(window, ltrb, keep, flip)
     objects = Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
-    return Draw(name, header, window, objects, flip, colour, settings.decoder, settings.resize)
+    law = "tensorflow-crop" if settings.resize == "tensorflow" else settings.resize
+    return Draw(name, header, window, objects, flip, colour, settings.decoder, law)
 
 
 def draw_evaluation_sample(header: Header, name: str, settings: BoxInput) -> Draw:
     """The whole photo, resized to (S, S) without keeping its aspect ratio; no objects."""
     objects = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-    return Draw(name, header, _whole(header, settings.size), objects, decoder=settings.decoder, law=settings.resize)
+    law = "tensorflow-photo" if settings.resize == "tensorflow" else settings.resize
+    return Draw(name, header, _whole(header, settings.size), objects, decoder=settings.decoder, law=law)
 
 
 def inside(boxes: np.ndarray, height: int, width: int) -> np.ndarray:

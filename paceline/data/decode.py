@@ -36,6 +36,7 @@ from paceline.data.header import Header, undecodable
 from paceline.data.orientation import Source, source_of, turned_pixels
 from paceline.data.picture import to_rgb
 from paceline.data.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
+from paceline.data.resample_tensorflow import resample_tensorflow, seen
 
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 
@@ -67,27 +68,44 @@ def decode_crop(
     out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
     flip    mirror left to right, after the resize
     name    the file, for the message
-    law     how the region is resized; "bilinear" looks at single pixels, so it is decoded at full scale
+    law     how the region is resized; all but the first look at single pixels, so it is decoded at full scale
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
-    source = source_of(window, header.orientation, header.height, header.width)
+    source = _source(window, header, law)
     if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
         scale = dct_scale(window) if law == "bilinear-antialias" else 1
         if scale == 1 and decoder == "nvimgcodec":
             region = _region_nvimgcodec(data, source)
             if region is not None:
-                resample_torch(turned_pixels(region, source.orientation), window, out, flip, law)
+                _resample(region, source, window, header, out, flip, law)
                 return
         elif (pixels := _rows_simplejpeg(data, header, source, scale)) is not None:
             if scale == 1:
                 bottom, right = source.top + source.height, source.left + source.width
                 region = scratch("region", source.height, source.width)
                 np.copyto(region, pixels[source.top : bottom, source.left : right])
-                resample_torch(turned_pixels(region, source.orientation), window, out, flip, law)
+                _resample(region, source, window, header, out, flip, law)
             else:
                 resample_scaled(pixels, scale, source, window, out, flip)
             return
-    _decode_pillow(data, source, window, out, flip, name, law)
+    _decode_pillow(data, source, window, header, out, flip, name, law)
+
+
+def _source(window: Window, header: Header, law: ResizeLaw) -> Source:
+    """The stored region that the law looks at."""
+    region = window if law in ("bilinear-antialias", "bilinear") else seen(window, header.height, header.width)
+    return source_of(region, header.orientation, header.height, header.width)
+
+
+def _resample(
+    region: np.ndarray, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, law: ResizeLaw
+) -> None:
+    """The stored region's pixels, decoded at full scale, into `out`."""
+    pixels = turned_pixels(region, source.orientation)
+    if law == "tensorflow-crop" or law == "tensorflow-photo":
+        resample_tensorflow(pixels, window, (header.height, header.width), out, flip, law)
+    else:
+        resample_torch(pixels, window, out, flip, law)
 
 
 def dct_scale(window: Window) -> int:
@@ -203,7 +221,7 @@ def _silence():
 
 
 def _decode_pillow(
-    data: bytes, source: Source, window: Window, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
+    data: bytes, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
 ) -> None:
     try:
         with Image.open(io.BytesIO(data)) as image:
@@ -218,12 +236,12 @@ def _decode_pillow(
         resample_pillow(rgb, scale, source, window, out, flip)
         return
     box = (source.left, source.top, source.left + source.width, source.top + source.height)
-    resample_torch(turned_pixels(np.array(rgb.crop(box)), source.orientation), window, out, flip, law)
+    _resample(np.array(rgb.crop(box)), source, window, header, out, flip, law)
 
 
 def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
     """What `decode_crop` decodes, and nothing of what comes after it: for measuring. The pixels are left where they are."""
-    source = source_of(window, header.orientation, header.height, header.width)
+    source = _source(window, header, law)
     scale = dct_scale(window) if law == "bilinear-antialias" else 1
     if decoder != "pillow" and header.plain_jpeg:
         if scale == 1 and decoder == "nvimgcodec":

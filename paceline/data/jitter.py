@@ -4,7 +4,9 @@
           ColorJitter. Where brightness is added (TensorFlow's way), the order is fixed: brightness, contrast,
           saturation, hue.
   matrix  all four as one linear map of (R, G, B, 1), cut once: saturation and hue as a scale and a turn of YIQ's colour
-          plane, contrast around mid-grey, as DALI's `hsv` and `brightness_contrast`.
+          plane, contrast around mid-grey.
+  dali    the same by two maps, rounded and cut after each: DALI's `hsv`, then its `brightness_contrast`.
+  tensorflow  brightness, contrast around each channel's own mean, a factor on HSV's saturation, hue; cut once, at the end.
 Pixels are float32 in planes meanwhile, rounded once at the end. Pillow, which ColorJitter goes through, rounds to 8 bits
 after each change and to 1/256 turn in hue; that is the only difference from it.
 
@@ -33,7 +35,8 @@ _SEXTANT = 1 / 6
 _SIGN = np.int32(-(2**31))
 
 _RGB_TO_YIQ = np.array([GREY, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])
-_YIQ_TO_RGB = np.linalg.inv(_RGB_TO_YIQ)
+# DALI's last digits are others.
+_DALI_YIQ = np.array([GREY, (0.596, -0.274, -0.321), (0.211, -0.523, 0.311)])
 
 _of_thread = threading.local()
 
@@ -58,7 +61,7 @@ class Colours(Protocol):
 class Colour(NamedTuple):
     """The changes of one sample's colours, as drawn."""
 
-    matrix: bool  # as one linear map, else each by itself
+    kind: Jitter
     order: tuple[str, ...]  # of the changes, where each is made by itself
     factor: float  # brightness: levels times this,
     shift: float  # plus this
@@ -82,16 +85,24 @@ def draw_colour(random: SampleRandom, settings: Colours) -> Colour | None:
     saturation = random.uniform(1 - settings.saturation, 1 + settings.saturation)
     turns = random.uniform(-settings.hue, settings.hue)
     factor, shift = (brightness, 0.0) if settings.brightness_form == "multiply" else (1.0, 255.0 * brightness)
-    return Colour(settings.jitter == "matrix", tuple(order), factor, shift, contrast, saturation, turns)
+    return Colour(settings.jitter, tuple(order), factor, shift, contrast, saturation, turns)
 
 
 def apply_colour(pixels: np.ndarray, colour: Colour) -> None:
     """Change the colours of (S, S, 3) uint8 RGB pixels in place."""
-    if colour.matrix:
+    if colour.kind == "matrix":
         apply_matrix(pixels, colour_matrix(*colour[2:]))
+        return
+    if colour.kind == "dali":
+        apply_matrix(pixels, colour_matrix(1.0, 0.0, 1.0, colour.saturation, colour.turns, yiq=_DALI_YIQ))
+        apply_matrix(pixels, colour_matrix(colour.factor, colour.shift, colour.contrast, 1.0, 0.0, yiq=_DALI_YIQ))
         return
     planes, work = _planes(*pixels.shape[:2])
     _load(pixels, planes)
+    if colour.kind == "tensorflow":
+        _as_tensorflow(planes, colour, work)
+        _store(planes, pixels)
+        return
     for change in colour.order:
         if change == "brightness":
             _scale(planes, colour.factor, colour.shift)
@@ -106,11 +117,14 @@ def apply_colour(pixels: np.ndarray, colour: Colour) -> None:
     _store(planes, pixels)
 
 
-def colour_matrix(factor: float, shift: float, contrast: float, saturation: float, turns: float) -> np.ndarray:
+def colour_matrix(
+    factor: float, shift: float, contrast: float, saturation: float, turns: float, *, yiq: np.ndarray = _RGB_TO_YIQ
+) -> np.ndarray:
     """(3, 4) float64, from (R, G, B, 1) to RGB, levels 0..255.
 
     Saturation and hue, then contrast around MID_GREY, then brightness: `factor` times, plus `shift`.
     turns  of the hue, positive from red to yellow, as in HSV
+    yiq    (3, 3), from RGB to YIQ
     """
     cosine, sine = math.cos(2 * math.pi * turns), math.sin(2 * math.pi * turns)
     # YIQ's colour plane has yellow clockwise of red.
@@ -118,7 +132,7 @@ def colour_matrix(factor: float, shift: float, contrast: float, saturation: floa
         [[1, 0, 0], [0, saturation * cosine, saturation * sine], [0, -saturation * sine, saturation * cosine]]
     )
     matrix = np.empty((3, 4))
-    matrix[:, :3] = factor * contrast * (_YIQ_TO_RGB @ chroma @ _RGB_TO_YIQ)
+    matrix[:, :3] = factor * contrast * (np.linalg.inv(yiq) @ chroma @ yiq)
     matrix[:, 3] = factor * (1 - contrast) * MID_GREY + shift
     return matrix
 
@@ -187,6 +201,37 @@ def _turn(planes: np.ndarray, sextants: float, work: np.ndarray) -> None:
         plane += falling
         np.maximum(plane, smallest, out=plane)
         np.minimum(plane, largest, out=plane)
+
+
+def _as_tensorflow(planes: np.ndarray, colour: Colour, work: np.ndarray) -> None:
+    """tf.image's adjust_brightness, _contrast, _saturation and _hue one after the other, levels as they come; then cut."""
+    planes *= colour.factor
+    planes += colour.shift
+    means = planes.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)[:, None, None]
+    planes -= means
+    planes *= colour.contrast
+    planes += means
+    _saturate_hsv(planes, colour.saturation, work)
+    turn_hue(planes, colour.turns, work)
+    np.clip(planes, 0, 255, out=planes)
+
+
+def _saturate_hsv(planes: np.ndarray, factor: float, work: np.ndarray) -> None:
+    """HSV's saturation times `factor`, at most 1: the largest of R, G, B stays, the others' distance from it is scaled.
+
+    A pixel without a level above 0 has saturation 0 in HSV, and becomes grey.
+    """
+    largest, smallest, ratio = work[0], work[1], work[2]
+    np.maximum(np.maximum(planes[0], planes[1], out=largest), planes[2], out=largest)
+    np.minimum(np.minimum(planes[0], planes[1], out=smallest), planes[2], out=smallest)
+    np.subtract(largest, smallest, out=ratio)
+    np.maximum(ratio, 1e-6, out=ratio)  # grey: whatever its distances of 0 are scaled by
+    np.divide(largest, ratio, out=ratio)  # the factor with which the saturation would be 1
+    np.clip(ratio, 0, factor, out=ratio)
+    for plane in planes:
+        plane -= largest
+        plane *= ratio
+        plane += largest
 
 
 def _saturate(planes: np.ndarray, factor: float, work: np.ndarray) -> None:

@@ -1,5 +1,7 @@
 """The resize laws: "bilinear-antialias", in torch and in Pillow, and "bilinear", in torch.
 
+(data/resample_tensorflow.py has two more.)
+
 "bilinear-antialias" is a triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's
 edge, in 8-bit fixed point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely
 two. It is four times as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG
@@ -21,7 +23,7 @@ from PIL import Image
 from paceline.data.crop import Window
 from paceline.data.orientation import TURNS, Source, turned
 
-ResizeLaw = Literal["bilinear-antialias", "bilinear"]
+ResizeLaw = Literal["bilinear-antialias", "bilinear", "tensorflow-crop", "tensorflow-photo"]
 
 _of_thread = threading.local()
 

@@ -22,6 +22,7 @@ class Detector(nn.Module):
     """Normalisation, network, matching and loss in one, so that data parallel and the compiler see a whole forward."""
 
     anchors: Tensor
+    corners: Tensor | None
     order: Tensor | None
 
     def __init__(
@@ -32,10 +33,12 @@ class Detector(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         settings: SSDModel,
+        corners: Tensor | None = None,
         order: Tensor | None = None,
     ) -> None:
         """
         anchors  (A, 4) default boxes as centre x, y, width, height, in cell-major order
+        corners  (A, 4) their ltrb, to match by; None: computed from them
         order    (A,) int64: in which an object takes the first of equally good default boxes; None: as they lie
         """
         super().__init__()
@@ -44,6 +47,7 @@ class Detector(nn.Module):
         self.settings = settings
         # Recipes own these numbers, checkpoints do not.
         self.register_buffer("anchors", anchors, persistent=False)
+        self.register_buffer("corners", corners, persistent=False)
         self.register_buffer("order", order, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -64,7 +68,9 @@ class Detector(nn.Module):
             iou=settings.match_iou,
             positive=settings.positive,
             tie=settings.tie,
+            corners=self.corners,
             order=self.order,
+            equal="last" if settings.box_order == "cell-last" else "first",
             negatives=settings.negatives,
         )
         if settings.loss_over == "batch":

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.detection import Frozen
+from paceline.config.detection import Frozen, NewBias
 from paceline.config.errors import RecipeError
 from paceline.config.trunk import Padding
 from paceline.models.batch_norm import BatchNorm
@@ -166,8 +166,10 @@ class SSD(nn.Module):
 
 
 @torch.no_grad()
-def initialise_ssd(model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
-    """First weights: a ResNet trunk as torchvision's; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)).
+def initialise_ssd(
+    model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False, new_bias: NewBias = "uniform"
+) -> None:
+    """First weights: a ResNet trunk as torchvision's; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)) or zero.
 
     The class and box parts of a fused head are drawn apart, so that both kinds of head start from one distribution.
     Source: MLPerf reference SSD (_init_weights), System A's initializer.
@@ -188,6 +190,10 @@ def initialise_ssd(model: SSD, generator: torch.Generator, *, zero_init_last_gam
             assert isinstance(head, SeparateHead)
             _draw(head.conf, [head.conf.out_channels], generator)
             _draw(head.loc, [head.loc.out_channels], generator)
+    if new_bias == "zero":
+        for module in (*model.extras.modules(), *model.heads.modules()):
+            if isinstance(module, Conv2d) and module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def _draw(conv: nn.Conv2d, segments: Sequence[int], generator: torch.Generator) -> None:

@@ -52,7 +52,9 @@ def ssd_loss(
     iou: float,
     positive: Positive,
     tie: Tie,
+    corners: Tensor | None = None,
     order: Tensor | None = None,
+    equal: Tie = "first",
     negatives: float = 3.0,
 ) -> SSDLosses:
     """Both losses of each image, in float32 whatever comes in.
@@ -61,10 +63,12 @@ def ssd_loss(
     deltas     (B, A, 4) as boxes/coding.py codes them
     boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0
     anchors    (A, 4) cxcywh fractions
-    iou, positive, tie, order  as boxes/matching.py
+    corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
+    iou, positive, tie, order, equal  as boxes/matching.py
     negatives  negatives taken for each positive (rounded down), the hardest of each image first
     """
-    slots, positives = match(boxes, labels, to_ltrb(anchors.float()), iou=iou, positive=positive, tie=tie, order=order)
+    corners = to_ltrb(anchors.float()) if corners is None else corners
+    slots, positives = match(boxes, labels, corners, iou=iou, positive=positive, tie=tie, order=order, equal=equal)
     count = positives.sum(dim=1)
     if labels.shape[1] == 0:  # gather needs a slot to point at
         boxes, labels = boxes.new_zeros(len(boxes), 1, 4), labels.new_zeros(len(labels), 1)

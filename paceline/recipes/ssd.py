@@ -24,20 +24,30 @@ TRAIN_IMAGES = 117_266  # of COCO 2017 with at least one box
 MLPERF_LR, MLPERF_IMAGES = 2.5e-3, 32
 
 # What the MXNet submission did otherwise than the reference: one fused, padded head a level; a hue jitter of half a
-# degree by a linear matrix; 200 candidates over all classes without a score threshold; clipped boxes, one pixel larger.
+# degree by a linear matrix (DALI); 200 candidates over all classes without a score threshold; clipped boxes, one pixel larger.
 MXNET_MODEL = SSDModel(
     heads="fused",
+    box_order="cell-last",
+    box_corners="float64",
     detect=Detect(score_above=0.0, candidates_of="image", clip=True, plus_one=True),
 )
-MXNET_INPUT = BoxInput(jitter="matrix", hue=0.5 / 360)
+MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
 
 # What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
-# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize without antialiasing, even sides padded
-# at their end alone (its backbone's weights are for that, and are refused elsewhere).
+# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize without antialiasing and colours as
+# TensorFlow's operators have them, biases of new layers zero, even sides padded at their end alone (its backbone's weights are for that, and are refused elsewhere).
 GAUDI_MODEL = SSDModel(
-    padding="end", positive="at_least", tie="first", box_order="anchor", zero_init_last_gamma=True
+    padding="end",
+    positive="at_least",
+    tie="first",
+    box_order="anchor",
+    box_corners="float64",
+    new_bias="zero",
+    zero_init_last_gamma=True,
 )
-GAUDI_INPUT = BoxInput(crop_attempts=50, crop_free="touching", brightness_form="add", resize="bilinear")
+GAUDI_INPUT = BoxInput(
+    crop_attempts=50, crop_free="touching", jitter="tensorflow", brightness_form="add", resize="tensorflow"
+)
 
 
 def mlperf() -> SSDRecipe:
@@ -171,7 +181,7 @@ def gaudi_cosine(global_batch: int = 128) -> SSDRecipe:
     old = gaudi(global_batch)
     return replace(
         old,
-        model=replace(GAUDI_MODEL, frozen="stem_and_first"),
+        model=replace(GAUDI_MODEL, frozen="stem_and_first", box_order="cell"),
         optim=replace(old.optim, lr=1.01 * old.optim.lr, decay_on="no_norm"),
         schedule=Schedule(kind="cosine", warmup=7, hold=15, horizon=55, end_lr=0.01 * old.optim.lr),
     )

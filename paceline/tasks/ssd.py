@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.batch.batch import Batch, plain_images
 from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
-from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell, default_boxes
+from paceline.boxes.anchors import boxes_a_cell, default_boxes, default_corners, tie_order
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
 from paceline.data.box_sample import draw_evaluation_sample, draw_training_sample
@@ -120,14 +120,18 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
         bn_momentum=settings.bn_momentum,
     )
     with torch.device("cpu"):  # see models/normalise.py
-        anchors = default_boxes(photo.size, cells, settings.scales[: len(cells) + 1])
-        order = anchor_to_cell(cells).argsort() if settings.box_order == "anchor" else None
-    return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings, order=order)
+        scales = settings.scales[: len(cells) + 1]
+        anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
+        corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
+    return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings, corners=corners, order=order)
 
 
 def initialise_detector(recipe: DetectorRecipe, model: Detector, generator: torch.Generator) -> None:
     """Draw its weights, as the recipe says."""
-    initialise_ssd(model.network, generator, zero_init_last_gamma=recipe.model.zero_init_last_gamma)
+    settings = recipe.model
+    initialise_ssd(
+        model.network, generator, zero_init_last_gamma=settings.zero_init_last_gamma, new_bias=settings.new_bias
+    )
 
 
 def load_detector(model: Detector, source: Path | WeightFile, labels: Labels) -> WeightReport:
