@@ -34,8 +34,9 @@ MXNET_MODEL = SSDModel(
 MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
 
 # What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
-# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize without antialiasing and colours as
-# TensorFlow's operators have them, biases of new layers zero, even sides padded at their end alone (its backbone's weights are for that, and are refused elsewhere).
+# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize and colours by TensorFlow's own
+# operators, biases of new layers zero, even sides padded at their end alone (its backbone's weights are for that, and are
+# refused elsewhere).
 GAUDI_MODEL = SSDModel(
     padding="end",
     positive="at_least",

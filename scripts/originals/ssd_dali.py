@@ -94,7 +94,7 @@ def edges(found: dict[str, np.ndarray]) -> None:
             )
         )  # fmt: skip
     pipeline.build()
-    begins, sizes, kept, names = pipeline.run()
+    begins, sizes, _, names = pipeline.run()
     found["edge_bounds"] = np.stack([np.concatenate((begins.at(k), sizes.at(k))) for k in range(64)])
     found["edge_stays"] = np.array([len(names.at(k)) for k in range(64)])
 

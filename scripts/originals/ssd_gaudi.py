@@ -140,7 +140,7 @@ def drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
     if name.endswith("kernel"):
         return (values * (2 / np.prod(shape[:3])) ** 0.5).astype(np.float32)
     scale = {"gamma": 1 + 0.1 * values, "moving_variance": 1 + 0.1 * np.abs(values)}
-    return scale.get(name.split("/")[-1], 0.1 * values).astype(np.float32)
+    return scale.get(name.rsplit("/", maxsplit=1)[-1], 0.1 * values).astype(np.float32)
 
 
 def main() -> None:
