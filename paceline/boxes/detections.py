@@ -1,8 +1,9 @@
 """From the network's output to detections: scores, candidates, decoding, suppression.
 
 Letters: B images   A default boxes   K classes (0 is background)   C candidates of a list   D places for detections
-Equal scores: the earlier default box is the better one, then the lower class. (Which of several equals makes the cut to
-`candidates` is an accelerator's own choice.)
+Equal scores: the earlier default box is the better one, then the lower class; among candidates of the image the lower class,
+then the earlier default box, as MXNet lists them. (Which of several equals makes the cut to `candidates` is an
+accelerator's own choice.)
 Sources: MLPerf reference SSD, utils.py (candidates of each class); System A's MXNet box_nms (candidates of the image).
 """
 
@@ -99,14 +100,15 @@ def of_the_image(
     chances  (B, A, K) probabilities of classes 1..K, the rest as in `detections`
     return   (B, at most D, 6), empty places zero
     """
-    classes = chances.shape[2]
-    scores, entry = best(chances.masked_fill(~(chances > score_above), 0.0).flatten(1), candidates)
-    candidate_boxes = rows_of(decode(deltas, anchors), entry // classes)
-    stays = stays_in_lists(candidate_boxes, scores > 0, iou, classes=entry % classes)
+    boxes = chances.shape[1]
+    above = chances.masked_fill(~(chances > score_above), 0.0)
+    scores, entry = best(above.transpose(1, 2).flatten(1), candidates)
+    candidate_boxes = rows_of(decode(deltas, anchors), entry % boxes)
+    stays = stays_in_lists(candidate_boxes, scores > 0, iou, classes=entry // boxes)
     # Sorting what stays to the front keeps the order, best first.
     chosen = (~stays).to(torch.uint8).argsort(dim=1, stable=True)[:, :keep]
     score = scores.masked_fill(~stays, 0.0).gather(1, chosen)
-    return packed(rows_of(candidate_boxes, chosen), score, (entry % classes).gather(1, chosen) + 1)
+    return packed(rows_of(candidate_boxes, chosen), score, (entry // boxes).gather(1, chosen) + 1)
 
 
 def of_one_image(
@@ -129,7 +131,7 @@ def of_one_image(
     of_anchor = chances.amax(dim=1)
     look = FIRST_LOOK * keep if candidates_of == "class" else candidates
     while True:
-        scores, anchor, number, complete = best_entries(chances, of_anchor, score_above, look)
+        scores, anchor, number, complete = best_entries(chances, of_anchor, score_above, look, candidates_of)
         if candidates_of == "class":
             enters = places_in_class(number) < candidates
             scores, anchor, number = scores[enters], anchor[enters], number[enters]
@@ -143,7 +145,7 @@ def of_one_image(
 
 
 def best_entries(
-    chances: Tensor, of_anchor: Tensor, score_above: float, look: int
+    chances: Tensor, of_anchor: Tensor, score_above: float, look: int, candidates_of: CandidatesOf
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """The best scores of one image over all default boxes and classes: `look` of them or more, if there are as many.
 
@@ -159,7 +161,11 @@ def best_entries(
         above = above & (of_anchor >= cut)
     rows = above.nonzero().squeeze(1)
     part = chances[rows]
-    place, number = ((part > score_above) & (part >= cut)).nonzero(as_tuple=True)
+    wanted = (part > score_above) & (part >= cut)
+    if candidates_of == "class":
+        place, number = wanted.nonzero(as_tuple=True)
+    else:
+        number, place = wanted.T.nonzero(as_tuple=True)
     scores, order = part[place, number].sort(descending=True, stable=True)
     return scores, rows[place[order]], number[order], complete
 

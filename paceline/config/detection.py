@@ -30,6 +30,7 @@ class Detect:
 
     score_above: float = 0.05  # a candidate's class probability must be above this
     iou: float = 0.5  # of two boxes of one class that overlap by this IoU or more, the better one stays
+    overlap: Literal["at_least", "above"] = "at_least"  # that IoU or more, or more alone (MXNet)
     candidates: int = 200  # boxes that enter suppression: of each class, or of all classes together
     candidates_of: Literal["class", "image"] = "class"  # whether `candidates` counts per class or per image
     keep: int = 200  # detections of an image at most

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
@@ -45,6 +46,10 @@ class Detector(nn.Module):
         self.normalise = Normalise(mean, std)
         self.network = network
         self.settings = settings
+        knobs = settings.detect
+        # Overlaps are float32: above a number is from the next one on.
+        least = np.nextafter(np.float32(knobs.iou), np.float32(2)) if knobs.overlap == "above" else knobs.iou
+        self.suppressed_from = float(least)
         # Recipes own these numbers, checkpoints do not.
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("corners", corners, persistent=False)
@@ -91,7 +96,7 @@ class Detector(nn.Module):
             deltas.float(),
             self.anchors,
             score_above=knobs.score_above,
-            iou=knobs.iou,
+            iou=self.suppressed_from,
             candidates=knobs.candidates,
             candidates_of=knobs.candidates_of,
             keep=knobs.keep,

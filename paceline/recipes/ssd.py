@@ -29,7 +29,7 @@ MXNET_MODEL = SSDModel(
     heads="fused",
     box_order="cell-last",
     box_corners="float64",
-    detect=Detect(score_above=0.0, candidates_of="image", clip=True, plus_one=True),
+    detect=Detect(score_above=0.0, overlap="above", candidates_of="image", clip=True, plus_one=True),
 )
 MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
 

@@ -1,0 +1,106 @@
+"""System A's decoding: its own network tail on MXNet, recorded by scripts/originals/ssd_mxnet.py, beside recipes ssd-mlperf-*."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.boxes.anchors import default_boxes
+from paceline.boxes.detections import detections as detect
+from paceline.boxes.detections import of_the_image
+from paceline.config.detection import Detect, SSDModel, grids
+from paceline.models.detector import Detector
+from paceline.recipes.ssd import mlperf_1024
+from paceline.tasks.box_predictions import to_detections
+from paceline.tasks.ssd import build_detector
+
+# As in scripts/originals/ssd_mxnet.py: grids, default boxes of a cell, K, candidates, places, what kind of numbers, generator.
+FULL = ((38, 19, 10, 5, 3, 1), (4, 6, 6, 6, 4, 4))
+SMALL = ((8, 4, 2), (4, 6, 6))
+CASES = {
+    "random": (*FULL, 80, 200, 200, "random", 1),
+    "few": (*SMALL, 3, 40, 25, "random", 2),
+    "sharp": (*SMALL, 3, 40, 40, "sharp", 3),
+    "coarse": (*SMALL, 3, 150, 100, "coarse", 4),
+    "equal": (*SMALL, 3, 60, 60, "equal", 5),
+}
+KNOBS: Detect = mlperf_1024().model.detect
+
+
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, np.ndarray]:
+    with np.load(Path(__file__).parent / "recorded" / "ssd_mxnet.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def detector() -> Detector:
+    return build_detector(mlperf_1024(), 1)
+
+
+def head_outputs(grids, boxes, classes: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(A, K + 1) logits and (A, 4) deltas, as the script draws them."""
+    random = np.random.RandomState(seed)
+    count = sum(grid * grid * number for grid, number in zip(grids, boxes))
+    logits, deltas = 2.2 * random.standard_normal((count, classes + 1)), 0.5 * random.standard_normal((count, 4))
+    if kind == "sharp":
+        logits *= 60
+    elif kind == "coarse":
+        chosen = random.randint(0, classes + 1, count)
+        logits[:], deltas = 0, np.round(deltas) * 5
+        logits[np.arange(count), chosen] = random.choice((20, 40), count)
+    elif kind == "equal":
+        logits[:], deltas[:] = logits[0], 0
+    return logits.astype(np.float32), deltas.astype(np.float32)
+
+
+def small_boxes(grids, boxes) -> torch.Tensor:
+    rows = []
+    for grid, number in zip(grids, boxes):
+        shapes = [(1, 1), (2, 2), (2, 1), (1, 2), (1.5, 1), (1, 1.5)][:number]
+        for row in range(grid):
+            for column in range(grid):
+                rows += [((column + 0.5) / grid, (row + 0.5) / grid, w / grid, h / grid) for w, h in shapes]
+    return torch.tensor(rows, dtype=torch.float32)
+
+
+def compare(found: torch.Tensor, wanted: np.ndarray) -> None:
+    """Rows of one image as (left, top, right, bottom, score, class) with theirs, as written for a photo of 640 x 427."""
+    found = found[found[:, 5] > 0]
+    rows = np.column_stack((np.zeros(len(found)), found.numpy().astype(np.float64)))
+    ours = to_detections(rows, np.array([427]), np.array([640]), KNOBS.plus_one)
+    assert len(rows) == len(wanted)
+    np.testing.assert_array_equal(rows[:, 6] - 1, wanted[:, 5])
+    np.testing.assert_allclose(rows[:, 5], wanted[:, 4], rtol=1e-5)
+    np.testing.assert_allclose(ours.boxes, wanted[:, :4], atol=2e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> None:
+    cells, boxes, classes, candidates, places, kind, seed = CASES[name]
+    full = len(cells) == 6
+    anchors = default_boxes(300, grids(300), SSDModel().scales) if full else small_boxes(cells, boxes)
+    logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
+    if full:
+        assert (KNOBS.candidates, KNOBS.keep) == (candidates, places)
+    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_from}
+    found = detect(
+        logits, deltas, anchors, **rules,
+        candidates=candidates, candidates_of=KNOBS.candidates_of, keep=places, clip=KNOBS.clip,
+    )[0]  # fmt: skip
+    compare(found, theirs[name])
+
+
+@pytest.mark.parametrize("name", ["few", "coarse", "equal"])
+def test_an_accelerators_form_has_the_same_order_of_equals(detector, name) -> None:
+    """Every score is a candidate here: which of equals makes the cut is its own choice."""
+    cells, boxes, classes, *_, kind, seed = CASES[name]
+    anchors = small_boxes(cells, boxes)
+    logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
+    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_from}
+    rules |= {"candidates": classes * len(anchors), "keep": classes * len(anchors)}
+    fixed = of_the_image(logits.softmax(2)[..., 1:], deltas, anchors, **rules)
+    assert torch.equal(fixed, detect(logits, deltas, anchors, **rules, candidates_of="image", clip=False))
