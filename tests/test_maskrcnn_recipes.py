@@ -98,6 +98,7 @@ REFERENCE = {
 }
 GLUONCV = {
     "top": "conv",
+    "init": "gluoncv",
     "rpn.channels": 1024,
     "rpn.rounding": "legacy",
     "rpn.best_anchor": "negative",
@@ -111,10 +112,12 @@ GLUONCV = {
     "roi.pooling": "average",
     "roi.beta": 1.0,
     "roi.limit": 4.42,
+    "mask.sampling_ratio": 2,
     "detect.score_above": 0.01,
     "detect.keep": 1_000,
     "detect.candidates": 4_000,
     "detect.least_side": 0.0,
+    "detect.clip": "after",
 }
 
 

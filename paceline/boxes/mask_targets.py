@@ -6,7 +6,7 @@ surroundings, so RoIAlign of the canvas, with the region moved to the canvas's c
 the input's resolution (pitch 1). Within a pixel of the photo's border the ring continues the mask as RoIAlign does;
 regions reach no farther, as they are cut at the photo's border.
 Source: RoIAlign of He et al. 2017 as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many sample
-points as a cell has pixels. Target "binary": the MLPerf reference's masks.
+points as a cell has pixels; GluonCV's mask_rcnn/rcnn_target.py: two along a side. Target "binary": the MLPerf reference's masks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from paceline.boxes.kernels import roi_align
 MaskTarget = Literal["soft", "binary"]
 
 
-def mask_targets(canvases: Tensor, frames: Tensor, boxes: Tensor, *, side: int, target: MaskTarget) -> Tensor:
+def mask_targets(
+    canvases: Tensor, frames: Tensor, boxes: Tensor, *, side: int, target: MaskTarget, sampling_ratio: int = 0
+) -> Tensor:
     """The share of the object in each cell of its region.
 
     canvases  (n, C + 2, C + 2) uint8, 0 or 1: the mask of each region's object, see InstanceBatch
@@ -29,13 +31,15 @@ def mask_targets(canvases: Tensor, frames: Tensor, boxes: Tensor, *, side: int, 
     boxes     (n, 4) ltrb pixels of the network's input
     side      cells along a region's side
     target    the share itself ("soft"), or 1 where it is at least a half and else 0 ("binary")
+    sampling_ratio  sample points along a cell's side; 0: as many as it has canvas pixels
     return    (n, side, side) float32 in [0, 1]. n may be 0
     """
     count = len(canvases)
     places = torch.arange(count, device=boxes.device, dtype=torch.float32).unsqueeze(1)
     regions = torch.cat((places, on_canvas(boxes.float(), frames)), dim=1)
-    shares = roi_align(canvases.float().unsqueeze(1), regions, side, scale=1.0, sampling_ratio=-1, aligned=False)
-    shares = shares.squeeze(1)
+    shares = roi_align(
+        canvases.float().unsqueeze(1), regions, side, scale=1.0, sampling_ratio=sampling_ratio or -1, aligned=False
+    ).squeeze(1)
     return shares if target == "soft" else (shares >= 0.5).float()
 
 

@@ -3,10 +3,12 @@
 Letters: B images   R regions   K classes (0 is background)   C candidates of an image   D places for detections
 Boxes are ltrb in pixels of the network input. Equal scores: the earlier region first, then the lower class. (Which of
 several equals makes the cut to `candidates` is an accelerator's own choice.)
-Source: torchvision, RoIHeads.postprocess_detections.
+Sources: torchvision, RoIHeads.postprocess_detections; GluonCV, faster_rcnn.py, whose boxes reach beyond the photo until the end.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from paceline.boxes.box_deltas import Weights, decode_deltas
 from paceline.boxes.detections import best, rows_of
 from paceline.boxes.proposals import clip_to_photo, large_enough, padded, suppressed_by_torchvision
 from paceline.boxes.suppression import ROUNDS, stays_settled
+
+Clip = Literal["before", "after"]
 
 
 @torch.no_grad()
@@ -32,6 +36,7 @@ def detections(
     keep: int,
     candidates: int,
     least_side: float,
+    clip: Clip = "before",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Detections of each photo, best first.
 
@@ -39,7 +44,7 @@ def detections(
     deltas        (B, R, 4 * (K + 1)), four of each class
     regions       (B, R, 4) ltrb px
     valid         (B, R) bool; the other regions give nothing
-    sizes         (B, 2) height and width of the photos in the input; boxes are clipped to them
+    sizes         (B, 2) height and width of the photos in the input
     weights       scales of dx, dy, dw, dh
     limit         most that a width or height may grow, logarithm
     score_above   a class probability must be above this; 0 or more
@@ -47,6 +52,7 @@ def detections(
     keep          D
     candidates    best pairs of region and class that enter suppression on an accelerator; a CPU takes all
     least_side    narrower or lower boxes are dropped before suppression, pixels
+    clip          boxes are cut at the photo's border "before" suppression; "after": that is left to the caller
     return        boxes (B, D, 4) float32, scores (B, D) float32, labels (B, D) int64 in 1..K; zeros in empty places;
                   no gradient. Fixed shapes and no host synchronisation, except on a CPU
     """
@@ -56,11 +62,11 @@ def detections(
     if sizes.device.type == "cpu":
         return one_by_one(
             chances, of_class, regions, sizes,
-            weights=weights, limit=limit, iou=iou, keep=keep, least_side=least_side,
+            weights=weights, limit=limit, iou=iou, keep=keep, least_side=least_side, clip=clip,
         )  # fmt: skip
     return together(
         chances, of_class, regions, sizes,
-        weights=weights, limit=limit, iou=iou, keep=keep, candidates=candidates, least_side=least_side,
+        weights=weights, limit=limit, iou=iou, keep=keep, candidates=candidates, least_side=least_side, clip=clip,
     )[:3]  # fmt: skip
 
 
@@ -75,6 +81,7 @@ def one_by_one(
     iou: float,
     keep: int,
     least_side: float,
+    clip: Clip = "before",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A CPU's form, with work that follows the number of scores above the threshold.
 
@@ -90,7 +97,8 @@ def one_by_one(
         region, number = chances[image].nonzero(as_tuple=True)
         moves = deltas[image][region, number + 1].float()
         boxes = decode_deltas(moves, regions[image][region].float(), weights, limit)
-        boxes = clip_to_photo(boxes.unsqueeze(0), sizes[image : image + 1]).squeeze(0)
+        if clip == "before":
+            boxes = clip_to_photo(boxes.unsqueeze(0), sizes[image : image + 1]).squeeze(0)
         rows = large_enough(boxes, least_side).nonzero().squeeze(1)
         score, order = chances[image][region[rows], number[rows]].sort(descending=True, stable=True)
         rows = rows[order]
@@ -128,6 +136,7 @@ def together(
     keep: int,
     candidates: int,
     least_side: float,
+    clip: Clip = "before",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same with fixed shapes, among the best `candidates` of an image.
 
@@ -137,7 +146,9 @@ def together(
     scores, entry = best(chances.flatten(1), candidates)
     region, number = entry // max(classes, 1), entry % max(classes, 1)
     moves = rows_of(deltas.flatten(1, 2), region * (classes + 1) + number + 1).float()
-    boxes = clip_to_photo(decode_deltas(moves, rows_of(regions, region).float(), weights, limit), sizes)
+    boxes = decode_deltas(moves, rows_of(regions, region).float(), weights, limit)
+    if clip == "before":
+        boxes = clip_to_photo(boxes, sizes)
     enters = (scores > 0) & large_enough(boxes, least_side)
     stays, unsettled = stays_settled(boxes, enters, iou, rounds=ROUNDS, classes=number)
     # Sorting what stays to the front keeps the order, best first.

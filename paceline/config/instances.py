@@ -29,6 +29,8 @@ Fill = Literal["negatives", "any"]
 Pooling = Literal["direct", "average"]
 MaskTarget = Literal["soft", "binary"]
 Padding = Literal["buckets", "multiple"]
+HeadInit = Literal["torchvision", "gluoncv"]
+Clip = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class MaskHead:
     side: int = 14  # cells along a pooled region's side; masks have twice as many
     target: MaskTarget = "soft"  # share of the object in a cell, or whether it is at least a half (MLPerf)
     canvas: int = 112  # masks of larger objects are stored at so many points along a side
+    sampling_ratio: int = 0  # targets: sample points along a cell's side; 0: as many as it has pixels (GluonCV: 2)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class InstanceDetect:
     keep: int = 100  # detections of an image at most (GluonCV: 1000)
     candidates: int = 1000  # best pairs of region and class that enter suppression on an accelerator
     least_side: float = 1e-2  # narrower or lower boxes are dropped, pixels
+    clip: Clip = "before"  # boxes are cut at the photo's border before suppression, or after masks are found (GluonCV)
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class MaskRCNNModel(TrunkModel):
     fpn_norm: LayerNorm = "none"  # normalisation in the pyramid
     head_norm: HeadNorm = "none"  # normalisation in the mask head
     top: TopLevel = "pool"  # level 6: every second cell of level 5, or a convolution on level 5's lateral (GluonCV)
+    init: HeadInit = "torchvision"  # law of the first weights of pyramid and heads; GluonCV's is its own
     loss_group: int = 0  # images over which losses are normalised together; 0 = the global batch
     rpn: RPN = field(default_factory=RPN)  # region proposal network
     roi: RoI = field(default_factory=RoI)  # regions and box head
@@ -183,6 +188,7 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
         ("--model.mask.channels", mask.channels, mask.channels >= 0 and mask.channels % 8 == 0, "a multiple of 8, or 0"),
         ("--model.mask.side", mask.side, mask.side >= 2, "must be 2 or more"),
         ("--model.mask.canvas", mask.canvas, mask.canvas >= 8, "must be 8 or more"),
+        ("--model.mask.sampling-ratio", mask.sampling_ratio, mask.sampling_ratio >= 0, "must not be negative"),
         ("--model.detect.score-above", detect.score_above, 0 <= detect.score_above < 1, "a probability lies in [0, 1)"),
         ("--model.detect.iou", detect.iou, 0 < detect.iou <= 1, "an IoU lies in (0, 1]"),
         ("--model.detect.keep", detect.keep, detect.keep >= 1, "must be 1 or more"),

@@ -22,7 +22,7 @@ from paceline.batch.instances import FoundInstances, InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
 from paceline.boxes.box_deltas import encode_deltas
 from paceline.boxes.mask_targets import mask_targets
-from paceline.boxes.proposals import proposals
+from paceline.boxes.proposals import clip_to_photo, proposals
 from paceline.boxes.pyramid_anchors import pyramid_anchors
 from paceline.boxes.region_detections import detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
@@ -143,6 +143,7 @@ class Segmenter(nn.Module):
             keep=detect.keep,
             candidates=detect.candidates,
             least_side=detect.least_side,
+            clip=detect.clip,
         )
         side = 2 * self.settings.mask.side
         masks = found.new_zeros(images * detect.keep, side, side)
@@ -154,6 +155,8 @@ class Segmenter(nn.Module):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
             chances = self.network.roi_heads.masks(self._pool_masks(seen.levels, image, boxes), own).float().sigmoid()
             masks = chances * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, chances)
+        if detect.clip == "after":  # masks were found in the whole boxes
+            found = clip_to_photo(found, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
         fractions = found / width_height
         table = torch.cat((fractions, scores.unsqueeze(2), labels.unsqueeze(2).to(fractions.dtype)), dim=2)
@@ -299,7 +302,14 @@ class Segmenter(nn.Module):
         canvases = _object_of(batch.canvases, of, slots)
         frames = _object_of(batch.frames, of, slots)
         labels = _object_of(batch.labels, of, slots)
-        targets = mask_targets(canvases, frames, boxes, side=2 * settings.side, target=settings.target)
+        targets = mask_targets(
+            canvases,
+            frames,
+            boxes,
+            side=2 * settings.side,
+            target=settings.target,
+            sampling_ratio=settings.sampling_ratio,
+        )
         logits = self.network.roi_heads.masks(
             self._pool_masks(seen.levels, image.masked_fill(~shaped, -1), boxes), labels
         )

@@ -39,9 +39,11 @@ MLPERF_OPTIM = Optim(momentum=0.9, weight_decay=1e-4, decay_on="no_norm_no_bias"
 
 # What GluonCV does otherwise than torchvision: level 6 by a convolution; a wide proposal network over rounded anchors, of which
 # those inside the photo train, negative below 0.3 even where an object has no better one; one suppression over all levels; class
-# and box from 14x14 regions averaged to 7x7; deltas up to 4.42; 1,000 detections from a score of 0.01 on.
+# and box from 14x14 regions averaged to 7x7; deltas up to 4.42; 1,000 detections from a score of 0.01 on, whose boxes reach
+# beyond the photo until their masks are found; first weights of its own; masks to learn from 2 x 2 points a cell.
 GLUONCV_MODEL = MaskRCNNModel(
     top="conv",
+    init="gluoncv",
     rpn=RPN(
         channels=1024,
         rounding="legacy",
@@ -54,8 +56,9 @@ GLUONCV_MODEL = MaskRCNNModel(
         limit=4.42,
     ),
     roi=RoI(fill="any", pooling="average", beta=1.0, limit=4.42),
+    mask=MaskHead(sampling_ratio=2),
     # It suppresses whatever scores enough; on an accelerator the best 4,000 pairs must do.
-    detect=InstanceDetect(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0),
+    detect=InstanceDetect(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after"),
 )
 GLUONCV_INPUT = InstanceInput(resize="bilinear")
 

@@ -135,9 +135,9 @@ def build_segmenter(recipe: InstanceRecipe, classes: int) -> Segmenter:
     return Segmenter(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
 
 
-def initialise_segmenter(_: InstanceRecipe, model: Segmenter, generator: torch.Generator) -> None:
+def initialise_segmenter(recipe: InstanceRecipe, model: Segmenter, generator: torch.Generator) -> None:
     """Draw its weights."""
-    initialise_mask_rcnn(model.network, generator)
+    initialise_mask_rcnn(model.network, generator, recipe.model.init)
 
 
 def load_segmenter(model: Segmenter, source: Path | WeightFile, labels: Labels) -> WeightReport:

@@ -24,9 +24,18 @@ warnings.filterwarnings("ignore", category=FutureWarning)
 
 import gluoncv  # noqa: E402
 import mxnet as mx  # noqa: E402
+from gluoncv_geometry import anchor_targets, anchors, decoding, mask_targets, pooling, region_samples  # noqa: E402
 from gluoncv_metrics import metrics  # noqa: E402
 
-PARTS = {"metrics": metrics}
+PARTS = {
+    "metrics": metrics,
+    "anchors": anchors,
+    "anchor_targets": anchor_targets,
+    "region_samples": region_samples,
+    "pooling": pooling,
+    "decoding": decoding,
+    "mask_targets": mask_targets,
+}
 
 
 def versions() -> str:
