@@ -26,6 +26,7 @@ import gluoncv  # noqa: E402
 import mxnet as mx  # noqa: E402
 from gluoncv_geometry import anchor_targets, anchors, decoding, mask_targets, pooling, region_samples  # noqa: E402
 from gluoncv_metrics import metrics  # noqa: E402
+from gluoncv_network import detections, first_weights, training  # noqa: E402
 
 PARTS = {
     "metrics": metrics,
@@ -35,6 +36,9 @@ PARTS = {
     "pooling": pooling,
     "decoding": decoding,
     "mask_targets": mask_targets,
+    "training": training,
+    "detections": detections,
+    "first_weights": first_weights,
 }
 
 
