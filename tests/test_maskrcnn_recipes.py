@@ -118,6 +118,7 @@ GLUONCV = {
     "detect.candidates": 4_000,
     "detect.least_side": 0.0,
     "detect.clip": "after",
+    "detect.paste": "gluoncv",
 }
 
 

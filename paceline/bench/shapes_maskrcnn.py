@@ -71,7 +71,8 @@ def of_forwards(task: InstanceSegmentation, settings: InstanceInput, each: int) 
         for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
             shapes[shape] += 1
             chosen = part[1]
-            sizes = resized_all(task.train.heights[chosen], task.train.widths[chosen], settings.short[0], settings.long)
+            stored = task.train.heights[chosen], task.train.widths[chosen]
+            sizes = resized_all(*stored, settings.short[0], settings.long, settings.sides)
             pixels += len(chosen) * math.prod(shape)
             used += int(sizes.prod(axis=1).sum())
             counts = usable[starts[chosen + 1]] - usable[starts[chosen]]

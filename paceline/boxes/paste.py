@@ -3,15 +3,16 @@
 Letters: n masks   S side of a mask   H, W pixels of the photo   m pieces that are resized together
 A mask gets a ring of one zero, its box grows by (S + 2) / S about its middle and is cut to whole pixels towards zero, both ends
 within; the mask is resized to that region, bilinear with half-pixel centres, and is the object where it is above the threshold.
+The law "gluoncv" rounds the box's corners (halves to even), and smooths where it makes a mask smaller, as Pillow does.
 Only where a column begins, ends or changes is written down: the runs are the distances between these places. Two changes at one
 place cancel out, as where a column that reaches the photo's bottom goes on at the top of the next.
-Source: He et al. 2017; the integer boxes are torchvision's `paste_masks_in_image`.
+Sources: He et al. 2017; the integer boxes are torchvision's `paste_masks_in_image`; GluonCV, data/transforms/mask.py, `fill`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from paceline.boxes.run_lengths import RunLengths, compress
 
 # Pixels that are resized at once on an accelerator, and the largest region that a CPU resizes in one piece: 32 MiB of float32.
 CHUNK = 1 << 23
+PasteLaw = Literal["torchvision", "gluoncv"]
 
 
 class Piece(NamedTuple):
@@ -38,20 +40,23 @@ class Piece(NamedTuple):
     columns: int
 
 
-def paste_to_rle(masks: Tensor, boxes: Tensor, height: int, width: int, *, threshold: float = 0.5) -> RunLengths:
+def paste_to_rle(
+    masks: Tensor, boxes: Tensor, height: int, width: int, *, threshold: float = 0.5, law: PasteLaw = "torchvision"
+) -> RunLengths:
     """The masks in the photo as compressed run lengths, in their order; n may be 0. It is a sequence of byte strings.
 
     masks      (n, S, S) probabilities; computed in float32, on their device
     boxes      (n, 4) left, top, right, bottom in pixels of the photo; they may reach beyond it
     height, width  H, W of the photo, pixels
     threshold  a pixel whose probability is above it belongs to the object
+    law        which whole pixels a region has, and how a mask is made smaller
     """
-    pieces = visible_pieces(boxes, masks.shape[-1], height, width)
+    pieces = visible_pieces(boxes, masks.shape[-1], height, width, law)
     padded = functional.pad(masks.detach().to(torch.float32), (1, 1, 1, 1))
     if masks.device.type == "cpu":
-        changes = changes_one_by_one(padded, pieces, threshold)
+        changes = changes_one_by_one(padded, pieces, threshold, law)
     else:
-        changes = changes_together(padded, pieces, threshold)
+        changes = changes_together(padded, pieces, threshold, law)
     # One number for each pair (mask, place): places count the photo's pixels column by column, 0..H W.
     places = height * width + 1
     keys = [
@@ -63,13 +68,14 @@ def paste_to_rle(masks: Tensor, boxes: Tensor, height: int, width: int, *, thres
     return compress(*_runs(np.sort(np.concatenate([np.zeros(0, np.int64), *keys])), len(masks), places))
 
 
-def visible_pieces(boxes: Tensor, side: int, height: int, width: int) -> list[Piece]:
+def visible_pieces(boxes: Tensor, side: int, height: int, width: int, law: PasteLaw = "torchvision") -> list[Piece]:
     """The region of each box, cut at the photo's borders; masks that lie outside have none. See `paste_to_rle`."""
     boxes = boxes.detach().to("cpu", torch.float32)
     grow = float(side + 2) / side
     half = (boxes[:, 2:] - boxes[:, :2]) * 0.5 * grow
     middle = (boxes[:, 2:] + boxes[:, :2]) * 0.5
-    corners = torch.cat((middle - half, middle + half), dim=1).to(torch.int64).tolist()
+    corners = torch.cat((middle - half, middle + half), dim=1)
+    corners = (corners.round() if law == "gluoncv" else corners).to(torch.int64).tolist()
     pieces = []
     for mask, (left, top, right, bottom) in enumerate(corners):
         region_height, region_width = max(bottom - top + 1, 1), max(right - left + 1, 1)
@@ -84,19 +90,24 @@ def visible_pieces(boxes: Tensor, side: int, height: int, width: int) -> list[Pi
 Changes = tuple[list[Piece], np.ndarray, np.ndarray, np.ndarray]
 
 
-def changes_one_by_one(padded: Tensor, pieces: list[Piece], threshold: float) -> Iterator[Changes]:
+def changes_one_by_one(
+    padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
+) -> Iterator[Changes]:
     """The form for a CPU: every region resized as torchvision does, to the same bits.
 
     padded  (n, S + 2, S + 2) float32
     A region of more than CHUNK pixels is resized by `changes_together`, in bands, with other last bits.
     """
     large = [piece for piece in pieces if piece.height * piece.width > CHUNK]
-    yield from changes_together(padded, large, threshold)
+    yield from changes_together(padded, large, threshold, law)
     for piece in pieces:
         if piece.height * piece.width > CHUNK:
             continue
         resized = functional.interpolate(
-            padded[None, piece.mask : piece.mask + 1], size=(piece.height, piece.width), mode="bilinear"
+            padded[None, piece.mask : piece.mask + 1],
+            size=(piece.height, piece.width),
+            mode="bilinear",
+            antialias=law == "gluoncv",
         )[0, 0]
         inside = torch.zeros(piece.rows + 2, piece.columns, dtype=torch.bool)
         below, right = piece.above + piece.rows, piece.before + piece.columns
@@ -107,19 +118,17 @@ def changes_one_by_one(padded: Tensor, pieces: list[Piece], threshold: float) ->
         yield [piece], np.zeros(len(found), np.int64), row, column
 
 
-def changes_together(padded: Tensor, pieces: list[Piece], threshold: float) -> Iterator[Changes]:
+def changes_together(
+    padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
+) -> Iterator[Changes]:
     """The form for an accelerator: many regions resized at once, CHUNK pixels or fewer; what comes back are the changes alone."""
     for part in _chunks(pieces):
         numbers = torch.tensor(part, device=padded.device)
         mask, height, width, above, before, _, _, rows, columns = numbers.unbind(1)
-        y, y_next, weight_y = _samples(above, height, max(piece.rows for piece in part), padded.shape[-1])
-        x, x_next, weight_x = _samples(before, width, max(piece.columns for piece in part), padded.shape[-1])
-        lines = padded[mask[:, None], :, x] * (1 - weight_x)[:, :, None]
-        lines += padded[mask[:, None], :, x_next] * weight_x[:, :, None]  # (m, columns, S + 2)
-        which = torch.arange(len(part), device=padded.device)[:, None]
-        resized = lines[which, :, y] * (1 - weight_y)[:, :, None]
-        resized += lines[which, :, y_next] * weight_y[:, :, None]  # (m, rows, columns)
-        inside = resized > threshold
+        down = (above, height, max(piece.rows for piece in part), padded.shape[-1])
+        across = (before, width, max(piece.columns for piece in part), padded.shape[-1])
+        resize = _smoothed if law == "gluoncv" else _sampled
+        inside = resize(padded, mask, down, across) > threshold  # (m, rows, columns)
         inside &= (torch.arange(inside.shape[1], device=padded.device) < rows[:, None])[:, :, None]
         inside &= (torch.arange(inside.shape[2], device=padded.device) < columns[:, None])[:, None, :]
         inside = functional.pad(inside, (0, 0, 1, 1))
@@ -146,6 +155,36 @@ def _chunks(pieces: list[Piece]) -> Iterator[list[Piece]]:
         part.append(piece)
     if part:
         yield part
+
+
+# Of an axis: the first pixel of each region's piece (m,), the region's size (m,), pixels to make, values of the mask.
+Axis = tuple[Tensor, Tensor, int, int]
+
+
+def _sampled(padded: Tensor, mask: Tensor, down: Axis, across: Axis) -> Tensor:
+    """Masks at each pixel's place, between the four values around it: (m, rows, columns)."""
+    y, y_next, weight_y = _samples(*down)
+    x, x_next, weight_x = _samples(*across)
+    lines = padded[mask[:, None], :, x] * (1 - weight_x)[:, :, None]
+    lines += padded[mask[:, None], :, x_next] * weight_x[:, :, None]  # (m, columns, S + 2)
+    which = torch.arange(len(mask), device=padded.device)[:, None]
+    resized = lines[which, :, y] * (1 - weight_y)[:, :, None]
+    resized += lines[which, :, y_next] * weight_y[:, :, None]
+    return resized
+
+
+def _smoothed(padded: Tensor, mask: Tensor, down: Axis, across: Axis) -> Tensor:
+    """The same with a triangle as wide as a pixel of the photo, or of the mask where that is wider: (m, rows, columns)."""
+    return _triangles(*down) @ padded[mask] @ _triangles(*across).transpose(1, 2)
+
+
+def _triangles(first: Tensor, size: Tensor, count: int, side: int) -> Tensor:
+    """Weights of a line's values in each pixel: (m, count, side) float32, of a pixel in sum 1; see `_samples`."""
+    step = (side / size.to(torch.float32))[:, None, None]
+    pixel = torch.arange(count, device=first.device)[:, None] + first[:, None, None]
+    away = torch.arange(side, device=first.device) + 0.5 - (pixel + 0.5) * step
+    weights = (1 - away.abs() / step.clamp(min=1)).clamp(min=0)
+    return weights / weights.sum(dim=2, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def _samples(first: Tensor, size: Tensor, count: int, side: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,6 +31,8 @@ MaskTarget = Literal["soft", "binary"]
 Padding = Literal["buckets", "multiple"]
 HeadInit = Literal["torchvision", "gluoncv"]
 Clip = Literal["before", "after"]
+WholeSides = Literal["cut", "rounded"]
+Paste = Literal["torchvision", "gluoncv"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class InstanceDetect:
     candidates: int = 1000  # best pairs of region and class that enter suppression on an accelerator
     least_side: float = 1e-2  # narrower or lower boxes are dropped, pixels
     clip: Clip = "before"  # boxes are cut at the photo's border before suppression, or after masks are found (GluonCV)
+    paste: Paste = "torchvision"  # a mask's box in whole pixels: cut, or rounded and smaller masks smoothed (GluonCV)
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class InstanceInput:
 
     short: tuple[int, ...] = (800,)  # length of the photo's shorter side, pixels; several: one is drawn for each step
     long: int = 1333  # most that the longer side may have, pixels; the photo is made smaller for it
+    sides: WholeSides = "cut"  # resized sides are cut to whole pixels, or rounded (GluonCV)
     padding: Padding = "buckets"  # pad to one of a few shapes, or to the batch's largest photo, rounded up
     multiple: int = 32  # heights and widths of inputs are multiples of this
     crop: float = 1.0  # a random crop keeps at least this share of each side; 1 = none

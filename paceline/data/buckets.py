@@ -6,7 +6,8 @@ photo at 800/1333 is padded by 3.3 percent on average.
 
 Letters: N photos; h, w a resized photo; H, W a shape, multiples of `multiple`; S and L shortest and longest side of any
 shape. All lengths in pixels.
-Source of the resize law: torchvision's GeneralizedRCNNTransform and torch's interpolate (recompute_scale_factor).
+Sources of the resize laws: torchvision's GeneralizedRCNNTransform and torch's interpolate (recompute_scale_factor), "cut";
+GluonCV's resize_short_within, "rounded".
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.config.instances import InstanceInput
+from paceline.config.instances import InstanceInput, WholeSides
 from paceline.data.randomness import SampleRandom
 
 Shape = tuple[int, int]
@@ -28,20 +29,25 @@ MOST = 10
 SHORT_STREAM = 2 << 32
 
 
-def resized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
+def resized(height: int, width: int, short: int, long: int, sides: WholeSides = "cut") -> tuple[int, int]:
     """-> (h, w): the shorter side becomes `short`, or less where the longer one would exceed `long`.
 
-    Both are cut to whole pixels, so a side may come out one pixel below what was asked for; at least 1.
+    Both become whole pixels, at least 1: "cut" may leave a side one pixel below what was asked for, "rounded" does not
+    (halves to even).
     """
     scale = min(short / min(height, width), long / max(height, width))
-    return max(1, int(height * scale)), max(1, int(width * scale))
+    whole = int if sides == "cut" else round
+    return max(1, whole(height * scale)), max(1, whole(width * scale))
 
 
-def resized_all(heights: np.ndarray, widths: np.ndarray, short: int, long: int) -> np.ndarray:
+def resized_all(
+    heights: np.ndarray, widths: np.ndarray, short: int, long: int, sides: WholeSides = "cut"
+) -> np.ndarray:
     """(N,), (N,) -> (N, 2) int64: `resized` of each photo."""
-    sides = np.column_stack((heights, widths)).astype(np.float64)
-    scale = np.minimum(short / sides.min(axis=1), long / sides.max(axis=1))
-    return np.maximum(1, (sides * scale[:, None]).astype(np.int64))
+    lengths = np.column_stack((heights, widths)).astype(np.float64)
+    scale = np.minimum(short / lengths.min(axis=1), long / lengths.max(axis=1))
+    found = lengths * scale[:, None]
+    return np.maximum(1, (found if sides == "cut" else found.round()).astype(np.int64))
 
 
 def buckets(short: int, long: int, multiple: int) -> tuple[Shape, ...]:
@@ -91,7 +97,7 @@ def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInp
     count. With several short sides the ladder of the largest is taken: the ratios hardly differ.
     """
     short = max(settings.short)
-    sizes = resized_all(heights, widths, short, settings.long)
+    sizes = resized_all(heights, widths, short, settings.long, settings.sides)
     least = _up(short, settings.multiple)
     axis = np.zeros(len(sizes))
     for shape in reversed(buckets(short, settings.long, settings.multiple)):  # the smallest that holds it comes last

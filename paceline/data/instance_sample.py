@@ -55,7 +55,7 @@ def draw_training_sample(
     shape   (H, W); holds the photo's resized size, cropped or not
     Raises DataError for an image of another size than when the data was prepared.
     """
-    h, w = _fitting(header, name, short, settings.long, shape)
+    h, w = _fitting(header, name, short, settings, shape)
     window = Window(0, 0, header.height, header.width, h, w)
     if settings.crop < 1:
         window = crop_window(header.height, header.width, h, w, random, settings.crop)
@@ -88,7 +88,7 @@ def draw_evaluation_sample(header: Header, name: str, settings: InstanceInput, s
 
     Raises DataError for an image of another size than when the data was prepared.
     """
-    size = _fitting(header, name, short, settings.long, shape)
+    size = _fitting(header, name, short, settings, shape)
     objects = InstanceObjects(
         boxes=np.zeros((0, 4), np.float32),
         classes=np.zeros(0, np.int64),
@@ -130,9 +130,9 @@ def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, 
     return boxes, (sides.prod(axis=1) >= LEAST_LEFT * before.prod(axis=1)) & (sides >= LEAST_SIDE).all(axis=1)
 
 
-def _fitting(header: Header, name: str, short: int, long: int, shape: Shape) -> tuple[int, int]:
+def _fitting(header: Header, name: str, short: int, settings: InstanceInput, shape: Shape) -> tuple[int, int]:
     """(h, w) of the whole photo in the input."""
-    h, w = resized(header.height, header.width, short, long)
+    h, w = resized(header.height, header.width, short, settings.long, settings.sides)
     if h > shape[0] or w > shape[1]:
         raise DataError(
             f"{name}: {header.width} x {header.height} pixels, which do not fit the {shape[1]} x {shape[0]} input "

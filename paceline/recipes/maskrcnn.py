@@ -58,9 +58,11 @@ GLUONCV_MODEL = MaskRCNNModel(
     roi=RoI(fill="any", pooling="average", beta=1.0, limit=4.42),
     mask=MaskHead(sampling_ratio=2),
     # It suppresses whatever scores enough; on an accelerator the best 4,000 pairs must do.
-    detect=InstanceDetect(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after"),
+    detect=InstanceDetect(
+        score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after", paste="gluoncv"
+    ),
 )
-GLUONCV_INPUT = InstanceInput(resize="bilinear")
+GLUONCV_INPUT = InstanceInput(resize="bilinear", sides="rounded")
 
 
 def mlperf() -> MaskRCNNRecipe:

@@ -16,7 +16,7 @@ import torch
 
 from paceline.batch.batch import Batch
 from paceline.batch.instances import FoundInstances
-from paceline.boxes.paste import paste_to_rle
+from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
 from paceline.data.boxes import BoxSplit
@@ -60,9 +60,9 @@ class ScoredInstances(NamedTuple):
 class InstanceScore:
     """One rank's share of an evaluation."""
 
-    def __init__(self, heights: np.ndarray, widths: np.ndarray) -> None:
-        """heights, widths: (N,) of every validation photo, pixels."""
-        self.heights, self.widths = heights, widths
+    def __init__(self, heights: np.ndarray, widths: np.ndarray, law: PasteLaw = "torchvision") -> None:
+        """heights, widths: (N,) of every validation photo, pixels; law: see `paste_to_rle`."""
+        self.heights, self.widths, self.law = heights, widths, law
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
         self.masks: list[RunLengths] = []
@@ -78,7 +78,7 @@ class InstanceScore:
             height, width = int(self.heights[number]), int(self.widths[number])
             boxes = mine[:, :4] * torch.tensor([width, height, width, height])
             masks = outputs.masks[image][places.to(outputs.masks.device)]
-            self.masks.append(paste_to_rle(masks, boxes, height, width))
+            self.masks.append(paste_to_rle(masks, boxes, height, width, law=self.law))
             self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
 
     def pack(self) -> bytes:

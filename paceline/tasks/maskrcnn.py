@@ -88,7 +88,7 @@ class InstanceSegmentation(ObjectTask):
 
     def new_score(self) -> InstanceScore:
         """An empty score."""
-        return InstanceScore(self.val.heights, self.val.widths)
+        return InstanceScore(self.val.heights, self.val.widths, self.recipe.model.detect.paste)
 
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
         """The twelve numbers of boxes and of masks over all ranks' photos, and what the report is drawn from."""
@@ -121,7 +121,7 @@ def check_loss_groups(recipe: InstanceRecipe, plan: Plan) -> None:
 def eval_shape(recipe: InstanceRecipe, height: int, width: int) -> Shape:
     """What one photo is padded to."""
     photo, short = recipe.input, recipe.input.short[-1]
-    return padded(*resized(height, width, short, photo.long), photo, short)
+    return padded(*resized(height, width, short, photo.long, photo.sides), photo, short)
 
 
 def draw_for_evaluation(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:

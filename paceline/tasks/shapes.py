@@ -39,6 +39,9 @@ class Shapes(Protocol):
         """Of every training photo of a step, on whatever rank and in whatever forward; numbers: all of them."""
         ...
 
+    def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
+        return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
+
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """All of this run's training, the largest first."""
         ...
@@ -73,6 +76,9 @@ class OneShape:
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
         """The one."""
         return self.fit
+
+    def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
+        return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """The one."""
@@ -130,9 +136,12 @@ class Buckets:
     def _fit(self, split: Sizes, numbers: np.ndarray, short: int) -> Fit:
         if not len(numbers):
             return Fit(short, (self.photo.multiple, self.photo.multiple))
-        sizes = resized_all(split.heights[numbers], split.widths[numbers], short, self.photo.long)
+        sizes = self._resized(split.heights[numbers], split.widths[numbers], short)
         height, width = sizes.max(axis=0).tolist()
         return Fit(short, padded(height, width, self.photo, short))
+
+    def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
+        return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """Of every step's size, those that the order brings."""
@@ -140,7 +149,7 @@ class Buckets:
         for short in self.photo.short:
             shapes = shapes_of_run(
                 self.groups,
-                resized_all(*self.train.chosen(), short, self.photo.long),
+                self._resized(*self.train.chosen(), short),
                 lambda height, width, short=short: padded(height, width, self.photo, short),
                 global_batch=plan.global_batch,
                 steps=plan.total_steps,
@@ -151,7 +160,7 @@ class Buckets:
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
         short = max(self.photo.short)
-        sizes = np.unique(resized_all(*self.train.chosen(), short, self.photo.long), axis=0).tolist()
+        sizes = np.unique(self._resized(*self.train.chosen(), short), axis=0).tolist()
         shapes = {padded(height, width, self.photo, short) for height, width in sizes}
         return max(shapes, key=math.prod, default=None)
 

@@ -1,6 +1,6 @@
 """What GluonCV's Mask R-CNN itself computes on inputs drawn by a seed, recorded for our tests.
 
-    python scripts/originals/gluoncv_maskrcnn.py --out tests/oracle/recorded [--seed 0] [--part NAME ...] [--coco DIR]
+    python scripts/originals/gluoncv_maskrcnn.py --out tests/oracle/recorded [--seed 0] [--part NAME ...] [--script FILE]
 
 Runs where MXNet 1.9.1 and GluonCV are installed (versions: tests/oracle/recorded/README.md), without paceline and without torch. Each
 part writes OUT/gluoncv_PART.npz: its inputs, its outputs and the versions. The tests compare paceline with the recorded files; their
@@ -27,6 +27,8 @@ import mxnet as mx  # noqa: E402
 from gluoncv_geometry import anchor_targets, anchors, decoding, mask_targets, pooling, region_samples  # noqa: E402
 from gluoncv_metrics import metrics  # noqa: E402
 from gluoncv_network import detections, first_weights, training  # noqa: E402
+from gluoncv_optimiser import schedule, steps  # noqa: E402
+from gluoncv_pixels import pasting, resizing  # noqa: E402
 
 PARTS = {
     "metrics": metrics,
@@ -39,6 +41,9 @@ PARTS = {
     "training": training,
     "detections": detections,
     "first_weights": first_weights,
+    "resizing": resizing,
+    "pasting": pasting,
+    "steps": steps,
 }
 
 
@@ -58,6 +63,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the recorded files")
     parser.add_argument("--seed", type=int, default=0, help="of the inputs")
     parser.add_argument("--part", choices=sorted(PARTS), action="append", help="only these; default: all")
+    parser.add_argument(
+        "--script", type=Path, help="train_mask_rcnn.py of a checkout of gluon-cv: its loop's learning rates too"
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for number, (name, record) in enumerate(PARTS.items()):
@@ -66,11 +74,16 @@ def main() -> int:
         # Each part has numbers of its own, whatever other parts draw.
         mx.random.seed(arguments.seed)
         np.random.seed(arguments.seed)
-        arrays = record(np.random.RandomState([arguments.seed, number]))
-        path = arguments.out / f"gluoncv_{name}.npz"
-        np.savez_compressed(path, versions=np.array(versions()), **arrays)
-        print(f"{path}  {path.stat().st_size / 1024:.1f} KiB  {len(arrays)} arrays")
+        save(arguments.out, name, record(np.random.RandomState([arguments.seed, number])))
+    if arguments.script is not None:
+        save(arguments.out, "schedule", schedule(arguments.script))
     return 0
+
+
+def save(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> None:
+    path = folder / f"gluoncv_{name}.npz"
+    np.savez_compressed(path, versions=np.array(versions()), **arrays)
+    print(f"{path}  {path.stat().st_size / 1024:.1f} KiB  {len(arrays)} arrays")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Maps(gluon.HybridBlock):
             values = mx.nd.array(np.round(4 * random.normal(size=shape)) / 4)  # few different ones: the file is small
             setattr(self, f"level{level}", self.params.get(f"level{level}", shape=shape, init=mx.init.Constant(values)))
 
-    def hybrid_forward(self, F, x, **levels):  # noqa: N803
+    def hybrid_forward(self, F, x, **levels):
         return [levels[f"level{level}"] for level in range(2, 7)]
 
 
@@ -75,7 +75,7 @@ def parameters(net: MaskRCNN, of) -> dict[str, np.ndarray]:
 
 
 def training(random: np.random.RandomState) -> dict[str, np.ndarray]:
-    """-> weights, a batch, proposals, what was sampled, the five losses as they add up, and every gradient as the optimiser gets it."""
+    """-> weights, a batch, proposals, what was sampled, the five losses as they add up, and gradients as the optimiser gets them."""
     with whole_regions():
         net = network(random, B)
         boxes = np.stack([drawn_boxes(random, OBJECTS, HEIGHT, WIDTH, 30) for _ in range(B)])
@@ -157,7 +157,7 @@ def detections(random: np.random.RandomState) -> dict[str, np.ndarray]:
 
 
 def first_weights(random: np.random.RandomState) -> dict[str, np.ndarray]:
-    """-> of the published net, with its weights drawn as train_mask_rcnn.py has them: name, shape, mean, deviation, least, most, kurtosis.
+    """-> of the published net, as train_mask_rcnn.py draws it: names, and (size, mean, deviation, least, most, kurtosis) of each.
 
     The trunk's are left out: it is trained before.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ Recorded = Callable[[str], Mapping[str, np.ndarray]]
 FOLDER = Path(__file__).parent / "recorded"
 
 
-def reader(folder: Path = FOLDER) -> Recorded:
+def reader(folder: Path = Path(os.environ.get("PACELINE_GLUONCV_RECORDED", FOLDER))) -> Recorded:
     """-> the arrays of a part by its name."""
 
     def read(part: str) -> Mapping[str, np.ndarray]:
