@@ -27,7 +27,7 @@ pytest.register_assert_rewrite("small_run")
 
 ROOT = Path(__file__).resolve().parents[1]
 # A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
-NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount")
+NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount", "names no interpreter")
 # Folders of the tests that take longest.
 HEAVY = ("multi", "faults", "oracle", "scripts")
 
