@@ -1,0 +1,111 @@
+"""The first stage of Mask R-CNN under the MLPerf reference's rules against what its own code said: anchors, targets, proposals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from mlperf_recorded import PHOTOS, inputs, outside, recorded, tensor
+from torch import Tensor
+
+from paceline.boxes.assignment import inside_photo, match_anchors
+from paceline.boxes.box_deltas import decode_deltas, encode_deltas
+from paceline.boxes.proposals import proposals
+from paceline.boxes.pyramid_anchors import pyramid_anchors
+from paceline.models.region_losses import anchor_box_loss, objectness_loss
+from paceline.recipes import RECIPES
+
+RPN = RECIPES["maskrcnn"]().model.rpn
+ONES = (1.0, 1.0, 1.0, 1.0)
+
+
+def anchors_of(grids, height: int, width: int) -> list[Tensor]:
+    return pyramid_anchors(grids, height, width, sizes=RPN.sizes, ratios=RPN.ratios, rounding=RPN.rounding)
+
+
+def maps() -> tuple[list[Tensor], list[Tensor]]:
+    """Objectness (2, n) and deltas (2, n, 4) of each level, in the order of our anchors: row, column, ratio."""
+    logits, deltas = ([torch.from_numpy(part) for part in parts] for parts in inputs().head_maps())
+    return (
+        [part.permute(0, 2, 3, 1).flatten(1) for part in logits],
+        [part.unflatten(1, (3, 4)).permute(0, 3, 4, 1, 2).flatten(1, 3) for part in deltas],
+    )
+
+
+def kinds_and_slots(boxes: Tensor, labels: Tensor, anchors: Tensor, size) -> tuple[Tensor, Tensor]:
+    """As the Segmenter matches under the reference's rules: what crosses the photo's border is left out after matching."""
+    slots, kind = match_anchors(
+        boxes[None], labels[None], outside(anchors), eligible=None,
+        positive_iou=RPN.positive_iou, negative_iou=RPN.negative_iou, best_anchor=RPN.best_anchor,
+    )  # fmt: skip
+    assert RPN.edges == "inside"
+    return kind.masked_fill(~inside_photo(anchors, torch.tensor([size])), -1)[0], slots[0]
+
+
+def test_anchors_are_the_references_bit_for_bit() -> None:
+    found = torch.cat(anchors_of(inputs().grids(), *inputs().SHAPE))
+    assert torch.equal(found, tensor("anchors"))
+
+
+@pytest.mark.parametrize("photo", PHOTOS)
+def test_the_same_anchors_of_a_real_photo_train_towards_the_same_objects(photo: int) -> None:
+    height, width = recorded()[f"photo{photo}_size"][2:].tolist()
+    grids = [tuple(grid) for grid in recorded()[f"photo{photo}_grids"].tolist()]
+    anchors = torch.cat(anchors_of(grids, 4 * grids[0][0], 4 * grids[0][1]))
+    objects = outside(recorded()[f"photo{photo}_boxes"])
+    kind, slots = kinds_and_slots(objects, tensor(f"photo{photo}_labels"), anchors, (height, width))
+    assert torch.equal(kind, tensor(f"photo{photo}_anchor_kinds"))
+    positive = kind == 1
+    assert torch.equal(slots[positive].to(torch.int16), tensor(f"photo{photo}_anchor_slots"))
+    deltas = encode_deltas(objects[slots[positive]], outside(anchors[positive]), ONES)
+    torch.testing.assert_close(deltas, tensor(f"photo{photo}_anchor_deltas"), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", ["train", "test"])
+def test_proposals_are_the_references(mode: str) -> None:
+    """In training the best of the batch, however they spread over its photos; afterwards the best of each.
+
+    Their order is compared by nobody: the reference sorts by probabilities, in float32, of which some are equal.
+    """
+    logits, deltas = maps()
+    anchors = [outside(level) for level in anchors_of(inputs().grids(), *inputs().SHAPE)]
+    kept = 2 * inputs().PROPOSALS // 3
+    boxes, valid = proposals(
+        logits, deltas, anchors, torch.tensor(inputs().PHOTOS),
+        pre=inputs().PROPOSALS, iou=RPN.iou, least_side=RPN.least_side, limit=RPN.limit, nms_over=RPN.nms_over,
+        post=kept // 2 if mode == "train" else kept, post_of=RPN.post_of if mode == "train" else "image",
+    )  # fmt: skip
+    spread = [len(recorded()[f"{mode}_proposals{image}"]) for image in range(2)]
+    assert spread[0] != spread[1] if mode == "train" else spread == [kept, kept]
+    for image in range(2):
+        theirs, mine = outside(recorded()[f"{mode}_proposals{image}"]), boxes[image][valid[image]]
+        apart = (theirs.unsqueeze(1) - mine).abs().amax(dim=2)
+        assert len(mine) == len(theirs)
+        # Both ways: two levels may have found the same box.
+        assert max(apart.amin(dim=0).max(), apart.amin(dim=1).max()) < 2e-4
+
+
+def test_both_losses_of_the_anchors_that_it_sampled() -> None:
+    logits, deltas = (torch.cat(parts, dim=1) for parts in maps())
+    anchors = torch.cat(anchors_of(inputs().grids(), *inputs().SHAPE))
+    sums, count = torch.zeros(2), 0
+    for image, (height, width) in enumerate(inputs().PHOTOS):
+        objects = outside(inputs().boxes_in(f"objects {image}", 5, height, width))
+        kind, slots = kinds_and_slots(objects, torch.arange(1, 6), anchors, (height, width))
+        chosen = [tensor(f"sampled_{sign}{image}") for sign in ("positive", "negative")]
+        assert (kind[chosen[0]] == 1).all()
+        assert (kind[chosen[1]] == 0).all()
+        assert len(chosen[0]) == min(128, int((kind == 1).sum()))  # half of them may be positive
+        places = torch.cat(chosen)
+        positive = torch.arange(len(places)) < len(chosen[0])
+        targets = encode_deltas(objects[slots[places]], outside(anchors[places]), ONES)
+        sums[0] += objectness_loss(logits[image, places][None], positive[None], torch.ones(1, len(places)))[0]
+        sums[1] += anchor_box_loss(deltas[image, places][None], targets[None], positive[None], RPN.beta)[0]
+        count += len(places)
+    torch.testing.assert_close((sums / count).double(), tensor("anchor_losses"), rtol=1e-5, atol=0)
+
+
+def test_decoding_undoes_encoding_at_the_references_limit() -> None:
+    anchors = outside(inputs().boxes_in("large", 20, 800, 1333))
+    grown = decode_deltas(torch.full((20, 4), 9.0), anchors, ONES, RPN.limit)
+    side = grown[:, 2:] - grown[:, :2]
+    torch.testing.assert_close(side, (anchors[:, 2:] - anchors[:, :2]) * 1000 / 16, rtol=1e-4, atol=0)
