@@ -5,8 +5,10 @@ RoIAlign of a whole photo's bitmap needs the bitmap; the object's canvas has all
 surroundings, so RoIAlign of the canvas, with the region moved to the canvas's corner, is the same where the canvas has
 the input's resolution (pitch 1). Within a pixel of the photo's border the ring continues the mask as RoIAlign does;
 regions reach no farther, as they are cut at the photo's border.
-Source: RoIAlign of He et al. 2017 as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many sample
-points as a cell has pixels; GluonCV's mask_rcnn/rcnn_target.py: two along a side. Target "binary": the MLPerf reference's masks.
+Sources: "soft" is RoIAlign of He et al. 2017 as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many
+sample points as a cell has pixels; GluonCV's mask_rcnn/rcnn_target.py: two along a side. "binary" follows the MLPerf reference,
+which scales the polygon from the region to the cells and rasterises it there: so a coordinate is a place, not a pixel's middle,
+and RoIAlign is aligned. What is left of the difference between the two ways to rasterise: docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -36,18 +38,19 @@ def mask_targets(
     """
     count = len(canvases)
     places = torch.arange(count, device=boxes.device, dtype=torch.float32).unsqueeze(1)
-    regions = torch.cat((places, on_canvas(boxes.float(), frames)), dim=1)
+    regions = torch.cat((places, on_canvas(boxes.float(), frames, aligned=target == "binary")), dim=1)
     shares = roi_align(
         canvases.float().unsqueeze(1), regions, side, scale=1.0, sampling_ratio=sampling_ratio or -1, aligned=False
     ).squeeze(1)
     return shares if target == "soft" else (shares >= 0.5).float()
 
 
-def on_canvas(boxes: Tensor, frames: Tensor) -> Tensor:
-    """Regions in canvas pixels: (n, 4) ltrb, (n, 4) -> (n, 4).
+def on_canvas(boxes: Tensor, frames: Tensor, *, aligned: bool) -> Tensor:
+    """Regions in canvas pixels, for a RoIAlign that is not aligned: (n, 4) ltrb, (n, 4) -> (n, 4).
 
-    RoIAlign that is not aligned takes a whole number for a pixel's middle: number u lies u + 1/2 pixels from the border,
-    on the input and on the canvas. Hence the last term, which is 1 (the ring) at pitch 1.
+    That one takes a whole number for a pixel's middle. Canvas pixel 1 begins at the frame's corner, so its middle lies half a
+    pixel of the canvas from there: with `aligned` that is all. Else number u of the input counts as a pixel's middle too, and
+    lies u + 1/2 pixels from the border: in sum 1 (the ring) at pitch 1.
     """
     corner, pitch = frames[:, :2].repeat(1, 2), frames[:, 2:].repeat(1, 2)
-    return (boxes - corner) / pitch + (0.5 / pitch + 0.5)
+    return (boxes - corner) / pitch + (0.5 if aligned else 0.5 / pitch + 0.5)

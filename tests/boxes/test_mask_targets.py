@@ -107,6 +107,15 @@ def test_binary_targets_are_one_from_a_half_on() -> None:
     assert binary[0].tolist() == [[1.0, 1.0, 0.0]] * 3
 
 
+def test_binary_targets_count_places_and_soft_ones_pixels_middles() -> None:
+    """The object ends at x 12, in the middle of the second cell; where 12 is a pixel's middle, that pixel is none of it."""
+    canvas = torch.zeros(1, 6, 6, dtype=torch.uint8)
+    canvas[0, 1:5, 1:3] = 1
+    frames, box = torch.tensor([[10.0, 20.0, 1.0, 1.0]]), torch.tensor([[10.5, 20.0, 13.5, 23.0]])
+    assert mask_targets(canvas, frames, box, side=3, target="binary")[0].tolist() == [[1.0, 1.0, 0.0]] * 3
+    assert mask_targets(canvas, frames, box, side=3, target="soft")[0, 0].tolist() == [1.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("pitch", [1.5, 3.0, 5.0])
 def test_a_coarse_canvas_gives_the_mask_unmoved(pitch) -> None:
     """A large disc on a canvas of a few pixels: the target's middle and area stay where the whole bitmap has them."""
