@@ -57,8 +57,10 @@ class AdamW(Optimiser):
         foreach.add_(means, gradients, alpha=1 - momentum)
         foreach.mul_(squares, keep[1])
         foreach.addcmul_(squares, gradients, gradients, value=1 - SECOND_MOMENT)
-        scale = (lr * taken) / (1 - momentum**self.steps)
-        root = torch.sqrt(1 - SECOND_MOMENT**self.steps)
+        # Where the run's very first step overflowed none is taken yet, and 0 / 0 would make every weight NaN.
+        counted = self.steps.clamp(min=1)
+        scale = (lr * taken) / (1 - momentum**counted)
+        root = torch.sqrt(1 - SECOND_MOMENT**counted)
         divisors = foreach.sqrt(squares)
         foreach.div_(divisors, root)
         foreach.add_(divisors, EPSILON)

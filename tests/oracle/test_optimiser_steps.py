@@ -268,3 +268,21 @@ def test_adamw_decays_only_what_decays_and_an_overflowed_step_changes_nothing_bu
     set_gradients(ours, 1, scale=4.0)
     optimiser.step(0.1, scaler=scaler)
     assert not torch.equal(ours[0].tensor, before[ours[0].name])
+
+
+def test_adamw_survives_an_overflow_in_its_very_first_step():
+    """A dynamic scale starts so high that this is where overflows are met; no step is counted yet."""
+    ours, smooth = parameters(), parameters()
+    first, second = (AdamW(made, Optim(momentum=0.9, weight_decay=0.1)) for made in (ours, smooth))
+    scaler = LossScaler("dynamic", 8.0)
+    before = [p.tensor.detach().clone() for p in ours]
+    set_gradients(ours, 0)
+    ours[0].tensor.grad[0] = torch.inf
+    first.step(0.1, scaler=scaler)
+    assert all(torch.equal(p.tensor, b) for p, b in zip(ours, before)) and scaler.current == 4
+    set_gradients(ours, 1, scale=4.0)
+    set_gradients(smooth, 1)
+    first.step(0.1, scaler=scaler)
+    second.step(0.1)
+    for a, b in zip(ours, smooth):
+        torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-6)
