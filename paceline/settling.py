@@ -7,7 +7,7 @@ from dataclasses import replace
 from paceline.config.errors import RecipeError
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import Run
+from paceline.config.run import Run, profile_steps
 from paceline.config.system import System
 from paceline.dist.roles import Roles
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
@@ -54,6 +54,20 @@ def refuse_compressed(system: System, exact: bool) -> None:
         raise RecipeError(
             f"--exact: --system.compress {system.compress} rounds gradients on their way, so another number of ranks would give "
             "another result. Leave one of the two away."
+        )
+
+
+def refuse_profile(asked: str, plan: Plan, system: System) -> None:
+    """Raises RecipeError for a --profile of steps that the run does not have, and for NVTX ranges where nothing can read them."""
+    steps, nvtx = profile_steps(asked)
+    if nvtx and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--profile {asked}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
+            f"--profile {steps.start}:{steps.stop} writes a trace."
+        )
+    if steps.start >= plan.stop_after:
+        raise RecipeError(
+            f"--profile {asked}: the run ends before, with step {plan.stop_after - 1}; steps count from 0."
         )
 
 

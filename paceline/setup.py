@@ -38,7 +38,7 @@ from paceline.opening import open_task
 from paceline.placing import bound
 from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
-from paceline.settling import check_metrics, plan_for, settle_system, tell_short_average
+from paceline.settling import check_metrics, plan_for, refuse_profile, settle_system, tell_short_average
 from paceline.shortage import check_addresses, failures_in_words
 from paceline.staging import staged_photos
 from paceline.state import State
@@ -125,6 +125,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             plan = plan_for(task, recipe, system, roles, memory)
             say(f"  {plan_in_words(plan)}")
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
+        refuse_profile(controls.profile, plan, system)
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
         facts |= {**placed.facts, **({"fitted": fitted} if fitted else {})}
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
 from paceline.batch.batch import Batch
 from paceline.config.plan import Plan
@@ -77,11 +78,12 @@ class TrainStep:
         losses = self._gradients(batches)
         if (positives := losses.pop("positives", None)) is not None:
             self._divide(losses, positives)
-        state.optimiser.step(lr, previous_lr=previous_lr, scaler=state.scaler)
-        state.optimiser.zero_grad()
-        commit_running_statistics(state.model)
-        if state.average is not None:
-            state.average.update(ema)
+        with record_function("update"):
+            state.optimiser.step(lr, previous_lr=previous_lr, scaler=state.scaler)
+            state.optimiser.zero_grad()
+            commit_running_statistics(state.model)
+            if state.average is not None:
+                state.average.update(ema)
         return losses
 
     def discard(self, batches: Sequence[Batch]) -> None:
@@ -103,14 +105,15 @@ class TrainStep:
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with self._exchange(last):
-                with self.autocast():
+                with record_function("forward"), self.autocast():
                     losses = self.network(batch)
                 if plan.loss_group:
                     terms = cast(LossGroupModel, model).terms
                     losses = group_losses(losses, terms, plan, counted[number], self.group)
                 scaler = self.state.scaler
                 loss = losses["loss"] * self.share
-                (loss if scaler is None else scaler.scale(loss)).backward()
+                with record_function("backward"):
+                    (loss if scaler is None else scaler.scale(loss)).backward()
             for name, value in losses.items():
                 part = value.detach() / plan.global_batch
                 totals[name] = totals[name] + part if name in totals else part

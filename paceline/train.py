@@ -185,10 +185,11 @@ def loop(job: Job) -> Ending:
         recorder.doing("first step")
         job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
         loader = open_things.enter_context(job.train_loader())
-        tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, active=job.world.is_main))
+        tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, main=job.world.is_main))
         if state.evaluation_pending and (ending := evaluate_now(job, step_once, vote)) is not None:
             return ending
         job.interval.begin(state.step - state.meters.steps, loader.wait_seconds)
+        tracer.starts_at(state.step)
         for step, batches in loader:
             lr = lr_at(recipe, plan, step)
             previous_lr = lr_at(recipe, plan, max(0, step - 1))

@@ -67,7 +67,7 @@ class Controls:
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored
     exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
-    profile: str = ""  # write a profiler trace of these steps, e.g. 50:53
+    profile: str = ""  # write a profiler trace of these steps, e.g. 50:53; nvtx:50:53: show them to Nsight Systems
     quiet: bool = False  # print only warnings, the end and where the report is
     json: bool = False  # print the run's events to stdout, one JSON object a line, and what is for people to stderr
 
@@ -213,19 +213,19 @@ def seconds_in(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def profile_range(text: str) -> range:
-    """Steps of --profile FIRST:END (END excluded); empty text is an empty range.
+def profile_steps(text: str) -> tuple[range, bool]:
+    """--profile FIRST:END or nvtx:FIRST:END (END excluded) -> its steps, and whether they are for Nsight; "" is no step.
 
     Raises RecipeError for anything else.
     """
     if not text:
-        return range(0)
-    match = re.fullmatch(r"(\d+):(\d+)", text)
-    if match is None or int(match[1]) >= int(match[2]):
+        return range(0), False
+    match = re.fullmatch(r"(nvtx:)?(\d+):(\d+)", text)
+    if match is None or int(match[2]) >= int(match[3]):
         raise RecipeError(
-            f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 50, 51 and 52."
+            f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 50, 51 and 52, or nvtx:50:53."
         )
-    return range(int(match[1]), int(match[2]))
+    return range(int(match[2]), int(match[3])), match[1] is not None
 
 
 def check_controls(controls: Controls) -> None:
@@ -255,4 +255,4 @@ def check_controls(controls: Controls) -> None:
     if controls.fit_schedule and not (controls.steps or controls.time_budget):
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
     seconds_in(controls.time_budget)
-    profile_range(controls.profile)
+    profile_steps(controls.profile)
