@@ -1,37 +1,44 @@
-"""torchvision's maskrcnn_resnet50_fpn as the oracle: with the same weights the same detections, losses and gradients.
+"""torchvision's Mask R-CNN as the oracle: with the same weights the same detections, losses and gradients.
 
-The photos are real ones, resized beforehand: the same uint8 pixels go to both, and torchvision's own resize, told to make the
-shorter side what it is, changes nothing (asserted). Weights come from numpy, a tensor's from its name.
+Both sides compute in float64, so nothing here is a matter of which photo it is: what is equal in the arithmetic is equal to 1e-9.
+Pictures are rendered shapes; by night also real photos; which ones, and the weights, follow from PACELINE_SEED. They are resized
+beforehand: the same uint8 pixels go to both, and torchvision's own resize, told to make the shorter side what it is, changes
+nothing (asserted). Weights come from numpy, a tensor's from its name.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from pycocotools import mask as coco
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision.models.detection import MaskRCNN as TorchvisionMaskRCNN
-from torchvision.models.detection import maskrcnn_resnet50_fpn
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import FrozenBatchNorm2d
+from trajectories import in_float64
 
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.data.buckets import padded
 from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
+from paceline.prepare.shapes import render_boxes
 
 CLASSES = 90
-SEED = 0
-WIDE, TALL = "000000000077.jpg", "000000000086.jpg"
+PAIRS = 60  # of a region and a class that are above the threshold in an image, before suppression
 INPUT = InstanceInput(padding="multiple")
 # Factors on the filled numbers: what is summed up through 50 layers comes back to about 1, and class scores are far apart.
 SCALES = {
@@ -46,8 +53,43 @@ SCALES = {
 VARIANCE = 1e-3
 
 
-def filled(name: str, shape: tuple[int, ...]) -> Tensor:
-    values = np.random.RandomState(zlib.crc32(name.encode()) ^ SEED).standard_normal(shape).astype(np.float32)
+@dataclass(frozen=True)
+class Pictures:
+    """A data set in COCO's layout, and the names of a wide and a tall picture of it, both with objects."""
+
+    folder: Path
+    table: dict[str, Any]
+    wide: str
+    tall: str
+
+
+@pytest.fixture(scope="module", params=["shapes", pytest.param("photos", marks=pytest.mark.nightly)])
+def pictures(request, tmp_path_factory, seed) -> Pictures:
+    if request.param == "shapes":
+        folder = tmp_path_factory.mktemp("shapes")
+        render_boxes(folder, train=1, val=12, side=192, seed=seed, processes=1)
+    else:
+        folder = request.getfixturevalue("shared_data") / "coco_mini"
+    table = json.loads((folder / "annotations" / "instances_val2017.json").read_text())
+    outlined = {row["image_id"] for row in table["annotations"] if not row["iscrowd"] and row["area"] > 0}
+    rows = [image for image in table["images"] if image["id"] in outlined]
+    random = np.random.default_rng(seed)
+    wide, tall = (
+        str(random.choice(sorted(row["file_name"] for row in rows if fits(row["width"] / row["height"]))))
+        for fits in (lambda shape: shape > 1.1, lambda shape: shape < 1 / 1.1)
+    )
+    return Pictures(folder, table, wide, tall)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def doubles() -> Iterator[None]:
+    """Both sides compute in float64."""
+    with in_float64():
+        yield
+
+
+def filled(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    values = np.random.RandomState(zlib.crc32(name.encode()) ^ seed).standard_normal(shape).astype(np.float32)
     if name.endswith("running_var"):
         values = VARIANCE * (np.abs(values) + 0.5)
     elif name.endswith("running_mean"):
@@ -61,13 +103,24 @@ def filled(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32)) * SCALES.get(name, 1.0)
 
 
+@pytest.fixture(scope="module", params=[18, pytest.param(50, marks=pytest.mark.nightly)], ids="ResNet-{}".format)
+def settings(request) -> MaskRCNNModel:
+    """torchvision's rules, over fewer proposals with ResNet-18, so that it takes seconds."""
+    full = MaskRCNNModel(depth=request.param)
+    few = replace(full.rpn, pre_train=300, post_train=200, pre_test=300, post_test=200)
+    if request.param == 50:
+        return full
+    return replace(full, rpn=few, roi=replace(full.roi, channels=128), detect=replace(full.detect, keep=20))
+
+
 @pytest.fixture(scope="module")
-def state() -> dict[str, Tensor]:
-    return {name: filled(name, tuple(tensor.shape)) for name, tensor in network().state_dict().items()}
+def state(settings, seed) -> dict[str, Tensor]:
+    shapes = {name: tuple(tensor.shape) for name, tensor in network(settings).state_dict().items()}
+    return {name: filled(name, shape, seed).double() for name, shape in shapes.items()}
 
 
-def network(settings: MaskRCNNModel | None = None) -> MaskRCNN:
-    return MaskRCNN(settings or MaskRCNNModel(), CLASSES)
+def network(settings: MaskRCNNModel) -> MaskRCNN:
+    return MaskRCNN(settings, CLASSES)
 
 
 def ours(state: dict[str, Tensor], settings: MaskRCNNModel) -> Segmenter:
@@ -76,21 +129,27 @@ def ours(state: dict[str, Tensor], settings: MaskRCNNModel) -> Segmenter:
     return Segmenter(made, mean=INPUT.mean, std=INPUT.std, settings=settings)
 
 
-def theirs(state: dict[str, Tensor], monkeypatch, *, eps: float, **settings) -> TorchvisionMaskRCNN:
+def theirs(state: dict[str, Tensor], monkeypatch, settings: MaskRCNNModel) -> TorchvisionMaskRCNN:
     for name in ("kaiming_normal_", "kaiming_uniform_", "normal_"):  # its first weights are all overwritten
         monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
-    made = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, **settings)
-    for parent in list(made.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.BatchNorm2d):
-                setattr(parent, name, FrozenBatchNorm2d(child.num_features, eps=eps))
+    trunk = resnet_fpn_backbone(
+        backbone_name=f"resnet{settings.depth}", weights=None, trainable_layers=5,
+        norm_layer=partial(FrozenBatchNorm2d, eps=settings.bn_eps),
+    )  # fmt: skip
+    rpn, width = settings.rpn, settings.roi.channels
+    made = TorchvisionMaskRCNN(
+        trunk, None, box_head=TwoMLPHead(256 * 7**2, width), box_predictor=FastRCNNPredictor(width, CLASSES + 1),
+        mask_predictor=MaskRCNNPredictor(256, 256, CLASSES + 1), rpn_post_nms_top_n_test=rpn.post_test,
+        rpn_pre_nms_top_n_train=rpn.pre_train, rpn_post_nms_top_n_train=rpn.post_train,
+        rpn_pre_nms_top_n_test=rpn.pre_test, box_detections_per_img=settings.detect.keep,
+    )  # fmt: skip
     made.load_state_dict(state, strict=True)
     return made
 
 
-def photo(folder: Path, name: str, short: int) -> Tensor:
+def photo(pictures: Pictures, name: str, short: int) -> Tensor:
     """(3, h, w) uint8, shorter side `short`."""
-    with Image.open(folder / name) as file:
+    with Image.open(pictures.folder / "val2017" / name) as file:
         picture = file.convert("RGB")
     factor = short / min(picture.size)
     picture = picture.resize((round(picture.width * factor), round(picture.height * factor)), Image.Resampling.BICUBIC)
@@ -119,41 +178,46 @@ def unresized(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> list[Tens
     return inputs
 
 
+def background_for(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> float:
+    """What to add to the background's logit so that PAIRS pairs of each image, or more, are above the threshold."""
+    seen: list[Tensor] = []
+    heard = model.roi_heads.box_predictor.register_forward_hook(lambda module, given, found: seen.append(found[0]))
+    model(unresized(model, photos))
+    heard.remove()
+    # Above it: exp(own) > 0.05 (all), solved for the background's share of all.
+    others = seen[0][:, 1:].logsumexp(1, keepdim=True)
+    room = torch.log((20 * seen[0][:, 1:].exp() - others.exp()).clamp(min=1e-300)) - seen[0][:, :1]
+    return min(float(part.flatten().sort(descending=True).values[PAIRS]) for part in room.chunk(len(photos)))
+
+
 @pytest.mark.parametrize(
-    ("eps", "background", "shorts"),
-    [
-        (1e-5, 52.8, {WIDE: 320}),
-        (1e-5, 52.8, {TALL: 256}),
-        (1e-5, 52.2, {WIDE: 288, TALL: 288}),
-        (0.0, 60.6, {WIDE: 320}),
-    ],
-    ids=["wide", "tall", "both in a batch", "COCO_V1's epsilon"],
-)
-def test_detections_and_masks_are_torchvisions(shared_data, state, monkeypatch, eps, background, shorts) -> None:
-    """background: its logit's bias, so large that 20 to 60 detections are above the threshold, far enough apart."""
+    ("eps", "kinds"), [(1e-5, "both"), (0.0, "wide"), pytest.param(1e-5, "tall", marks=pytest.mark.nightly)],
+    ids=["a wide and a tall one in a batch", "COCO_V1's epsilon", "a tall one alone"],
+)  # fmt: skip
+def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkeypatch, eps, kinds) -> None:
+    names = [pictures.wide, pictures.tall] if kinds == "both" else [getattr(pictures, kinds)]
+    photos = [photo(pictures, name, 128) for name in names]
+    settings = replace(settings, bn_eps=eps)
+    other = theirs(state, monkeypatch, settings).eval()
     bias = "roi_heads.box_predictor.cls_score.bias"
-    state = {**state, bias: state[bias] + background * torch.eye(CLASSES + 1)[0]}
-    photos = [photo(shared_data / "coco_mini" / "val2017", name, short) for name, short in shorts.items()]
-    other = theirs(state, monkeypatch, eps=eps).eval()
     with torch.inference_mode():
+        state = {**state, bias: state[bias] + background_for(other, photos) * torch.eye(CLASSES + 1)[0]}
+        other.roi_heads.box_predictor.cls_score.bias.copy_(state[bias])
         expected = other(unresized(other, photos))
-        found = ours(state, replace(MaskRCNNModel(), bn_eps=eps)).eval().predict(batch_of(photos))
+        found = ours(state, settings).eval().predict(batch_of(photos))
     for entry, theirs_found, table, masks in zip(photos, expected, found.detections, found.masks):
-        count = len(theirs_found["labels"])
-        assert count >= 20
-        scores = theirs_found["scores"]
-        assert float((scores[:-1] - scores[1:]).min()) > 1e-3
-        assert float(scores[-1]) - 0.05 > 1e-3  # none at the threshold either
+        count, scores = len(theirs_found["labels"]), theirs_found["scores"]
+        assert count >= 5 and scores.dtype == table.dtype == torch.float64
         assert not table[count:].any() and not masks[count:].any()
         height, width = entry.shape[1:]
         boxes = table[:count, :4] * torch.tensor([width, height, width, height])
         assert torch.equal(table[:count, 5].long(), theirs_found["labels"])
-        assert float((boxes - theirs_found["boxes"]).abs().max()) < 0.05
-        assert float((table[:count, 4] - scores).abs().max()) < 1e-4
+        assert float((boxes - theirs_found["boxes"]).abs().max()) < 1e-6
+        assert float((table[:count, 4] - scores).abs().max()) < 1e-9
         pasted = paste_masks_in_image(masks[:count].unsqueeze(1), boxes, (height, width)) > 0.5
         theirs_pasted = theirs_found["masks"] > 0.5
-        assert 0.01 < float(theirs_pasted.float().mean()) < 0.9
-        assert float((pasted != theirs_pasted).float().mean()) < 1e-3
+        assert 0.005 < float(theirs_pasted.double().mean()) < 0.95
+        assert torch.equal(pasted, theirs_pasted)
 
 
 class SameSample:
@@ -183,14 +247,15 @@ class SameSample:
         return chosen
 
 
-def objects_of(folder: Path, name: str, shape: Sequence[int], key: int) -> tuple[InstanceObjects, dict[str, Tensor]]:
+def objects_of(
+    table: dict[str, Any], name: str, shape: Sequence[int], key: int
+) -> tuple[InstanceObjects, dict[str, Tensor]]:
     """A photo's objects at the input's resolution, as the input path hands them over and as torchvision wants them.
 
     name    of the photo; "" has no objects
     """
     height, width = shape[1:]
     side = max(height, width)
-    table = json.loads((folder / "annotations" / "instances_val2017.json").read_text())
     images = {row["id"]: row for row in table["images"] if row["file_name"] == name}
     bitmaps, labels = [], []
     for row in table["annotations"]:
@@ -224,17 +289,19 @@ def objects_of(folder: Path, name: str, shape: Sequence[int], key: int) -> tuple
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools' own
-def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(shared_data, state, monkeypatch) -> None:
-    folder = shared_data / "coco_mini"
-    photos = [photo(folder / "val2017", name, 224) for name in (WIDE, TALL, WIDE)]
+def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
+    pictures, settings, state, monkeypatch, seed
+) -> None:
+    photos = [photo(pictures, name, 128) for name in (pictures.wide, pictures.tall, pictures.wide)]
     shapes = [entry.shape for entry in photos]
-    pairs = [objects_of(folder, WIDE, shapes[0], 7), objects_of(folder, TALL, shapes[1], 2**32 - 1)]
-    pairs.append(objects_of(folder, "", shapes[2], 5))
+    pairs = [
+        objects_of(pictures.table, name, shape, key)
+        for name, shape, key in zip((pictures.wide, pictures.tall, ""), shapes, (7 + seed, 2**32 - 1 - seed, 5 + seed))
+    ]
     side = max(entry.canvases.shape[-1] for entry, _ in pairs)
     pairs = [(replace(entry, canvases=np.pad(entry.canvases, ((0, 0), *2 * [(0, side - entry.canvases.shape[-1])]))), row)
              for entry, row in pairs]  # fmt: skip
     assert [len(row["labels"]) > 0 for _, row in pairs] == [True, True, False]
-    settings = MaskRCNNModel()
     settings = replace(settings, roi=replace(settings.roi, samples=64), rpn=replace(settings.rpn, samples=128))
     rpn, roi = settings.rpn, settings.roi
     batch = batch_of(photos, [entry for entry, _ in pairs])
@@ -246,20 +313,19 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(sha
     found = model(batch)
     terms = (found["sums"].sum(0) / found["counts"].sum(0)).unbind()
 
-    other = theirs(state, monkeypatch, eps=settings.bn_eps).train()
+    other = theirs(state, monkeypatch, settings).train()
     other.rpn.fg_bg_sampler = SameSample(batch, ANCHOR_STREAM, rpn.samples, rpn.positive_share, None)
     other.roi_heads.fg_bg_sampler = SameSample(batch, REGION_STREAM, roi.samples, roi.positive_share, rpn.post_train)
     filter_proposals = other.rpn.filter_proposals
 
     def same_proposals(*inputs) -> tuple[list[Tensor], list[Tensor]]:
-        """Ours, after a look that they are theirs: two with almost equal scores may change places, and so samples."""
+        """Ours, after a look that they are theirs, in their order."""
         boxes, scores = filter_proposals(*inputs)
         mine = [regions[valid] for regions, valid in zip(looked[0].regions, looked[0].valid)]
         assert [len(one) for one in mine] == [len(one) for one in boxes]
         for one, theirs_one in zip(mine, boxes):
             apart = torch.cdist(one, theirs_one, p=torch.inf)
-            assert float(apart.amin(dim=0).max()) < 0.05 and float(apart.amin(dim=1).max()) < 0.05
-            assert float((apart.diagonal() < 0.05).float().mean()) > 0.98
+            assert float(apart.diagonal().max()) < 1e-6
         return mine, scores
 
     monkeypatch.setattr(other.rpn, "filter_proposals", same_proposals)
@@ -267,10 +333,10 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(sha
         module.requires_grad_(False)
     losses = other(unresized(other, photos), [row for _, row in pairs])
     assert other.rpn.fg_bg_sampler.positives[2] == 0 and min(other.rpn.fg_bg_sampler.positives[:2]) > 0
-    assert min(other.roi_heads.fg_bg_sampler.positives[:2]) > 1
+    assert min(other.roi_heads.fg_bg_sampler.positives[:2]) > 0
     names = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
     for term, name in zip(terms, names):
-        assert term.item() == pytest.approx(losses[name].item(), rel=1e-5), name
+        assert term.item() == pytest.approx(losses[name].item(), rel=1e-9), name
 
     torch.stack(terms).sum().backward()
     torch.stack([losses[name] for name in names]).sum().backward()
@@ -283,6 +349,4 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(sha
         )
         if gradient is not None and wanted is not None:
             errors[name] = float((gradient - wanted).norm() / wanted.norm())
-    # In float32: some activations through 50 layers are 0 on one side and just above it on the other.
-    assert max(errors.values()) < 1e-3, errors
-    assert max(error for name, error in errors.items() if not name.startswith("backbone")) < 1e-4, errors
+    assert len(errors) > 50 and max(errors.values()) < 1e-7, errors
