@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import torch
 
 from paceline.accelerators import device_name
 from paceline.alike import data_facts, request_facts, run_facts
@@ -21,6 +19,7 @@ from paceline.config.length import plan_in_words
 from paceline.config.plan import Plan, evaluation_batch, shorten, training_ranks
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
+from paceline.config.submission import check_submission, division_of
 from paceline.config.system import System
 from paceline.dist.failure import is_echo
 from paceline.dist.launcher import Launch
@@ -43,6 +42,7 @@ from paceline.shortage import check_addresses, failures_in_words
 from paceline.staging import staged_photos
 from paceline.state import State
 from paceline.tasks.task import Place, Task
+from paceline.tasks.workload import Workload
 
 # A run prints about this many train events, and one at least every LOG_AT_MOST steps.
 EVENTS_IN_A_RUN, LOG_AT_MOST = 200, 100
@@ -77,6 +77,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     """
     began = time.monotonic()
     check_controls(request.controls)
+    check_submission(request.controls.mlperf, request.recipe)
     training_ranks(world.world, request.controls.eval_ranks)
     roles = assign(world, request.controls.eval_ranks)
     with (
@@ -149,7 +150,9 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         run_folder.write(run)
         recorder = Recorder(
             run_folder.path if world.is_main else None,
-            log_facts(run, task, state, world.device),
+            log_facts(
+                run, task.workload, [name for name, _ in state.model.named_parameters()], device_name(world.device)
+            ),
             console,
             json=controls.json,
             resumed_at=state.step if resumed else None,
@@ -231,9 +234,13 @@ def in_roles(plan: Plan) -> str:
     return f"{plan.world:,} rank{'s train' if plan.world > 1 else ' trains'}, {evaluate}"
 
 
-def log_facts(run: Run, task: Task, state: State, device: torch.device) -> Facts:
-    """What the logs say of the run before it starts."""
-    plan = run.plan
+def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: str) -> Facts:
+    """What the logs say of the run before it starts.
+
+    parameters  their names, in the model's order
+    device      what each rank computes on
+    """
+    plan, said = run.plan, run.controls.mlperf
     return Facts(
         target=in_words(run.recipe.quality.targets),
         total_steps=plan.stop_after,
@@ -242,10 +249,17 @@ def log_facts(run: Run, task: Task, state: State, device: torch.device) -> Facts
         eval_steps=plan.eval_steps,
         train_images=plan.train_images,
         val_images=plan.val_images,
-        benchmark=task.workload.benchmark,
-        platform=f"{plan.world + plan.eval_ranks}x{device_name(device)}",
-        mllog=task.workload.log_facts(run),
-        weights=[name for name, _ in state.model.named_parameters()],
+        submission={
+            "benchmark": workload.benchmark,
+            "org": said.submitter,
+            "division": division_of(said, run.recipe),
+            "status": said.status,
+            "platform": said.platform or f"{plan.world + plan.eval_ranks}x{device}",
+        },
+        cache_cleared=said.cache_cleared,
+        mllog=workload.log_facts(run),
+        weights=workload.log_tensors(parameters),
+        accuracy=lambda metrics: workload.log_accuracy(workload, metrics),
     )
 
 

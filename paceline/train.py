@@ -255,6 +255,8 @@ def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | Non
     if not job.begin_evaluation(step_once.autocast, vote):
         return finish(job, "interrupted", STOPPED_INSIDE)
     goes_on = job.run.system.score_beside and state.step < job.last_step
+    if goes_on:
+        job.recorder.training_goes_on()
     job.recorder.doing("" if goes_on else "waiting for the evaluation" if job.roles.evaluators else "scoring")
     return None if goes_on else take_result(job)
 

@@ -55,7 +55,15 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path, monkeypatch):
         exec(block, names)
     (tmp_path / "run.json").write_text(json.dumps({"recipe": {"seed": 7}}))
     nothing = dict(
-        target="", eval_steps=(), train_images=8, val_images=4, benchmark="ssd", platform="", mllog={}, weights=()
+        target="",
+        eval_steps=(),
+        train_images=8,
+        val_images=4,
+        mllog={},
+        weights=(),
+        cache_cleared=False,
+        accuracy=dict,
+        submission=dict(benchmark="ssd", org="", division="closed", status="onprem", platform=""),
     )
     facts = recorder.Facts(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
     tells = recorder.Recorder(tmp_path, facts, Console(quiet=True), resumed_at=None)

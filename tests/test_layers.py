@@ -25,7 +25,7 @@ LAYERS = [
     {"state", "provenance", "host_facts", "machine", "placing", "scoring", "loss_groups", "shortage", "going_on"},
     {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
-    {"predict", "job", "fitting"},
+    {"predict", "job", "fitting", "mlperf"},
     {"setup", "evaluation_rank"},
     {"train", "bench"},
     {"cli"},

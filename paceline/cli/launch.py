@@ -18,6 +18,7 @@ from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.run import Controls, check_controls
 from paceline.config.run_names import numbered
+from paceline.config.submission import check_submission
 from paceline.dist.environment import check_interface
 from paceline.dist.interfaces import interfaces
 from paceline.going_on import FinishedError
@@ -57,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     asked, repeats = _parsed(arguments)
     flags: LaunchFlags = replace(asked.controls, slurm=_asked_of_slurm(asked))
     check_controls(flags)
+    check_submission(flags.mlperf, asked.recipe)
     check_where(flags)
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")

@@ -38,6 +38,7 @@ VERBS = {
     "runs": "the runs in a folder: recipe, status, step, best result, time",
     "bench": "measure against a peer in the same run: paceline bench input",
     "report": "write a run's report.html again",
+    "mlperf": "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
     "weights": "bring, check and convert weights: paceline weights get resnet50",
     "image": "build the container image of this checkout, or open a shell in it: paceline image build|shell",
     "doctor": "say what this machine has and what is missing",

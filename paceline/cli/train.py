@@ -15,6 +15,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.plan import training_ranks
 from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls
+from paceline.config.submission import check_submission
 from paceline.dist.launcher import read_launch
 from paceline.going_on import stand_of
 from paceline.log.console import open_console
@@ -51,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
     check_controls(asked.controls)
+    check_submission(asked.controls.mlperf, asked.recipe)
     if read_launch(os.environ).world == 1:
         training_ranks(1, asked.controls.eval_ranks)
     refuse_early(asked, repeats=base is not None)

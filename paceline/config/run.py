@@ -16,6 +16,7 @@ from paceline.config.errors import RecipeError, UserError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.submission import Submission
 from paceline.config.system import System, check_system
 from paceline.config.typed import check_kinds, checked, hints_of
 
@@ -70,6 +71,7 @@ class Controls:
     profile: str = ""  # write a profiler trace of these steps, e.g. 50:53; nvtx:50:53: show them to Nsight Systems
     quiet: bool = False  # print only warnings, the end and where the report is
     json: bool = False  # print the run's events to stdout, one JSON object a line, and what is for people to stderr
+    mlperf: Submission = field(default_factory=Submission)  # what MLPerf's log says of the submission
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
 """mllog.txt: a run as MLPerf's :::MLLOG lines, as the official compliance checker reads them.
 
-The order of calls is the order of the lines (closed division, ResNet, ruleset 4.0.0):
+The order of calls is the order of the lines:
 
     cache_clear, init_start, submission, run_facts, weights_initialization, init_stop, run_start,
     then for every block of epochs up to an evaluation:
         block_start, (epoch_start, epoch_stop, tracked_stats) for each epoch,
         eval_start, eval_stop, eval_accuracy, block_stop
     run_stop
+Where training goes on beside scoring, block_stop and the next block's block_start and epoch_start come before eval_stop: at the
+time when training went on, as in NVIDIA's Mask R-CNN logs.
 
 Epochs count from 1, steps are optimiser steps done. The lines are made by the mlperf-logging package where it is
-installed (extra `mlperf`) and by the ten lines of `_encoded` where it is not: the same bytes either way.
-Source: MLPerf training rules; mlperf_logging/compliance_checker/training_4.0.0; keys as in the v3.0 ResNet submissions.
+installed (extra `mlperf`) and by `_own_lines` where it is not: the same bytes either way. Which keys a benchmark wants is its
+workload's to say (tasks/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
+Source: MLPerf training rules; mlperf_logging/compliance_checker; keys as in the submissions to v0.7 (SSD) and v3.0.
 """
 
 from __future__ import annotations
@@ -20,11 +23,10 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.config.recipe import OptimiserKind
 from paceline.config.sealed import parse
 from paceline.log.events import plain
 from paceline.log.lines import LineFile, name_lines
@@ -102,18 +104,18 @@ class MLLog:
         self._before_run("POINT_IN_TIME", "eval_samples", eval_samples)
         self.started = True
 
-    def block_start(self, *, first_epoch_num: float, epoch_count: float, step: int) -> None:
-        """The epochs up to the next evaluation begin."""
+    def block_start(self, *, first_epoch_num: float, epoch_count: float, step: int, at: float | None = None) -> None:
+        """The epochs up to the next evaluation begin. at: as for init_start, in this and the next two"""
         metadata = {"first_epoch_num": first_epoch_num, "epoch_count": epoch_count, "step_num": step}
-        self._write("INTERVAL_START", "block_start", None, metadata)
+        self._write("INTERVAL_START", "block_start", None, metadata, at=at)
 
-    def block_stop(self, *, first_epoch_num: float, step: int) -> None:
-        """The block that began with `first_epoch_num` is trained and evaluated."""
-        self._write("INTERVAL_END", "block_stop", None, {"first_epoch_num": first_epoch_num, "step_num": step})
+    def block_stop(self, *, first_epoch_num: float, step: int, at: float | None = None) -> None:
+        """The block that began with `first_epoch_num` is over."""
+        self._write("INTERVAL_END", "block_stop", None, {"first_epoch_num": first_epoch_num, "step_num": step}, at=at)
 
-    def epoch_start(self, *, epoch_num: float, step: int) -> None:
+    def epoch_start(self, *, epoch_num: float, step: int, at: float | None = None) -> None:
         """Epoch `epoch_num` (from 1) begins."""
-        self._write("INTERVAL_START", "epoch_start", None, {"epoch_num": epoch_num, "step_num": step})
+        self._write("INTERVAL_START", "epoch_start", None, {"epoch_num": epoch_num, "step_num": step}, at=at)
 
     def epoch_stop(self, *, epoch_num: float, step: int) -> None:
         """Epoch `epoch_num` ends."""
@@ -131,8 +133,8 @@ class MLLog:
         """The evaluation ends."""
         self._write("INTERVAL_END", "eval_stop", None, {"epoch_num": epoch_num, "step_num": step})
 
-    def eval_accuracy(self, value: float, *, epoch_num: float, step: int) -> None:
-        """The benchmark's metric after `epoch_num` epochs, as a fraction."""
+    def eval_accuracy(self, value: float | Mapping[str, float], *, epoch_num: float, step: int) -> None:
+        """The benchmark's metric after `epoch_num` epochs, as a fraction; or several, by the names of its rules."""
         self._write("POINT_IN_TIME", "eval_accuracy", value, {"epoch_num": epoch_num, "step_num": step})
 
     def run_stop(self, status: Literal["success", "aborted"], *, step: int) -> None:
@@ -162,52 +164,13 @@ class MLLog:
         self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any] | None = None, *, at: float | None = None
     ) -> None:
         if not self.started:
-            time_ms = round((self._clock() if at is None else at) * 1000)
-            self._make_line(kind, key, plain(value), dict(metadata or {}), time_ms)
+            self._make_line(kind, key, plain(value), dict(metadata or {}), self._time_ms(at))
 
-    def _write(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any]) -> None:
-        self._make_line(kind, key, plain(value), dict(metadata), round(self._clock() * 1000))
+    def _write(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any], *, at: float | None = None) -> None:
+        self._make_line(kind, key, plain(value), dict(metadata), self._time_ms(at))
 
-
-def optimiser_facts(
-    kind: OptimiserKind,
-    *,
-    base_lr: float,
-    end_lr: float,
-    poly_power: float | None,
-    decay_steps: int,
-    warmup_epochs: float,
-    momentum: float,
-    weight_decay: float,
-    lars_epsilon: float = 0.0,
-    boundary_epochs: Sequence[float] = (),
-) -> dict[str, Any]:
-    """An optimiser and its schedule under MLPerf's keys.
-
-    base_lr          peak, for the whole global batch
-    poly_power       None where the decay is no polynomial: no such line is written, and the closed rules want one
-    decay_steps      length of the decay in optimiser steps
-    lars_epsilon     only LARS has it
-    boundary_epochs  where a step schedule drops
-    """
-    prefix = f"{kind}_opt"
-    facts: dict[str, Any] = {}
-    if poly_power is not None:
-        facts[f"{prefix}_learning_rate_decay_poly_power"] = poly_power
-    facts[f"{prefix}_end_learning_rate"] = end_lr
-    facts["opt_name"] = kind
-    if kind == "lars":
-        facts["lars_epsilon"] = lars_epsilon
-    facts[f"{prefix}_weight_decay"] = weight_decay
-    facts[f"{prefix}_momentum"] = momentum
-    facts[f"{prefix}_base_learning_rate"] = base_lr
-    # The rules name the warm-up of plain SGD without its optimiser.
-    warmup_prefix = "lars_opt" if kind == "lars" else "opt"
-    facts[f"{warmup_prefix}_learning_rate_warmup_epochs"] = warmup_epochs
-    facts[f"{prefix}_learning_rate_decay_steps"] = decay_steps
-    if boundary_epochs:
-        facts["opt_learning_rate_decay_boundary_epochs"] = list(boundary_epochs)
-    return facts
+    def _time_ms(self, at: float | None) -> int:
+        return round((self._clock() if at is None else at) * 1000)
 
 
 LineMaker = Callable[[Kind, str, Any, dict[str, Any], int], None]

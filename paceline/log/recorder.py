@@ -6,6 +6,7 @@ Only rank 0 speaks and writes. Every other rank has a Recorder too, whose method
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,11 @@ class Facts:
     eval_steps: Sequence[int]
     train_images: int
     val_images: int
-    benchmark: str  # MLPerf's name of the workload
-    platform: str  # the machine, for MLPerf's submission lines
+    submission: Mapping[str, str]  # MLPerf's benchmark, org, division, status, platform
+    cache_cleared: bool  # for MLPerf: whether the systems' caches were cleared before
     mllog: Mapping[str, Any]  # MLPerf keys and values, in order
     weights: Iterable[str]  # names of the tensors that were initialised
+    accuracy: Callable[[Mapping[str, float]], Any]  # an evaluation's metrics -> MLPerf's eval_accuracy
 
 
 class Recorder:
@@ -81,6 +83,7 @@ class Recorder:
         self._ended = False
         self._epoch_begun = (0, 0.0)  # step and seconds from which an epoch's throughput counts
         self._epoch_due = False  # an epoch begins once this step's evaluation is over
+        self._went_on: float | None = None  # when training went on beside the scoring under way, seconds since 1970
         if folder is None:
             return
         console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
@@ -94,11 +97,9 @@ class Recorder:
         # Where a run was ended and goes on, the evaluation that the end brought is none of MLPerf's: the block goes on.
         self._mllog.truncate_after(keep, evaluated=evaluated and keep in facts.eval_steps)
         self._sinks = [make(folder, resumed_at) for make in SINKS]
-        self._mllog.cache_clear(False, at=init_began)
+        self._mllog.cache_clear(facts.cache_cleared, at=init_began)
         self._mllog.init_start(at=init_began)
-        self._mllog.submission(
-            facts.benchmark, org="reference_implementation", division="closed", status="onprem", platform=facts.platform
-        )
+        self._mllog.submission(**facts.submission)
 
     def tell(self, text: str) -> None:
         """A line for people, however quiet they want it."""
@@ -188,6 +189,11 @@ class Recorder:
         if not self._quiet:
             self.console.doing("evaluating", self._facts.val_images)
             self._mllog.eval_start(epoch_num=self._mlperf_epoch(step), step=step)
+            self._went_on = None
+
+    def training_goes_on(self) -> None:
+        """Training goes on beside the scoring of the evaluation that began last."""
+        self._went_on = time.time()
 
     def evaluation(
         self,
@@ -207,22 +213,24 @@ class Recorder:
         best     whether it is the best so far
         went_on  the run's seconds from which the training after that step counts
         ends     whether that training counts for nothing: the run ends with this result
-        Training may be further by now; MLPerf's next block and epoch open here all the same, so that none is left open
-        where the result ends the run.
+        Training may be further by now. MLPerf's next block and epoch are written here all the same, with the time when training
+        went on, so that none is left open where the result ends the run.
         """
         if self._quiet:
             return
         self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics)
         self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds, best)
+        beside = self._went_on is not None and not ends
+        if beside:
+            self._next_block(step, went_on, at=self._went_on)
         epoch = self._mlperf_epoch(step)
         self._mllog.eval_stop(epoch_num=epoch, step=step)
         if not math.isnan(metrics[headline]):  # of synthetic batches there is none
-            self._mllog.eval_accuracy(metrics[headline], epoch_num=epoch, step=step)
-        self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
-        if not ends:
-            self._open_block(step)
-            if self._epoch_due:
-                self._open_epoch(step, went_on)
+            self._mllog.eval_accuracy(self._facts.accuracy(metrics), epoch_num=epoch, step=step)
+        if ends:
+            self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
+        elif not beside:
+            self._next_block(step, went_on)
 
     def checkpoint(self, step: int, seconds: float, *, name: str) -> None:
         """A checkpoint of `step` is being written."""
@@ -275,17 +283,24 @@ class Recorder:
         if self._json:
             print(one_line(record), flush=True)
 
-    def _open_epoch(self, step: int, seconds: float) -> None:
+    def _next_block(self, step: int, seconds: float, *, at: float | None = None) -> None:
+        """at: when that was, seconds since 1970; None: now"""
+        self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step, at=at)
+        self._open_block(step, at=at)
+        if self._epoch_due:
+            self._open_epoch(step, seconds, at=at)
+
+    def _open_epoch(self, step: int, seconds: float, *, at: float | None = None) -> None:
         self._epoch_begun, self._epoch_due = (step, seconds), False
-        self._mllog.epoch_start(epoch_num=self._epochs_done(step) + 1, step=step)
+        self._mllog.epoch_start(epoch_num=self._epochs_done(step) + 1, step=step, at=at)
 
     def _epochs_done(self, step: int) -> int:
         return int(step / self._facts.steps_per_epoch + 1e-9)
 
-    def _open_block(self, step: int) -> None:
+    def _open_block(self, step: int, *, at: float | None = None) -> None:
         until = next((due for due in self._facts.eval_steps if due > step), self._facts.total_steps)
         count = self._mlperf_epoch(until) - self._mlperf_epoch(step)
-        self._mllog.block_start(first_epoch_num=self._mlperf_epoch(step) + 1, epoch_count=count, step=step)
+        self._mllog.block_start(first_epoch_num=self._mlperf_epoch(step) + 1, epoch_count=count, step=step, at=at)
 
     def _block_first(self, step: int) -> float:
         before = max((due for due in self._facts.eval_steps if due < step), default=0)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 REPORT = Path(__file__).parents[1] / "report"  # where templates lie
 LOAD_OWN, MLLOG_FACTS = lazily("paceline.models.weights:load_own"), lazily("paceline.tasks.mlperf:mllog_facts")
+OWN_NAMES, HEADLINE = lazily("paceline.tasks.mlperf:own_names"), lazily("paceline.tasks.mlperf:headline")
 
 
 def accept(*_: Any) -> None:
@@ -49,7 +50,6 @@ class Workload:
     # In menus and messages
     about: str  # what it is, in a line
     start: str = ""  # the recipe to begin with
-    benchmark: str = ""  # MLPerf's name of it; "" = it has none
     data: str  # what a data folder holds
 
     # In a recipe: the two parts that are the workload's own, with their defaults, and what cannot be
@@ -81,7 +81,13 @@ class Workload:
     # Its numbers
     headline: str  # the metric that decides which checkpoint is best; larger is better
     metrics: Sequence[str]  # of an evaluation, which targets may use
-    log_facts: Callable[[Run], dict[str, Any]] = MLLOG_FACTS
+
+    # MLPerf's log of it
+    benchmark: str = ""  # MLPerf's name of it; "" = it has none
+    ruleset: str = ""  # the last rules of that benchmark, as the compliance checker numbers them
+    log_facts: Callable[[Run], dict[str, Any]] = MLLOG_FACTS  # keys and values between init_start and init_stop
+    log_accuracy: Callable[[Workload, Mapping[str, float]], Any] = HEADLINE  # an evaluation's metrics -> eval_accuracy
+    log_tensors: Callable[[Sequence[str]], Sequence[str]] = OWN_NAMES  # parameters' names -> those of the ruleset
 
     # What people see
     finds_objects: bool  # else it names whole photos

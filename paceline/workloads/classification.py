@@ -9,7 +9,6 @@ from paceline.tasks.workload import Workload
 WORKLOAD = Workload(
     about="ResNet: classes of photos",
     start="resnet50-tiny",
-    benchmark="resnet",
     data="train/CLASS/*.jpg and val/CLASS/*.jpg",
     model=ResNetModel(),
     input=PhotoInput(),
@@ -27,6 +26,8 @@ WORKLOAD = Workload(
     draw_eval=lazily("paceline.tasks.classification:draw_for_evaluation"),
     headline="top1",
     metrics=("top1", "top5"),
+    benchmark="resnet",
+    ruleset="4.0.0",
     finds_objects=False,
     photos_at_once=32,
     answers=lazily("paceline.predict.found:best_five"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mllog_order import by_step
 from tiny_runs import TINY, command, of_its_own, refused, without_report
 
 import paceline
@@ -74,7 +75,8 @@ def same_bits(run: Path, other: Path) -> None:
 
 def mllog(run: Path) -> list[tuple]:
     lines = [json.loads(line.removeprefix(PREFIX)) for line in (run / "mllog.txt").read_text().splitlines()]
-    return [(line["key"], line["metadata"].get("step_num"), line["metadata"].get("status")) for line in lines]
+    told = [(line["key"], line["metadata"].get("step_num"), line["metadata"].get("status")) for line in lines]
+    return by_step(told, lambda line: line[:2])
 
 
 def test_more_steps_give_bit_for_bit_the_run_that_had_them_at_once(photos, run, tmp_path, capsys):

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.log.mllog import PREFIX, MLLog, optimiser_facts
+from paceline.log.mllog import PREFIX, MLLog
+from paceline.tasks.mlperf import optimiser_facts
 
-LARS = dict(
-    base_lr=11.0, end_lr=1e-4, poly_power=2, decay_steps=14800, warmup_epochs=2, momentum=0.9, weight_decay=5e-5
-)
-SGD = dict(base_lr=2.0, end_lr=1e-4, poly_power=2, decay_steps=56000, warmup_epochs=5, momentum=0.9, weight_decay=1e-4)
+LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)
+SGD = dict(base_lr=2.0, end_lr=1e-4, poly_power=2, decay_epochs=56, warmup_epochs=5, momentum=0.9, weight_decay=1e-4)
 
 
 def begin(log: MLLog, kind: str = "lars") -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mllog_order import by_step
 from PIL import Image
 from zygote import Ended, Job, Zygote, by_hand
 
@@ -193,14 +194,14 @@ def tensor_files(run: Path, checkpoint: str = "last") -> dict[str, bytes]:
 
 
 def mllog(run: Path) -> list[tuple[str, Any, Any]]:
-    """(key, value, step) of every line of mllog.txt; the measured throughput's value is left out."""
+    """(key, value, facts) of every line of mllog.txt, `by_step`; the measured throughput's value is left out."""
     lines = []
     for line in (run / "mllog.txt").read_text().splitlines():
         record = json.loads(line.removeprefix(":::MLLOG "))
         value = None if record["key"] == "tracked_stats" else record["value"]
         facts = {name: fact for name, fact in record["metadata"].items() if name not in ("file", "lineno")}
         lines.append((record["key"], value, facts))
-    return lines
+    return by_step(lines, lambda line: (line[0], line[2].get("step_num")))
 
 
 def assert_same_run(run: Path, unbroken: Path) -> None:
