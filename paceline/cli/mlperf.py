@@ -69,7 +69,10 @@ def _check(arguments: Sequence[str]) -> int:
         if not flags.system_desc.is_file():
             raise UserError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
         verdicts.append(judge.system_description(flags.system_desc, ruleset))
-    passed = all(verdict.passed is not False for verdict in verdicts)
+    missed = [verdict for verdict in verdicts if verdict.passed is False]
+    # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
+    allowed = len(files) == judge.runs_needed(benchmark) and [verdict.judge for verdict in missed] == ["compliance"]
+    passed = allowed or not missed
     if flags.json:
         failed = [line for verdict in verdicts for line in verdict.failed]
         facts = {"ruleset": ruleset, "passed": passed, "failed": failed, "benchmark": benchmark}
@@ -79,7 +82,8 @@ def _check(arguments: Sequence[str]) -> int:
         said = {True: "passed", False: "FAILED", None: "not asked"}[verdict.passed]
         say(f"== {verdict.judge} of {verdict.about}: {said}")
         print(printable(verdict.text.rstrip()))
-    say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}")
+    one = f", though not {missed[0].about}: of {len(files)} runs one may fail" if allowed else ""
+    say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
     return 0 if passed else 1
 
 

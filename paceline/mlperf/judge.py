@@ -87,7 +87,7 @@ def convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Verdict:
     points = package_folder() / "rcp_checker" / f"training_{ruleset}" / f"rcps_{benchmark}.json"
     if not points.exists():
         return Verdict("rcp", about, None, f"not asked: rules {ruleset} have no reference points of {benchmark}")
-    needed = _runs_needed(benchmark)
+    needed = runs_needed(benchmark)
     if len(files) != needed:
         return Verdict("rcp", about, None, f"not asked: it judges {needed} runs together, and {len(files)} are named")
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,8 @@ def system_description(file: Path, ruleset: str) -> Verdict:
     return Verdict("system", str(file), code == 0, text, () if code == 0 else _last(text))
 
 
-def _runs_needed(benchmark: str) -> int:
+def runs_needed(benchmark: str) -> int:
+    """How many runs make a submission."""
     from mlperf_logging.benchmark_meta import get_result_file_counts  # pyright: ignore[reportMissingImports]
 
     return get_result_file_counts("training").get(benchmark, 5)
