@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 from paceline.launch.trials import LEAST_FOR_MEAN, olympic_mean
 from paceline.mlperf.foreign import read_foreign
@@ -79,7 +79,7 @@ def _summary(folder: str, rows: Sequence[Row]) -> Row:
     )
 
 
-def _median(values: Iterator[float | None] | Any) -> float | None:
+def _median(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return median(found) if found else None
 
@@ -195,5 +195,5 @@ def _description(path: Path) -> dict[str, Any]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
