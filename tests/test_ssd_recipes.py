@@ -68,12 +68,15 @@ def test_gaudi_s_steps(name, per_epoch):
     recipe, plan = plan_of(name, 1)
     assert plan.steps_per_epoch == per_epoch and plan.total_steps == 64 * per_epoch
     assert recipe.optim.lr == pytest.approx(3e-3 * recipe.global_batch / 32)
+    assert [lr_at(recipe, plan, step) for step in (0, 1)] == pytest.approx([0.0, recipe.optim.lr / (5 * per_epoch)])
     assert plan.boundaries == (40 * per_epoch, 50 * per_epoch)
 
 
 def test_gaudi_s_cosine_warms_up_holds_and_falls_to_a_hundredth():
     recipe, plan = plan_of("ssd-gaudi-cosine", 1)
     base, epoch = 3e-3 * 4, plan.steps_per_epoch
+    # base * (e / 7) * 1.01, of a step counter that starts at 0.
+    assert [lr_at(recipe, plan, step) for step in (0, 1)] == pytest.approx([0.0, 1.01 * base / 7 / epoch])
     assert lr_at(recipe, plan, int(3.5 * epoch)) == pytest.approx(1.01 * base / 2, rel=1e-3)
     for hold in (7.1, 10, 15):
         assert lr_at(recipe, plan, int(hold * epoch)) == pytest.approx(1.01 * base)
@@ -82,10 +85,9 @@ def test_gaudi_s_cosine_warms_up_holds_and_falls_to_a_hundredth():
     assert lr_at(recipe, plan, int(60 * epoch)) == pytest.approx(0.01 * base)
 
 
-def test_the_reference_decays_at_40_and_50_and_is_evaluated_every_five_epochs():
+def test_the_reference_has_whole_epochs_of_3665_steps_and_decays_at_40_and_50():
     recipe, plan = plan_of("ssd", 1)
-    epoch = 117_266 / 32
-    assert [lr_at(recipe, plan, math.ceil(point * epoch)) for point in (0, 39.9, 40, 50)] == pytest.approx(
-        [2.5e-3, 2.5e-3, 2.5e-4, 2.5e-5]
-    )
-    assert plan.eval_steps[:2] == (math.ceil(5 * epoch), math.ceil(10 * epoch))
+    assert plan.steps_per_epoch == 3665 and plan.total_steps == 256_550
+    rates = [lr_at(recipe, plan, step) for step in (0, 146_599, 146_600, 183_249, 183_250)]
+    assert rates == pytest.approx([2.5e-3, 2.5e-3, 2.5e-4, 2.5e-4, 2.5e-5])
+    assert plan.eval_steps[:2] == (18_325, 36_650)

@@ -16,7 +16,6 @@ Published epochs and times are others' measurements; ours stand in results/ only
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -66,10 +65,11 @@ GLUONCV_INPUT = InstanceInput(resize="bilinear", sides="rounded")
 
 
 def mlperf() -> MaskRCNNRecipe:
-    """The MLPerf reference's 1x schedule: 90,000 steps of 16, lr 0.02, a tenth from steps 60,000 and 80,000 on.
+    """The MLPerf reference's 1x schedule: 90,000 steps of 16, lr 0.02, a tenth after 60,000 and after 80,000.
 
     Losses and proposals are those of two images together, as on the eight devices that it is written for. Evaluated every epoch
-    of 7,330 steps, to box AP 0.377 and mask AP 0.339. Warm-up: 500 steps from a third of the rate.
+    of 7,330 steps, to box AP 0.377 and mask AP 0.339. Warm-up: 500 steps from a third of the rate. Its trainer moves the schedule
+    before each step, so the first one is one step up the ramp, and a tenth comes one step before 60,000 and 80,000 are done.
     """
     return Recipe(
         task="maskrcnn",
@@ -83,7 +83,7 @@ def mlperf() -> MaskRCNNRecipe:
         bn_span=1,
         optim=replace(MLPERF_OPTIM, lr=0.02),
         schedule=Schedule(
-            kind="steps", unit="steps", warmup=500, warmup_from=1 / 3, warmup_first=0, boundaries=(60_000, 80_000)
+            kind="steps", unit="steps", warmup=500, warmup_from=1 / 3, boundaries=(60_000 - 1, 80_000 - 1)
         ),
         quality=Quality(targets=TARGET),
     )
@@ -95,52 +95,57 @@ def nvidia(
     lr: float,
     warmup: int,
     ramp: float,
-    boundaries: tuple[float, float],
-    most_steps: int,
+    decays: tuple[int, int],
     per_gpu: int,
-    post_of: Literal["image", "batch"],
+    candidates: int = 0,
+    most_steps: int = 40_000,
 ) -> MaskRCNNRecipe:
-    """The family of NVIDIA's PyTorch submissions to MLPerf v3.0: the reference's rules, larger batches.
+    """The family of NVIDIA's PyTorch submissions to MLPerf v3.0 and of its partners': the reference's rules, larger batches.
 
     warmup      steps
     ramp        what the rate grows by in a step of the warm-up ("mlperf_linear": lr - (warmup - step) * ramp)
-    most_steps  where the run ends without the target
+    decays      SOLVER.STEPS. Its optimiser (solver/fused_sgd.py) takes a rate that was worked out after the step before, counted
+                from 0: so the first fall, for counts above the first number, comes two steps later, the second one step
     per_gpu     images of one GPU, whose losses are normalised together
-    Source: config_DGXH100*.sh. Their biases' ramp has the same step as the weights', from a higher start; ours is twice as steep.
+    candidates  proposals of a GPU's images together; 0 = 1,000 of each image
+    most_steps  where the run ends without the target
+    Source: config_DGXH100*.sh and the logs. Their ramp is one step behind ours for the same reason; that of their biases has the
+    same step as the weights', from a higher start: ours is twice as steep.
     """
     reference = mlperf()
+    post = {"post_train": round(candidates / per_gpu), "post_of": "batch"} if candidates else {"post_train": 1000}
     return replace(
         reference,
-        model=replace(
-            MLPERF_MODEL, loss_group=per_gpu, rpn=replace(MLPERF_MODEL.rpn, post_train=1000, post_of=post_of)
-        ),
+        model=replace(MLPERF_MODEL, loss_group=per_gpu, rpn=replace(MLPERF_MODEL.rpn, **post)),
         global_batch=global_batch,
         images_seen=most_steps * global_batch,
         optim=replace(MLPERF_OPTIM, lr=lr),
         schedule=replace(
-            reference.schedule, warmup=warmup, warmup_from=max(0.0, 1 - warmup * ramp / lr), boundaries=boundaries
+            reference.schedule,
+            warmup=warmup,
+            warmup_from=max(0.0, 1 - warmup * ramp / lr),
+            warmup_first=0,
+            boundaries=(decays[0] + 2, decays[1] + 1),
         ),
     )
 
 
 def nvidia_96() -> MaskRCNNRecipe:
     """8 x 12 (one DGX H100). Published: 14 epochs, 19.18 min. `paceline train maskrcnn-nvidia-96 --system h100x8`"""
-    return nvidia(
-        96, lr=0.12, warmup=625, ramp=1.92e-4, boundaries=(12_000, 16_000), most_steps=40_000, per_gpu=12, post_of="batch"
-    )  # fmt: skip
+    return nvidia(96, lr=0.12, warmup=625, ramp=1.92e-4, decays=(12_000, 16_000), per_gpu=12, candidates=12_000)
 
 
 def nvidia_256() -> MaskRCNNRecipe:
     """64 x 4 (eight DGX H100). Published: 16 to 18 epochs, 4.26 min on 64 H100."""
     return nvidia(
-        256, lr=0.24, warmup=2300, ramp=0.24 / 2300, boundaries=(6_125, 8_000), most_steps=20_000, per_gpu=4, post_of="image"
+        256, lr=0.24, warmup=2300, ramp=0.24 / 2300, decays=(6_125, 8_000), per_gpu=4, most_steps=20_000
     )  # fmt: skip
 
 
 def nvidia_256_48nodes() -> MaskRCNNRecipe:
     """256 x 1 (48 DGX H100, of whose 384 GPUs 128 only evaluated). Published: 17 epochs, 1.47 min."""
     return nvidia(
-        256, lr=0.24, warmup=1800, ramp=1.33e-4, boundaries=(5_625, 7_500), most_steps=20_000, per_gpu=1, post_of="image"
+        256, lr=0.24, warmup=1800, ramp=1.33e-4, decays=(5_625, 7_500), per_gpu=1, most_steps=20_000
     )  # fmt: skip
 
 
@@ -151,12 +156,15 @@ def gluoncv(
     warmup: int = 1000,
     warmup_from: float = 0.03,
     boundaries: tuple[float, float] = (8, 10),
+    epochs: float = 12,
+    clip: float = 1.5,
     per_gpu: int = 2,
     at: tuple[float, ...] = (12,),
 ) -> MaskRCNNRecipe:
     """GluonCV's benchmark on one node of 8 x 2: lr 0.02, a tenth from epochs 8 and 10 on, 12 epochs, evaluated at the end.
 
     warmup   iterations
+    clip     bound of each element of the gradient; 0 = none
     per_gpu  images of one GPU, whose losses are normalised together
     at       epochs to evaluate after; empty = every one
     Gradients are cut to 1.5 element by element. Source: scripts/instance/mask_rcnn of GluonCV, its benchmark's README.
@@ -167,7 +175,7 @@ def gluoncv(
         input=GLUONCV_INPUT,
         target_data="coco",
         global_batch=global_batch,
-        epochs=12,
+        epochs=epochs,
         epoch_steps="up",
         bn_span=1,
         optim=Optim(
@@ -176,7 +184,7 @@ def gluoncv(
             momentum_form="lr_inside",
             weight_decay=1e-4,
             decay_on="no_norm_no_bias",
-            clip_value=1.5,
+            clip_value=clip,
         ),
         schedule=Schedule(
             kind="steps",
@@ -186,6 +194,7 @@ def gluoncv(
             boundaries=boundaries,
         ),
         quality=Quality(at=at),
+        seed=233,
     )
 
 

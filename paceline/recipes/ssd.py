@@ -51,23 +51,36 @@ GAUDI_INPUT = BoxInput(
 )
 
 
-def mlperf() -> SSDRecipe:
+def mlperf(global_batch: int = 32, *, warmup: float = 0.0, bn_span: int = 32) -> SSDRecipe:
     """The MLPerf reference on one device: lr 2.5e-3 at 32 images, decay 5e-4 on everything, lr / 10 at epochs 40 and 50.
 
-    `epochs` is the reference script's; the run stops at the target. Evaluated every 5 epochs.
+    warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 0
+    `epochs` is the reference script's; the run stops at the target. Evaluated every 5 epochs. Its loader keeps the last, shorter
+    batch of an epoch, so that has 3,665 steps; ours fills the batch from the next epoch.
     """
     return Recipe(
         task="ssd",
         model=SSDModel(box_order="anchor"),
         input=BoxInput(),
         target_data="coco",
-        global_batch=32,
+        global_batch=global_batch,
         epochs=70,
-        bn_span=32,
-        optim=Optim(lr=MLPERF_LR, momentum=0.9, weight_decay=5e-4),
-        schedule=Schedule(kind="steps", boundaries=(40, 50)),
+        epoch_steps="up",
+        bn_span=bn_span,
+        optim=Optim(lr=MLPERF_LR * global_batch / MLPERF_IMAGES, momentum=0.9, weight_decay=5e-4),
+        schedule=Schedule(
+            kind="steps",
+            warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps_per_epoch(global_batch),
+            warmup_first=0 if warmup else 1,
+            boundaries=(40, 50),
+        ),
         quality=Quality(targets=TARGET, first=5, every=5),
     )
+
+
+def steps_per_epoch(global_batch: int) -> int:
+    """Whole steps that COCO's training images with objects take, the last one filled."""
+    return -(-TRAIN_IMAGES // global_batch)
 
 
 def integer_lr(lr: float, global_batch: int) -> float:
@@ -86,29 +99,55 @@ def mxnet(
     decay: float,
     bn_span: int,
     boundaries: tuple[float, float] = (44, 55),
+    epochs: float = 80,
+    later: bool = False,
 ) -> SSDRecipe:
     """The family of NVIDIA's and Dell's MXNet submissions to MLPerf v0.7.
 
     lr       for 32 images; the integer rule makes the batch's of it
     warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 1
     decay    weight decay, on every parameter
+    later    as in v1.1: the rate in plain proportion to the batch, and an evaluation every five epochs from the fifth on
     Source: config_*.sh, ssd_main.py and lr_scheduler.py of the submission. Epochs have ceil(117,266 / batch) steps.
     """
-    steps = -(-TRAIN_IMAGES // global_batch)
+    points = () if later else (40, 50, 55, 60, 65, 70, 75, 80)
     return Recipe(
         task="ssd",
         model=MXNET_MODEL,
         input=MXNET_INPUT,
         target_data="coco",
         global_batch=global_batch,
-        epochs=80,
+        epochs=epochs,
         epoch_steps="up",
         bn_span=bn_span,
-        optim=Optim(lr=integer_lr(lr, global_batch), momentum=0.9, momentum_form="lr_inside", weight_decay=decay),
-        schedule=Schedule(
-            kind="steps", warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps, boundaries=boundaries
+        optim=Optim(
+            lr=lr * global_batch / MLPERF_IMAGES if later else integer_lr(lr, global_batch),
+            momentum=0.9,
+            momentum_form="lr_inside",
+            weight_decay=decay,
         ),
-        quality=Quality(targets=TARGET, at=(40, 50, 55, 60, 65, 70, 75, 80)),
+        schedule=Schedule(
+            kind="steps",
+            warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps_per_epoch(global_batch),
+            boundaries=boundaries,
+        ),
+        quality=Quality(targets=TARGET, first=5 if later else 1, every=5 if later else 1, at=points),
+    )
+
+
+def nvidia_pytorch(global_batch: int, *, lr: float, warmup: int, decay: float, bn_span: int) -> SSDRecipe:
+    """The family of NVIDIA's PyTorch submissions to MLPerf v0.7: the MXNet ones' data treatment and rates, the reference's decoding.
+
+    warmup   steps, counted from 0
+    Source: config_*.sh, train.py, data/dali_pipeline.py and eval.py of the submission.
+    """
+    mxnet_s = mxnet(global_batch, lr=lr, warmup=0, decay=decay, bn_span=bn_span)
+    return replace(
+        mxnet_s,
+        model=SSDModel(heads="fused"),
+        optim=replace(mxnet_s.optim, momentum_form="torch"),
+        schedule=replace(mxnet_s.schedule, warmup=warmup / steps_per_epoch(global_batch), warmup_first=0),
+        quality=replace(mxnet_s.quality, at=(40, 50, 55, 60, 65, 70, 75, 80)),
     )
 
 
@@ -152,19 +191,25 @@ def mlperf_2048() -> SSDRecipe:
     return mxnet(2048, lr=4.57e-3, warmup=26, decay=4e-5, bn_span=16, boundaries=(60, 75))
 
 
-def gaudi(global_batch: int = 128) -> SSDRecipe:
-    """Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs of 128 images."""
+def gaudi(global_batch: int = 128, *, per_card: int = 128, epochs: float = 64, shift: float = 0.0) -> SSDRecipe:
+    """Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs of 128 images.
+
+    per_card  images of one card, which share BatchNorm statistics
+    shift     its --k: the rate falls at 1 + shift / 10 times these epochs
+    """
+    later = 1 + shift / 10
     return Recipe(
         task="ssd",
         model=GAUDI_MODEL,
         input=GAUDI_INPUT,
         target_data="coco",
         global_batch=global_batch,
-        epochs=64,
+        epochs=epochs,
         epoch_steps="up",
-        bn_span=128,
+        bn_span=per_card,
         optim=Optim(lr=3e-3 * global_batch / 32, momentum=0.9, weight_decay=5e-4),
-        schedule=Schedule(kind="steps", warmup=5, boundaries=(40, 50)),
+        # Its step counter starts at 0, and so does its ramp.
+        schedule=Schedule(kind="steps", warmup=5, warmup_first=0, boundaries=(40 * later, 50 * later)),
         quality=Quality(targets=TARGET, first=5, every=5),
     )
 
@@ -174,17 +219,38 @@ def gaudi_1024() -> SSDRecipe:
     return gaudi(1024)
 
 
-def gaudi_cosine(global_batch: int = 128) -> SSDRecipe:
+def gaudi_cosine(global_batch: int = 128, *, per_card: int = 128, shift: float = 0.0) -> SSDRecipe:
     """Habana's release 1.7 and later: the peak 1.01 times as high and held to epoch 15, cosine to 0.01 at epoch 55.
 
-    Seven warm-up epochs, BatchNorm not decayed, stem and first convolution frozen.
+    Seven warm-up epochs, BatchNorm not decayed, stem and first convolution frozen. per_card and shift as above.
     """
-    old = gaudi(global_batch)
+    old = gaudi(global_batch, per_card=per_card)
+    later = 1 + shift / 10
     return replace(
         old,
         model=replace(GAUDI_MODEL, frozen="stem_and_first", box_order="cell"),
         optim=replace(old.optim, lr=1.01 * old.optim.lr, decay_on="no_norm"),
-        schedule=Schedule(kind="cosine", warmup=7, hold=15, horizon=55, end_lr=0.01 * old.optim.lr),
+        schedule=Schedule(
+            kind="cosine", warmup=7, warmup_first=0, hold=15 * later, horizon=55 * later, end_lr=0.01 * old.optim.lr
+        ),
+    )
+
+
+def tpu(
+    global_batch: int, *, lr: float, warmup: int, boundaries: tuple[float, float], epochs: float, bn_span: int = 64
+) -> SSDRecipe:
+    """Google's TensorFlow submissions to MLPerf v0.7 on TPUs, as far as their logs tell.
+
+    lr       for 32 images
+    warmup   steps
+    Source: the logs' rates, warm-ups, boundaries, decay, span, 50 proposals for a crop and evaluations every five epochs. Network
+    and data treatment are ours: Habana's, which began from Google's code for TPUs (its README names tensorflow/tpu).
+    """
+    habana = gaudi(global_batch, per_card=bn_span, epochs=epochs)
+    return replace(
+        habana,
+        optim=replace(habana.optim, lr=lr * global_batch / MLPERF_IMAGES),
+        schedule=replace(habana.schedule, warmup=warmup / steps_per_epoch(global_batch), boundaries=boundaries),
     )
 
 

@@ -44,12 +44,14 @@ def test_a_published_configuration_has_its_published_plan(name: str) -> None:
     recipe, plan = RECIPES[name](), imagenet_plan(name, world)
     assert (plan.global_batch, plan.images_per_rank, plan.images_per_forward, plan.forwards) == (batch, each, each, 1)
     assert plan.steps_per_epoch == per_epoch
-    assert plan.warmup_steps == warmup * per_epoch and plan.schedule_steps == schedule * per_epoch
+    # Habana's decay takes one step more than its epochs have.
+    end = schedule * per_epoch + ("gaudi2" in name)
+    assert plan.warmup_steps == warmup * per_epoch and plan.schedule_steps == pytest.approx(end, rel=1e-12)
     assert plan.total_steps == (35 if "gaudi" in name else schedule) * per_epoch
     assert plan.eval_steps[0] == first * per_epoch and plan.eval_steps[1] == (first + 4) * per_epoch
     assert lr_at(recipe, plan, 0) == pytest.approx(lr / (warmup * per_epoch))
     assert lr_at(recipe, plan, warmup * per_epoch - 1) == pytest.approx(lr)
-    assert lr_at(recipe, plan, schedule * per_epoch - 1) == pytest.approx(1e-4)
+    assert lr_at(recipe, plan, end - 1) == pytest.approx(1e-4)
     assert max(lr_at(recipe, plan, step) for step in range(0, plan.total_steps, 7)) <= lr
 
 

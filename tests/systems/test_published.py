@@ -160,9 +160,9 @@ SHEETS = [
     # M 4; the ranks' cores M 12.
     mask("p3dn", 1, 8, 2, 16, "maskrcnn-gluoncv", 0.02, 1000, (8, 10), length=12, bind="exclusive"),
     mask("p3dn", 24, 192, 1, 192, "maskrcnn-gluoncv-192", 0.16, 1600, (10, 14), length=12, bind="exclusive"),
-    mask("dgx-h100", 1, 8, 12, 96, "maskrcnn-nvidia-96", 0.12, 625, (12000, 16000)),
-    mask("dgx-h100", 8, 64, 4, 256, "maskrcnn-nvidia-256", 0.24, 2300, (6125, 8000)),
-    mask("dgx-h100", 48, 256, 1, 256, "maskrcnn-nvidia-256-48nodes", 0.24, 1800, (5625, 7500), evaluate=128),
+    mask("dgx-h100", 1, 8, 12, 96, "maskrcnn-nvidia-96", 0.12, 625, (12002, 16001)),
+    mask("dgx-h100", 8, 64, 4, 256, "maskrcnn-nvidia-256", 0.24, 2300, (6127, 8001)),
+    mask("dgx-h100", 48, 256, 1, 256, "maskrcnn-nvidia-256-48nodes", 0.24, 1800, (5627, 7501), evaluate=128),
 ]  # fmt: skip
 
 
