@@ -101,15 +101,17 @@ def train(
     that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
     """
     from paceline.recipes import RECIPES
+    from paceline.recipes.rows import ROWS
     from paceline.systems import SYSTEMS
     from paceline.systems.published import system_for
 
     if not isinstance(recipe, str | Recipe):
         raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
+    recipes = RECIPES | {name: row.make for name, row in ROWS.items()}
     for name, menu, noun in ((recipe, RECIPES, "recipe"), (system, SYSTEMS, "system")):
-        if isinstance(name, str) and name not in menu:
+        if isinstance(name, str) and name not in menu and not (noun == "recipe" and name in ROWS):
             raise UserError(f"there is no {noun} {name!r}. Known: {', '.join(menu)}.")
-    chosen = RECIPES[recipe]() if isinstance(recipe, str) else recipe
+    chosen = recipes[recipe]() if isinstance(recipe, str) else recipe
     controls, changed = controls_and_changes(chosen, {"data": data, "out": out, **keywords}, changes or {})
     return run_training(
         Request(

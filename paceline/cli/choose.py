@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,24 @@ from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.tasks.workload import Workload
 
+# What stands in the name of a published row, and in no recipe's: workload@submitter-machine-batch.
+MARK = "@"
+
 
 def choose_recipe(name: str) -> Recipe:
-    """The recipe called `name`: from the menu, or `path/to/file.py:function`; of a workload there, with a recipe's defaults.
+    """The recipe called `name`: from the menu, a published row, or `path/to/file.py:function`; of a workload there, with a recipe's
+    defaults.
 
     Raises RecipeError naming the nearest neighbours.
     """
     from paceline.recipes import RECIPES
 
+    if MARK in name and not is_in_file(name):
+        from paceline.recipes.rows import ROWS
+
+        if name not in ROWS:
+            raise RecipeError(f"there is no row {name!r}. {_hint(name, ROWS)} `paceline list rows` prints them all.")
+        return ROWS[name].make()
     found = _choose(name, RECIPES, (Recipe, Workload), "recipe")
     return Recipe(task=name, model=found.model, input=found.input) if isinstance(found, Workload) else found
 
@@ -40,6 +50,12 @@ def is_folder(word: str) -> bool:
     from paceline.recipes import RECIPES
 
     return word not in RECIPES and Path(word).is_dir()
+
+
+def _hint(name: str, menu: Collection[str]) -> str:
+    """The nearest names of a menu; "" where none is near."""
+    near = difflib.get_close_matches(name, menu, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _refuse_path(name: str, noun: str) -> None:
@@ -64,9 +80,8 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type,
     own = is_in_file(name)
     maker = from_file(name, noun) if own else menu.get(name)
     if maker is None:
-        near = difflib.get_close_matches(name, menu, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(menu)}."
-        raise RecipeError(f"there is no {noun} {name!r}. {hint} One of your own: ./file.py:function")
+        known = f"Known: {', '.join(menu)}."
+        raise RecipeError(f"there is no {noun} {name!r}. {_hint(name, menu) or known} One of your own: ./file.py:function")
     try:
         thing = maker() if callable(maker) else maker
     except UserError:

@@ -1,4 +1,4 @@
-"""`paceline list workloads|recipes|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
+"""`paceline list workloads|recipes|rows|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ KINDS = """usage: paceline list KIND [--json]
 
   workloads   what can be trained, and what its data folder holds
   recipes     every recipe by its name for train, show and preview
+  rows        published configurations that are no recipes: show plans one on its machine, train takes it too
   systems     every machine by its name for --system
   decoders    what --input.decoder may be, and which are installed
 
@@ -89,6 +90,25 @@ def _recipes() -> list[dict[str, Any]]:
     ]
 
 
+def _rows() -> list[dict[str, Any]]:
+    from paceline.recipes.rows import ROWS
+
+    return [
+        {
+            "name": row.name,
+            "about": row.about,
+            "task": row.name.partition("@")[0],
+            "chip": row.chip,
+            "nodes": row.nodes,
+            "per_node": row.per_node,
+            "global_batch": row.make().global_batch,
+            "source": row.source,
+            "ours": row.ours,
+        }
+        for row in ROWS.values()
+    ]
+
+
 def _systems() -> list[dict[str, Any]]:
     from paceline.systems import DETECTED, SYSTEMS
     from paceline.systems.published import pairings_of
@@ -134,6 +154,7 @@ def _first_line(make: Callable[[], Any]) -> str:
 MENUS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "workloads": _workloads,
     "recipes": _recipes,
+    "rows": _rows,
     "systems": _systems,
     "decoders": _decoders,
 }

@@ -11,6 +11,7 @@ from typing import Any
 from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.nodes import published_there, ranks_of
+from paceline.cli.row_machine import on_its_machine
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.show_estimate import check_rates, estimate_of, speed_for, speed_of_run
 from paceline.cli.voice import complain, say
@@ -26,9 +27,10 @@ from paceline.workloads import workload_of
 
 GIB = 2**30
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
-memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes) or
-./file.py:function, RUN a run's folder or run.json (./NAME where it is called like a recipe). Every flag of the recipe may follow,
-as for train: paceline show RECIPE --help lists them. --workload ./file.py:name names the file of a RUN whose workload is your own."""
+memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
+(paceline list rows), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
+it is called like a recipe). Every flag of the recipe may follow, as for train: paceline show RECIPE --help lists them.
+--workload ./file.py:name names the file of a RUN whose workload is your own."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def run(arguments: Sequence[str]) -> int:
             val_images=saved_count(facts, "val_images"),
         )
         classes = len(facts.get("classes", ()))
+    arguments, about_row = on_its_machine(arguments)
     asked = parse_recipe(arguments, defaults, verb="show", base=base)
     flags, recipe = asked.controls, asked.recipe
     if base is not None and flags.data:
@@ -72,6 +75,8 @@ def run(arguments: Sequence[str]) -> int:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_rates(flags.rate, flags.link_gbit)
     check_request(recipe, flags.data)
+    for line in about_row:
+        (complain if flags.json else say)(line)
     system = asked.system
     if not (flags.world or base) and (note := published_there(asked)):
         (complain if flags.json else say)(note)

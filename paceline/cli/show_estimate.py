@@ -15,6 +15,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
+from paceline.systems import SYSTEMS
 from paceline.systems.estimate import Estimate, estimate, run_minutes
 from paceline.systems.published import published_for
 from paceline.systems.published_results import RESULTS, Result, results_of
@@ -49,7 +50,8 @@ def speed_for(
     if (fitted := published_speed(recipe, system.chip)) is not None:
         return fitted
     rows = [row for row in results_of(recipe.task, system_name) if row.rate]
-    if not rows or not has_published_network(recipe):
+    # Another chip under a system's name (--system.chip L40) has another speed.
+    if not rows or not has_published_network(recipe) or system.chip != SYSTEMS[system_name]().chip:
         return None
     share = plan.images_per_rank
     return row_speed(

@@ -18,6 +18,7 @@ from paceline.config.classification import Decoder
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.prepare.shape_outlines import CLASSES
 from paceline.recipes import RECIPES
+from paceline.recipes.rows import ROWS
 from paceline.systems import SYSTEMS
 from paceline.workloads import WORKLOADS
 
@@ -25,7 +26,8 @@ from paceline.workloads import WORKLOADS
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"), [("workloads", WORKLOADS), ("recipes", RECIPES), ("systems", SYSTEMS), ("decoders", DECODERS)]
+    ("kind", "names"),
+    [("workloads", WORKLOADS), ("recipes", RECIPES), ("rows", ROWS), ("systems", SYSTEMS), ("decoders", DECODERS)],
 )
 def test_list_names_every_entry_of_a_menu_in_a_line_and_in_json(capsys, kind, names):
     lines = command(capsys, "list", kind).out.splitlines()
@@ -50,7 +52,7 @@ def test_list_of_decoders_knows_each_one_and_says_how_to_install_what_is_missing
 
 
 def test_list_refuses_what_it_does_not_have(capsys):
-    refused(command(capsys, "list", "models"), "workloads, recipes, systems, decoders")
+    refused(command(capsys, "list", "models"), "workloads, recipes, rows, systems, decoders")
     assert command(capsys, "list").code == 2 and command(capsys, "list", "--help").code == 0
 
 

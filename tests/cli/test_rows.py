@@ -1,0 +1,86 @@
+"""Published rows on the command line: listed with their source, planned on their machine, trained here, refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import paceline
+from paceline.cli.row_machine import machine_flags, on_its_machine
+from paceline.recipes import RECIPES
+from paceline.recipes.row import LIKE
+from paceline.recipes.rows import ROWS
+from paceline.systems import SYSTEMS
+from tests.cli.test_cli_main import command, refused
+
+
+def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():
+    assert len(ROWS) > 75 and not ROWS.keys() & RECIPES.keys()
+    for name, row in ROWS.items():
+        assert re.fullmatch(r"(resnet50|ssd|maskrcnn)@[a-z0-9][a-z0-9.-]*-\d+", name)
+        assert row.make().global_batch == int(name.rpartition("-")[2]) == row.images * row.nodes * row.per_node
+        assert row.source and (row.chip in LIKE or row.chip == "TPU")
+    assert {system for system, _ in LIKE.values()} <= SYSTEMS.keys()
+
+
+def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
+    shown = json.loads(command(capsys, "show", "ssd@nvidia-128xdgx-a100-3072", "--json").out)
+    plan, system = shown["plan"], shown["system"]
+    assert (plan["world"], plan["nodes"], plan["images_per_forward"], plan["bn_join"]) == (1024, 128, 3, 8)
+    assert (system["chip"], system["precision"], system["loss_scale"]) == ("A100-SXM4-80GB", "fp16", 128.0)
+    text = command(capsys, "show", "resnet50@krai-2xa5000-408").out
+    assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text
+    assert "one published row" not in text  # of another chip
+    assert "so ours: 1091 proposals" in command(capsys, "show", "maskrcnn@xfusion-8xl40-88").out
+
+
+def test_a_machine_that_is_named_is_taken_in_place_of_the_row_s(capsys):
+    text = command(capsys, "show", "resnet50@dell-4xh100-3264", "--system", "h100x8").out
+    assert "8 ranks on 1 node   408 images a forward x 2 forwards" not in text and "bn_span" not in text
+    for words in (["--system", "cpu"], ["--nodes=2"], ["--world", "2"], ["--system.per-node", "2"], ["--help"]):
+        given = ["resnet50@dell-4xh100-3264", *words]
+        assert on_its_machine(given) == (given, [])
+    assert on_its_machine(["resnet50-tiny"]) == (["resnet50-tiny"], [])
+    assert on_its_machine([]) == ([], [])
+    assert machine_flags(ROWS["ssd@dell-dgx1-1024"])[:6] == [
+        "--system",
+        "dgx1",
+        "--nodes",
+        "1",
+        "--system.per-node",
+        "8",
+    ]
+
+
+def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
+    refused(command(capsys, "show", "ssd@google-tpu-v4-1024"), "published on 8 x TPU", "no system here describes a TPU")
+    assert "8 ranks on 1 node" in command(capsys, "show", "ssd@google-tpu-v4-1024", "--system", "h100x8").out
+
+
+@pytest.mark.parametrize("verb", ["show", "train", "preview"])
+def test_an_unknown_row_names_its_neighbours(capsys, verb):
+    refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "no row", "resnet50@dell-4xh100-3264", "list rows")
+    refused(command(capsys, verb, "x@y"), "there is no row 'x@y'", "list rows")
+
+
+def test_a_row_is_trained_like_a_recipe(tmp_path):
+    small = {
+        "optim.lr": 0.01,
+        "model.depth": 10,
+        "model.width": 8,
+        "input.size": 32,
+        "input.eval_resize": 32,
+        "input.eval_size": 32,
+    }
+    ended = paceline.train(
+        "resnet50@krai-2xa5000-408", out=str(tmp_path / "run"), global_batch=8, bn_span=8, changes=small, steps=1,
+        synthetic=True, quiet=True,
+    )  # fmt: skip
+    assert (
+        ended.step == 1
+        and json.loads((tmp_path / "run" / "run.json").read_text())["name"] == "resnet50@krai-2xa5000-408"
+    )
+    with pytest.raises(paceline.UserError, match="there is no recipe 'resnet50@none'"):
+        paceline.train("resnet50@none")
