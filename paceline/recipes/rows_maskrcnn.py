@@ -37,7 +37,7 @@ ROWS = (
     _row("dell-4xa100-40gb", "A100-SXM4-40GB", 1, 4, 12, 12_000, "v3.0 Dell XE8545x4A100-SXM-40GB", SLOW,
          most_steps=80_000),
     _row("supermicro-4xh100", "H100-SXM5-80GB", 1, 4, 12, 12_000, "v3.0 Supermicro SYS-421GU-TNX", SLOW),
-    _row("asus-4xa100-pcie", "A100-PCIE-80GB", 1, 4, 16, 12_000, "v3.0 ASUSTeK ESC4000-E11", SLOW),
+    _row("asus-4xa100-pcie", "A100-PCIE-80GB", 1, 4, 16, 12_000, "v3.0 ASUSTeK ESC4000-E11-4xA100-PCIE-80GB", SLOW),
     _row("iei-8xa40", "A40", 1, 8, 8, 6_000, "v3.0 IEI nf5468m6_pytorch", AT_64),
     _row("xfusion-8xl40", "L40", 1, 8, 11, 12_000, "v3.0 xFusion G5500V7x8xL40", AT_96),
     _row("dell-4xa100", "A100-SXM4-80GB", 1, 4, 24, 24_000, "v3.0 Dell XE8545x4A100-SXM-80GB", AT_96),

@@ -38,7 +38,7 @@ def _row(
 
 
 ROWS = (
-    _row("asus-4xa100-pcie", "A100-PCIE-80GB", 1, 4, 408, 7.5, "v3.0 ASUSTeK ESC4000-E11"),
+    _row("asus-4xa100-pcie", "A100-PCIE-80GB", 1, 4, 408, 7.5, "v3.0 ASUSTeK ESC4000-E11-4xA100-PCIE-80GB"),
     _row("dell-4xa100", "A100-SXM4-80GB", 1, 4, 408, 7.5, "v3.0 Dell XE8545x4A100-SXM-80GB"),
     _row("dell-4xa100-pcie", "A100-PCIE-80GB", 1, 4, 408, 6.32, "v3.0 Dell R750xax4A100-PCIE-80GB"),
     _row("dell-2x4xa100-40gb", "A100-SXM4-40GB", 2, 4, 204, 7.3, "v3.0 Dell 2xXE8545x4A100-SXM-40GB"),

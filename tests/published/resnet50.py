@@ -1,0 +1,126 @@
+"""Every field of every ResNet-50 recipe, typed from fact sheet A (shared/spec/resnet50.md)."""
+
+from __future__ import annotations
+
+from tests.published.cells import Table, joined, ours, sheet
+
+NETWORK = joined(
+    sheet("A 1 Depth, Stem, Bottleneck, BN", model__trunk="resnet", model__depth=50, model__width=64, model__stride_in="3x3",
+          model__stem="imagenet", model__bn_eps=1e-5, model__bn_momentum=0.1),
+    sheet("A 1 Stem, Bottleneck: pad 3 and 1 on both sides, plain 3x3", model__padding="both", model__groups=1, model__group_width=64),
+    sheet("A 1 Gamma-zero option: not used by the launcher", model__zero_init_last_gamma=False),
+)  # fmt: skip
+INPUT = joined(
+    sheet("A 3.3 step 2a", input__size=224, input__area=(0.05, 1.0), input__aspect=(3 / 4, 4 / 3)),
+    sheet("A 3.3 step 3", input__flip=0.5, input__mean=(0.485, 0.456, 0.406), input__std=(0.229, 0.224, 0.225)),
+    sheet("A 3.4", input__eval_resize=256, input__eval_size=224),
+    ours("DALI's triangular filter when shrinking is antialiased bilinear; the sheet says resize", input__resize="bilinear-antialias"),
+    ours("any JPEG decoder; DALI's on the device is nvimgcodec here", input__decoder="simplejpeg"),
+    ours("no system of the time read the note; the sheet is silent", input__exif="ignore"),
+)  # fmt: skip
+REST = joined(
+    sheet("A 0", task="classification", target_data="imagenet"),
+    sheet("A 7", quality__targets=(("top1", 0.759),), quality__every=4),
+    ours("as epochs", quality__unit="epochs", quality__at=(), images_seen=0, schedule__unit="epochs"),
+    ours("MLPerf draws one for each run", seed=1),
+    sheet("A 4.3: no EMA", ema=0.0),
+)
+LARS = joined(
+    sheet("A 4.1", optim__kind="lars", optim__lars_eta=0.001, optim__lars_eps=0.0, optim__momentum_form="lr_inside_corrected"),
+    sheet("A 4.1: *_weight and the FC bias, zero for gamma and beta", optim__decay_on="no_norm"),
+    sheet("A 4.1: clip_gradient never set", optim__clip_value=0.0, optim__clip_norm=0.0),
+    sheet("A 4.1: local lr = lr(t) for the others", optim__bias_lr=1.0, optim__nesterov=False),
+    sheet("A 4.2", schedule__kind="poly2", schedule__warmup_from=0.0, schedule__end_lr=1e-4, schedule__warmup_first=1),
+    ours("of other kinds of schedule", schedule__hold=0.0, schedule__boundaries=(), schedule__factor=0.1),
+    sheet("A 4.2: T = steps * num_epochs", schedule__horizon=0.0),
+    sheet("A 4.2: ceil", epoch_steps="up"),
+)  # fmt: skip
+MXNET = joined(
+    REST, LARS, NETWORK, INPUT,
+    sheet("A 1 Input, Fan-in caveat: 7*7*4 = 196", model__stem_channels=4),
+    sheet("A 1 Conv/FC init", model__init="mlperf"),
+    sheet("A 2", model__label_smoothing=0.1, model__smoothing="mxnet"),
+)  # fmt: skip
+
+
+def config(
+    batch: int,
+    each: int,
+    lr: float,
+    warmup: int,
+    epochs: int,
+    decay: float,
+    momentum: float,
+    first: int,
+    group: int = 1,
+) -> Table:
+    """A row of the sheet's table of batches and rates: B, B/GPU, base LR, warm-up, schedule, WD, momentum, first evaluation."""
+    return joined(
+        MXNET,
+        sheet("A 4.3", global_batch=batch, optim__lr=lr, schedule__warmup=warmup, epochs=epochs, optim__weight_decay=decay,
+              optim__momentum=momentum, quality__first=first),
+        sheet("A 6 BN group: per-GPU batch * bn_group", bn_span=each * group),
+    )  # fmt: skip
+
+
+GAUDI2 = joined(
+    config(2048, 256, 9.0, 3, 35, 5e-5, 0.9, 3),
+    sheet("Habana PT train.py: torchvision.models.resnet50(pretrained=False)", model__stem_channels=3, model__init="torchvision"),
+    sheet("Habana PT train.py: CrossEntropyLoss(label_smoothing)", model__smoothing="torch"),
+    sheet("Habana PT train.py: transforms.RandomResizedCrop(224), whose area is 8 to 100 percent", input__area=(0.08, 1.0)),
+    sheet("Habana PT train.py: skip_list has every bias and bn", optim__decay_on="no_norm_no_bias"),
+    sheet("Habana PT train.py: FusedResourceApplyMomentum, TensorFlow's rule", optim__momentum_form="torch"),
+    sheet("A 4.3: 625 = floor(1,281,167 / 2,048)", epoch_steps="down"),
+    sheet("A 4.3, LARS decay 36; Habana PT optimizer.py: one step more; logged 20,626", schedule__horizon=22_501 / 625),
+)  # fmt: skip
+
+OWN = "a recipe of ours"
+SGD = joined(
+    REST, NETWORK, INPUT,
+    sheet("NVIDIA's PyTorch ResNet-50 v1.5", optim__lr=2.048, global_batch=2048, optim__momentum=0.875, optim__weight_decay=2**-15,
+          schedule__warmup=8, epochs=90, model__label_smoothing=0.1, schedule__kind="cosine", optim__decay_on="no_norm",
+          model__zero_init_last_gamma=True, model__init="torchvision", model__smoothing="torch"),
+    sheet("torchvision's RandomResizedCrop", input__area=(0.08, 1.0)),
+    ours("the usual span of a GPU", bn_span=64),
+    ours(OWN, quality__first=4, optim__kind="sgd", optim__momentum_form="torch", optim__nesterov=False, optim__bias_lr=1.0,
+         optim__clip_value=0.0, optim__clip_norm=0.0, schedule__warmup_from=0.0, schedule__warmup_first=1, schedule__horizon=0.0,
+         schedule__end_lr=0.0, schedule__hold=0.0, schedule__boundaries=(), schedule__factor=0.1, epoch_steps="exact",
+         model__stem_channels=3),
+    ours("of LARS", optim__lars_eta=0.001, optim__lars_eps=0.0),
+)  # fmt: skip
+
+TABLES: dict[str, Table] = {
+    "resnet50": SGD,
+    "resnet50-mlperf-3200": config(3200, 400, 11.0, 2, 37, 5e-5, 0.9, 3),
+    "resnet50-mlperf-3200-4x8": config(3200, 100, 10.7, 5, 37, 5e-5, 0.9, 3),
+    "resnet50-mlperf-3200-8x8": config(3200, 50, 11.0, 2, 37, 5e-5, 0.9, 3),
+    "resnet50-mlperf-20480": config(20480, 40, 22.0, 12, 52, 2.5e-5, 0.9, 2),
+    "resnet50-mlperf-32256": config(32256, 42, 21.2, 16, 58, 2.5e-5, 0.95, 4),
+    "resnet50-mlperf-57344": config(57344, 16, 23.0, 32, 78, 2.5e-5, 0.95, 1, group=2),
+    "resnet50-a100-3264": config(3264, 408, 10.5, 2, 37, 5e-5, 0.9, 4),
+    "resnet50-a100-3264-8x8": config(3264, 51, 10.5, 2, 37, 5e-5, 0.9, 3),
+    "resnet50-gaudi2-2048": GAUDI2,
+    "resnet50-tiny": joined(
+        SGD,
+        ours(OWN, model__depth=10, model__width=32, input__size=128, input__area=(0.3, 1.0), input__eval_resize=183,
+             input__eval_size=160, input__exif="apply", target_data="shapes", global_batch=32, epochs=0.0, images_seen=72_000,
+             bn_span=32, optim__lr=0.1, optim__momentum=0.9, optim__nesterov=True, optim__weight_decay=5e-4,
+             optim__decay_on="no_norm_no_bias", schedule__kind="poly2", schedule__unit="run", schedule__warmup=0.1, ema=0.99,
+             quality__targets=(("top1", 0.80),), quality__unit="run", quality__first=0.1, quality__every=0.1),
+    ),
+}  # fmt: skip
+
+# Recipe, ranks: images of a forward, ranks of a BatchNorm, steps of an epoch, of the run, of the warm-up, where the decay ends, the
+# first evaluations in epochs, and rates of 0-based steps, by the law of A 4.2 with t = step + 1.
+PLANS = {
+    ("resnet50-mlperf-3200", 8): (400, 1, 401, 14_837, 802, 14_837, (3, 7, 11), {0: 11 / 802, 801: 11.0, 14_836: 1e-4}),
+    ("resnet50-mlperf-3200-4x8", 32): (100, 1, 401, 14_837, 2005, 14_837, (3, 7, 11), {0: 10.7 / 2005, 2004: 10.7, 14_836: 1e-4}),
+    ("resnet50-mlperf-3200-8x8", 64): (50, 1, 401, 14_837, 802, 14_837, (3, 7, 11), {0: 11 / 802, 801: 11.0, 14_836: 1e-4}),
+    ("resnet50-mlperf-20480", 512): (40, 1, 63, 3276, 756, 3276, (2, 6, 10), {0: 22 / 756, 755: 22.0, 3275: 1e-4}),
+    ("resnet50-mlperf-32256", 768): (42, 1, 40, 2320, 640, 2320, (4, 8, 12), {0: 21.2 / 640, 639: 21.2, 2319: 1e-4}),
+    ("resnet50-mlperf-57344", 3584): (16, 2, 23, 1794, 736, 1794, (1, 5, 9), {0: 23 / 736, 735: 23.0, 1793: 1e-4}),
+    ("resnet50-a100-3264", 8): (408, 1, 393, 14_541, 786, 14_541, (4, 8, 12), {0: 10.5 / 786, 785: 10.5, 14_540: 1e-4}),
+    ("resnet50-a100-3264-8x8", 64): (51, 1, 393, 14_541, 786, 14_541, (3, 7, 11), {0: 10.5 / 786, 785: 10.5, 14_540: 1e-4}),
+    ("resnet50-gaudi2-2048", 8): (256, 1, 625, 21_875, 1875, 22_501, (3, 7, 11), {
+        0: 9 / 1875, 1874: 9.0, 11_874: 1e-4 + (9 - 1e-4) * (1 - 10_000 / 20_626) ** 2}),
+}  # fmt: skip

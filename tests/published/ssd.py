@@ -1,0 +1,142 @@
+"""Every field of every SSD recipe, typed from the fact sheet of SSD (shared/spec/ssd.md; R, A and B are its systems)."""
+
+from __future__ import annotations
+
+from tests.published.cells import Table, joined, ours, sheet
+
+OWN = "a recipe of ours"
+BASE = joined(
+    sheet("9", task="ssd", quality__targets=(("box_ap", 0.23),)),
+    sheet("5", target_data="coco", input__drop_empty=True),
+    sheet("2: R, A and B do not filter iscrowd", input__crowd=True),
+    sheet("1.1", model__trunk="resnet", model__depth=34, model__width=64, model__bn_eps=1e-5, model__bn_momentum=0.1),
+    sheet("1.1: 3x3 convolutions pad 1 on both sides; basic blocks", model__padding="both", model__stride_in="3x3", model__groups=1,
+          model__group_width=64),
+    sheet("1.2: no BN", model__extras=512, model__extras_norm=False),
+    sheet("1.4: px / 300", model__scales=(21 / 300, 45 / 300, 99 / 300, 153 / 300, 207 / 300, 261 / 300, 315 / 300)),
+    sheet("1.3", model__heads="separate", model__head_multiple=8),
+    sheet("6 frozen layers", model__frozen="none"),
+    sheet("1.5: B alone", model__zero_init_last_gamma=False),
+    sheet("2: strict, the last wins", model__match_iou=0.5, model__positive="above", model__tie="last"),
+    sheet("3", model__negatives=3.0, model__loss_over="image"),
+    sheet("9", model__detect__score_above=0.05, model__detect__iou=0.5, model__detect__candidates=200,
+          model__detect__candidates_of="class", model__detect__keep=200, model__detect__clip=False, model__detect__plus_one=False),
+    sheet("1.1, 4.2 resize", input__size=300, input__resize="bilinear-antialias"),
+    sheet("4.1: one proposal, no overlap asked of the free mode", input__crop="ssd", input__crop_attempts=1,
+          input__crop_side=(0.3, 1.0), input__crop_aspect=(0.5, 2.0), input__crop_free="any"),
+    sheet("4.2", input__flip=0.5, input__jitter="hsv", input__brightness=0.125, input__brightness_form="multiply",
+          input__contrast=0.5, input__saturation=0.5, input__hue=0.05),
+    sheet("4.2 normalise", input__mean=(0.485, 0.456, 0.406), input__std=(0.229, 0.224, 0.225)),
+    ours("any JPEG decoder; no system of the time read the note", input__decoder="simplejpeg", input__exif="ignore"),
+    sheet("6", optim__kind="sgd", optim__momentum=0.9, optim__momentum_form="torch", optim__nesterov=False, optim__weight_decay=5e-4,
+          optim__decay_on="all", optim__clip_value=0.0, optim__clip_norm=0.0, optim__bias_lr=1.0),
+    ours("of LARS", optim__lars_eta=0.001, optim__lars_eps=0.0),
+    sheet("6 decay", schedule__kind="steps", schedule__boundaries=(40, 50), schedule__factor=0.1),
+    sheet("6: loaders keep the last batch (R), fill it (A) or round up (B)", epoch_steps="up"),
+    ours("in epochs", schedule__unit="epochs", quality__unit="epochs", images_seen=0),
+    sheet("6 warm-up law: base - base at t = 0", schedule__warmup_from=0.0),
+    ours("of other kinds of schedule", schedule__hold=0.0, schedule__horizon=0.0, schedule__end_lr=0.0),
+    ours("random for each run (6 Seeds)", seed=1),
+    ours("no average of the weights", ema=0.0),
+)  # fmt: skip
+REFERENCE = joined(
+    BASE,
+    sheet("13.3, 14.4", global_batch=32, bn_span=32, optim__lr=2.5e-3, epochs=70),
+    sheet("14.4 _32: no warm-up", schedule__warmup=0.0),
+    ours("there is no ramp", schedule__warmup_first=1),
+    sheet("9 reference frequency", quality__first=5, quality__every=5, quality__at=()),
+)
+
+
+def mxnet(
+    batch: int, each: int, lr: float, warmup: int, per_epoch: int, decay: float, group: int = 1, falls=(44, 55)
+) -> Table:
+    """A row of 14.1; lr, warm-up steps as resolved by the logs (15), steps of an epoch as 5 and 6 have them."""
+    return joined(
+        BASE,
+        sheet("1.3 System A", model__heads="fused"),
+        sheet("9 A", model__detect__score_above=0.0, model__detect__candidates_of="image", model__detect__clip=True,
+              model__detect__plus_one=True),
+        sheet("4.2 A: half a degree, fixed order", input__hue=0.5 / 360, input__jitter="matrix"),
+        sheet("6 A, 16.13", optim__momentum_form="lr_inside"),
+        sheet("13.1", epochs=80),
+        sheet("9: 40, 50, then every 5th", quality__at=(40, 50, 55, 60, 65, 70, 75, 80)),
+        ours("quality.at says it all", quality__first=1.0, quality__every=1.0),
+        sheet("14.1, 15", global_batch=batch, bn_span=each * group, optim__lr=lr, optim__weight_decay=decay),
+        sheet("15 warm-up its; 6: counted from 1", schedule__warmup=warmup / per_epoch, schedule__warmup_first=1),
+        sheet("14.1, 6 decay", schedule__boundaries=falls),
+    )  # fmt: skip
+
+
+def gaudi(batch: int) -> Table:
+    """1.5.0's settings for a global batch."""
+    return joined(
+        BASE,
+        sheet("1.6: SAME pads at the end", model__padding="end"),
+        sheet("2 B", model__positive="at_least", model__tie="first"),
+        sheet("1.5 B", model__zero_init_last_gamma=True),
+        sheet("4.1 B", input__crop_attempts=50, input__crop_free="touching"),
+        sheet("4.2 B", input__brightness_form="add", input__resize="bilinear"),
+        sheet("6 B, 14.3", global_batch=batch, bn_span=128, optim__lr=3e-3 * batch / 32, epochs=64),
+        sheet("6 B: 5 epochs, t from 0", schedule__warmup=5, schedule__warmup_first=0),
+        ours(
+            "B never evaluates in training; the reference's cadence", quality__first=5, quality__every=5, quality__at=()
+        ),
+    )
+
+
+TABLES: dict[str, Table] = {
+    "ssd": REFERENCE,
+    "ssd-mlperf-448": mxnet(448, 56, 0.04, int(5.25 * 117_266 / 448), 262, 1.6e-4),
+    "ssd-mlperf-512": mxnet(512, 128, 0.0475, 1202, 230, 1.6e-4),
+    "ssd-mlperf-896": mxnet(896, 56, 0.09, 654, 131, 1.3e-4),
+    "ssd-mlperf-912": mxnet(912, 114, 0.09, int(5 * 117_266 / 912), 129, 1.3e-4),
+    "ssd-mlperf-1024": mxnet(1024, 128, 0.1875, 601, 115, 1.6e-4),
+    "ssd-mlperf-1024-dss8440": mxnet(1024, 128, 0.1875, 572, 115, 1.6e-4),
+    "ssd-mlperf-1536": mxnet(1536, 24, 0.14, 839, 77, 1.7e-4),
+    "ssd-mlperf-2048": mxnet(2048, 4, 0.2925, 1488, 58, 4e-5, group=4, falls=(60, 75)),
+    "ssd-gaudi": gaudi(128),
+    "ssd-gaudi-1024": gaudi(1024),
+    "ssd-gaudi-cosine": joined(
+        gaudi(128),
+        sheet("6 B (>=1.7.0)", schedule__kind="cosine", schedule__warmup=7, schedule__hold=15, schedule__horizon=55,
+              optim__lr=1.01 * 0.012, schedule__end_lr=0.01 * 0.012, optim__decay_on="no_norm", model__frozen="stem_and_first"),
+        ours("of other kinds of schedule", schedule__boundaries=()),
+    ),
+    "ssd-custom": joined(
+        REFERENCE,
+        ours(OWN, input__exif="apply", input__drop_empty=False, input__crowd=False, epochs=30, optim__lr=5e-3, schedule__kind="cosine",
+             schedule__warmup=1, schedule__boundaries=(), ema=0.998, quality__targets=(), quality__first=1, quality__every=1,
+             epoch_steps="exact"),
+    ),
+    "ssd-tiny": joined(
+        REFERENCE,
+        ours(OWN, model__depth=10, model__width=32, model__extras=128, model__extras_norm=True, model__match_iou=0.35,
+             model__scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05), model__detect__score_above=0.01, input__size=192,
+             input__crop_side=(0.6, 1.0), input__crop_aspect=(0.75, 4 / 3), input__jitter="matrix", input__exif="apply",
+             input__drop_empty=False, input__crowd=False, target_data="shapes-boxes", global_batch=8, images_seen=40_000, epochs=0.0,
+             bn_span=8, optim__kind="adamw", optim__lr=0.0025, optim__weight_decay=0.05, optim__decay_on="no_norm_no_bias",
+             schedule__kind="poly2", schedule__unit="run", schedule__warmup=0.02, schedule__boundaries=(), ema=0.99,
+             quality__targets=(("box_ap", 0.40),), quality__unit="run", quality__first=0.5, quality__every=0.05, epoch_steps="exact"),
+    ),
+}  # fmt: skip
+
+# Recipe, ranks: images of a forward, ranks of a BatchNorm, steps of an epoch, of the run, of the warm-up, where the rate falls (or
+# the decay ends), the first evaluations in epochs, and rates of 0-based steps by the laws of 6.
+LATE = (40, 50, 55, 60)
+PLANS = {
+    ("ssd", 1): (32, 1, 3665, 256_550, 0, (146_600, 183_250), (5, 10), {0: 2.5e-3, 146_599: 2.5e-3, 146_600: 2.5e-4, 183_250: 2.5e-5}),
+    ("ssd-mlperf-448", 8): (56, 1, 262, 20_960, 1374, (11_528, 14_410), LATE, {0: 0.04 / 1374, 1373: 0.04, 11_528: 0.004}),
+    ("ssd-mlperf-512", 4): (128, 1, 230, 18_400, 1202, (10_120, 12_650), LATE, {0: 0.0475 / 1202, 10_119: 0.0475, 10_120: 0.00475}),
+    ("ssd-mlperf-896", 16): (56, 1, 131, 10_480, 654, (5764, 7205), LATE, {0: 0.09 / 654, 653: 0.09, 5764: 0.009, 7205: 9e-4}),
+    ("ssd-mlperf-912", 8): (114, 1, 129, 10_320, 642, (5676, 7095), LATE, {0: 0.09 / 642, 641: 0.09, 5676: 0.009}),
+    ("ssd-mlperf-1024", 8): (128, 1, 115, 9200, 601, (5060, 6325), LATE, {0: 0.1875 / 601, 600: 0.1875, 5060: 0.01875}),
+    ("ssd-mlperf-1024-dss8440", 8): (128, 1, 115, 9200, 572, (5060, 6325), LATE, {0: 0.1875 / 572, 571: 0.1875, 6325: 0.001875}),
+    ("ssd-mlperf-1536", 64): (24, 1, 77, 6160, 839, (3388, 4235), LATE, {0: 0.14 / 839, 838: 0.14, 3388: 0.014}),
+    ("ssd-mlperf-2048", 512): (4, 4, 58, 4640, 1488, (3480, 4350), LATE, {0: 0.2925 / 1488, 1487: 0.2925, 3480: 0.02925}),
+    ("ssd-mlperf-2048", 1024): (2, 8, 58, 4640, 1488, (3480, 4350), LATE, {4350: 0.002925}),
+    ("ssd-gaudi", 1): (128, 1, 917, 58_688, 4585, (36_680, 45_850), (5, 10), {0: 0.0, 1: 0.012 / 4585, 4585: 0.012, 36_680: 0.0012}),
+    ("ssd-gaudi-1024", 8): (128, 1, 115, 7360, 575, (4600, 5750), (5, 10), {0: 0.0, 1: 0.096 / 575, 4600: 0.0096}),
+    ("ssd-gaudi-cosine", 1): (128, 1, 917, 58_688, 6419, 50_435, (5, 10), {
+        0: 0.0, 1: 1.01 * 0.012 / 6419, 13_755: 1.01 * 0.012, 32_095: 0.51 * 0.012, 50_435: 0.01 * 0.012}),
+}  # fmt: skip
