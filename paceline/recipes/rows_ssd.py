@@ -5,6 +5,7 @@ the menu. Numbers: configuration files (docs/recipes-published.md names each), c
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from paceline.recipes.row import Row
 from paceline.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine, mlperf, mxnet, nvidia_pytorch, tpu
@@ -46,8 +47,8 @@ def _tpu(name: str, batch: int, cores: int, source: str, **facts) -> Row:
 
 
 # The MXNet program's own rate and decay, of eight scripts for three sizes; nchw and amp in their names are number formats.
-DGX1 = {"lr": 2.5e-3, "decay": 5e-4}
-SCALE_OUT = {"lr": 4.57e-3, "warmup": 26, "decay": 4e-5, "boundaries": (61, 76)}
+DGX1: dict[str, Any] = {"lr": 2.5e-3, "decay": 5e-4}
+SCALE_OUT: dict[str, Any] = {"lr": 4.57e-3, "warmup": 26, "decay": 4e-5, "boundaries": (61, 76)}
 
 ROWS = (
     _mxnet("dell-dgx-a100-1x8x2x1", "A100-SXM4-40GB", 1, 8, 2, "v0.7 DellEMC config_DGXA100_1x8x2x1.sh", **SCALE_OUT),

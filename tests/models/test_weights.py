@@ -271,7 +271,7 @@ def nvidia_arrays(model: ResNet) -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(4, 3), (4, 4), (3, 3)])
+@pytest.mark.parametrize(("theirs", "ours"), [(4, 3), (4, 4), (3, 3), (3, 4)])
 def test_nvidias_folder_of_npy_files_fills_a_resnet50(tmp_path, theirs, ours):
     source, model = tiny(50, seed=1, stem_channels=theirs), tiny(50, seed=2, stem_channels=ours)
     for name, array in nvidia_arrays(source).items():
@@ -281,7 +281,8 @@ def test_nvidias_folder_of_npy_files_fills_a_resnet50(tmp_path, theirs, ours):
     assert not report.unexpected
     assert report.converted == (() if theirs == ours else ("conv1.weight",))
     assert same(model, source, skip="conv1")
-    assert torch.equal(model.conv1.weight, source.conv1.weight[:, :ours])
+    assert torch.equal(model.conv1.weight[:, :theirs], source.conv1.weight[:, :ours])
+    assert not model.conv1.weight[:, theirs:].any()
 
 
 def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
