@@ -81,11 +81,7 @@ def load_weights(
     own = model.state_dict()
     converted = [name for name in file.ours.converted if name in own]
     said = file.notes_for(model)
-    if STEM in saved and STEM in own and saved[STEM].shape != own[STEM].shape:
-        stem = _fit_stem(saved[STEM], own[STEM].shape)
-        if stem is not None:
-            saved[STEM] = stem
-            converted.append(STEM)
+    converted += fit_stem(saved, own, STEM)
     rows = rows_of(file, labels, len(saved[HEAD[1]]) if HEAD[1] in saved else 0) if HEAD[1] in own else None
     if rows is not None and rows.any and allow_new_head and all(name in saved for name in HEAD):
         if saved[HEAD[0]].shape[1:] == own[HEAD[0]].shape[1:]:
@@ -208,12 +204,21 @@ def export_torchvision_state(model: nn.Module) -> dict[str, Tensor]:
     return export(model.state_dict())
 
 
-def _fit_stem(weight: Tensor, shape: torch.Size) -> Tensor | None:
-    """The stem converted between 3 and 4 input channels if that makes it `shape`, else None."""
-    if weight.dim() != 4 or weight.shape[1] not in (3, 4) or shape[1] not in (3, 4):
-        return None
+def fit_stem(saved: dict[str, Tensor], own: Mapping[str, Tensor], name: str) -> list[str]:
+    """Give the stem called `name` in `saved` the model's number of input channels, 3 or 4, in place; -> its name where that was due.
+
+    One that does not fit then either stays as it is, and is refused with the rest.
+    """
+    if name not in saved or name not in own or saved[name].dim() != 4:
+        return []
+    weight, shape = saved[name], own[name].shape
+    if weight.shape == shape or weight.shape[1] not in (3, 4) or shape[1] not in (3, 4):
+        return []
     fitted = convert_stem(weight, 3 if shape[1] == 3 else 4)
-    return fitted if fitted.shape == shape else None
+    if fitted.shape != shape:
+        return []
+    saved[name] = fitted
+    return [name]
 
 
 def _short(names: Sequence[str]) -> str:

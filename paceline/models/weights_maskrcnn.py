@@ -18,7 +18,7 @@ from torch import Tensor
 from paceline.models.class_rows import Labels, Rows, take_rows, with_background
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport, copy_named, opened, rows_of
+from paceline.models.weights import STEM, WeightReport, copy_named, fit_stem, opened, rows_of
 
 # Layers with a row, or four, for each class.
 CLASS_ROWS = {
@@ -46,6 +46,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
         saved = {f"{BODY}{name}": tensor for name, tensor in found.items()}
     own = model.state_dict()
     converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
+    converted += fit_stem(saved, own, f"{BODY}{STEM}")
     said = file.notes_for(model.backbone.body)
     saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.models.class_rows import Labels, Rows, take_rows, with_background
 from paceline.models.ssd import SSD, FusedHead
 from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport, copy_named, opened, rows_of
+from paceline.models.weights import STEM, WeightReport, copy_named, fit_stem, opened, rows_of
 
 OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
 
@@ -35,6 +35,7 @@ def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | Non
         saved = {f"trunk.{name}": tensor for name, tensor in found.items()}
         converted = [f"trunk.{name}" for name in converted if name in found]
     own = model.state_dict()
+    converted += fit_stem(saved, own, f"trunk.{STEM}")
     rows = _class_rows(model, file, labels)
     if rows is not None and _same_heads(model, saved):
         saved, changed = _with_rows(model, saved, rows)

@@ -12,6 +12,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from paceline.config.detection import SSDModel
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.class_rows import Labels
@@ -19,6 +20,9 @@ from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+from paceline.models.weights_ssd import load_ssd_weights
+from paceline.recipes import RECIPES
+from paceline.tasks.ssd import build_detector
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
 CLASS_LAYERS = (
@@ -178,3 +182,18 @@ def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says,
         load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
     assert str(path) in str(refused.value) and "Choose the model" in str(refused.value)
     assert equal(model, before)
+
+
+def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(tmp_path):
+    source = ResNet(10, 5, width=8, stem_channels=4)
+    with torch.no_grad():
+        for tensor in source.state_dict().values():
+            tensor.copy_(torch.rand(tensor.shape))
+    save_file({name: tensor.contiguous() for name, tensor in source.state_dict().items()}, tmp_path / "r.safetensors")
+    segmenter = network(3, 1)
+    report = load_mask_rcnn_weights(segmenter, tmp_path / "r.safetensors")
+    assert "backbone.body.conv1.weight" in report.converted
+    assert torch.equal(segmenter.backbone.body.conv1.weight, source.conv1.weight[:, :3])
+    detector = build_detector(replace(RECIPES["ssd-tiny"](), model=SSDModel(depth=10, width=8)), 3).network
+    assert "trunk.conv1.weight" in load_ssd_weights(detector, tmp_path / "r.safetensors").converted
+    assert torch.equal(detector.trunk.conv1.weight, source.conv1.weight[:, :3])
