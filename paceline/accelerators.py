@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,6 +71,19 @@ def memory_bytes(kind: str) -> int:
             return int(total)
     ask = getattr(torch.accelerator, "get_memory_info", None)  # newer than torch 2.9
     return int(ask(0)[1]) if ask is not None else 0
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process has held at most: of an accelerator's tensors, of all of it on a CPU; 0 where nobody can say."""
+    if device.type != "cpu":
+        ask = getattr(module_of(device.type), "max_memory_allocated", None)
+        return int(ask(device)) if ask is not None else 0
+    with suppress(OSError):
+        # Not getrusage: after an exec it still knows how large the parent was.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def synchronise(device: torch.device) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.accelerators import peak_memory
 from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 from paceline.config.length import schedule_in_words
@@ -19,9 +20,10 @@ from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.evaluate import run_inference
 from paceline.log.lines import cannot_write
-from paceline.log.pace import Clock, Interval
+from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.metrics.target import in_words
+from paceline.own_time import OwnTime
 from paceline.scoring import Scoring, ScoringElsewhere
 from paceline.state import State
 from paceline.tasks.task import Evaluation, Place, Score, Task
@@ -59,6 +61,7 @@ class Job:
     last_step: int = 0
     why_here: str = ""
     pending: Pending | None = None
+    stragglers: Stragglers = field(default_factory=Stragglers)
     _eval_steps: set[int] = field(default_factory=set)
 
     @property
@@ -140,6 +143,22 @@ class Job:
         """Whether --time-budget is used up by this rank's clock."""
         budget = seconds_in(self.run.controls.time_budget)
         return budget > 0 and self.clock.seconds() >= budget
+
+    def own_numbers(self, own_time: OwnTime | None, waited: float) -> tuple[int, int]:
+        """Of this rank, for all to see: microseconds that it takes for itself of a step, 0 for a rank alone, and its peak memory."""
+        seconds = 0.0 if own_time is None else own_time.seconds()
+        took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
+        return took, peak_memory(self.place.device)
+
+    def facts_of_ranks(self, ranks: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """What a train event says of every rank's `own_numbers`; a rank that holds up the others is told of."""
+        seconds, peak = [took / 1e6 for took, _ in ranks], max(bytes_ for _, bytes_ in ranks)
+        facts: dict[str, Any] = {"peak_memory": peak} if peak else {}
+        if len(ranks) > 1 and all(seconds):
+            facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
+            if said := self.stragglers.look(seconds):
+                self.recorder.tell(said)
+        return facts
 
     def seconds_left(self, images_per_second: float) -> float:
         """Until the last step at this pace, or until --time-budget is used up where that comes first."""

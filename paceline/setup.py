@@ -15,6 +15,7 @@ from typing import Any
 from paceline.accelerators import device_name
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
+from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.length import plan_in_words
 from paceline.config.plan import Plan, evaluation_batch, shorten, training_ranks
 from paceline.config.recipe import Recipe
@@ -29,18 +30,20 @@ from paceline.fitting import Pace, fit, try_out
 from paceline.job import Job
 from paceline.keeping import kept_photos
 from paceline.log.console import Console
-from paceline.log.pace import Clock, Interval
+from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Facts, Recorder
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.opening import open_task
 from paceline.placing import bound
+from paceline.plan_text import describe
 from paceline.provenance import provenance
 from paceline.run_folder import RunFolder, fingerprint, open_run_folder
 from paceline.settling import check_metrics, plan_for, refuse_profile, settle_system, tell_short_average
 from paceline.shortage import check_addresses, failures_in_words
 from paceline.staging import staged_photos
 from paceline.state import State
+from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import Place, Task
 from paceline.tasks.workload import Workload
 
@@ -130,6 +133,8 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         facts = provenance(request.command, launch.kind, threads=threads, task=task, memory=asdict(memory))
         facts |= {**placed.facts, **({"fitted": fitted} if fitted else {})}
         run = Run(request.name, recipe, request.system_name, system, plan, controls, facts)
+        for line in describe(request.name, recipe, request.system_name, system, plan, memory, brief=True):
+            say(line)
         console.doing("building the model")
         resumed = run_folder.load(run, request.given, warn)
         weights = weights_file(controls.weights) if controls.weights and resumed is None else None
@@ -165,7 +170,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     recorder.resume(
                         state.step, state.seconds, checkpoint=resumed[1], world=roles.trainers, after=run_folder.ended
                     )
-                job = _job(run, task, roles, place, state, recorder, writer, run_folder)
+                job = _job(run, task, roles, place, state, recorder, writer, run_folder, memory)
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
                 try:
@@ -180,7 +185,15 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
 
 
 def _job(
-    run: Run, task: Task, roles: Roles, place: Place, state: State, recorder: Recorder, writer, run_folder: RunFolder
+    run: Run,
+    task: Task,
+    roles: Roles,
+    place: Place,
+    state: State,
+    recorder: Recorder,
+    writer: CheckpointWriter | None,
+    run_folder: RunFolder,
+    memory: MemoryEstimate,
 ) -> Job:
     plan, controls = run.plan, run.controls
     per_epoch = max(1, math.ceil(plan.steps_per_epoch - 1e-6))
@@ -194,7 +207,8 @@ def _job(
         writer=writer,
         folder=run_folder.path,
         clock=Clock(state.seconds),
-        interval=Interval(plan.global_batch),
+        interval=Interval(plan.global_batch, ranks=plan.world, flop=memory.flop_of if memory.flop else None),
+        stragglers=Stragglers(roles.fellows.hosts),
         checkpoint_facts=fingerprint(run),
         log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
         save_every=controls.save_every or per_epoch,

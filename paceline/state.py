@@ -8,7 +8,7 @@ resumed on as many ranks goes on bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError
-from paceline.dist.exchange import smallest
+from paceline.dist.exchange import smallest_and_each
 from paceline.dist.world import World
 from paceline.models.batch_norm import average_running_statistics, batch_norms
 from paceline.optim.average import WeightAverage
@@ -54,11 +54,17 @@ class Meters:
         )
         self.steps += 1
 
-    def read(self, world: World) -> tuple[dict[str, float], int | None]:
-        """-> (mean of each loss over the interval and all ranks, first step of any rank whose loss was not finite or None)."""
+    def read(
+        self, world: World, own: Callable[[], Sequence[int]] = tuple
+    ) -> tuple[dict[str, float], int | None, list[list[int]]]:
+        """-> mean of each loss over the interval and all ranks; first step of any rank whose loss was not finite, or None; each
+        rank's `own` numbers, which travel along.
+
+        own  asked once the device has done what the losses were read from
+        """
         means = {name: value / max(1, self.steps) for name, value in self._totals(world).items()}
-        first = smallest(world, int(self.first_bad))
-        return means, None if first == NEVER else first
+        first, ranks = smallest_and_each(world, int(self.first_bad), own())
+        return means, None if first == NEVER else first, ranks
 
     def _totals(self, world: World) -> dict[str, float]:
         """The sums over all ranks; every rank must call it."""

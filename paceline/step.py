@@ -33,6 +33,7 @@ from paceline.models.batch_norm import (
     restore_running_statistics,
     snapshot_running_statistics,
 )
+from paceline.own_time import OwnTime
 from paceline.state import State
 
 # What DistributedDataParallel takes unasked.
@@ -66,6 +67,7 @@ class TrainStep:
         if plan.world > 1:
             network = _data_parallel(network, system, group)
         self.network = network
+        self.own_time = OwnTime(state.model, device) if plan.world > 1 else None
 
     def __call__(
         self, batches: Sequence[Batch], *, lr: float, previous_lr: float, ema: float = 0.0
@@ -75,6 +77,8 @@ class TrainStep:
         ema  decay of the weight average in this step, where there is one
         """
         state = self.state
+        if self.own_time is not None:
+            self.own_time.begins()
         losses = self._gradients(batches)
         if (positives := losses.pop("positives", None)) is not None:
             self._divide(losses, positives)

@@ -190,7 +190,7 @@ def loop(job: Job) -> Ending:
         tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, main=job.world.is_main))
         if state.evaluation_pending and (ending := evaluate_now(job, step_once, vote)) is not None:
             return ending
-        job.interval.begin(state.step - state.meters.steps, loader.wait_seconds)
+        job.interval.begin(state.step, loader.wait_seconds)
         tracer.starts_at(state.step)
         for step, batches in loader:
             lr = lr_at(recipe, plan, step)
@@ -198,11 +198,12 @@ def loop(job: Job) -> Ending:
             losses = step_once(batches, lr=lr, previous_lr=previous_lr, ema=ema_at(recipe, plan, step))
             state.step = step + 1
             state.meters.add(losses, step)
+            job.interval.took(batch.images.shape for batch in batches)
             tracer.passed(step)
             if job.result_due() and (ending := take_result(job)) is not None:
                 return ending
             recorder.passed(state.step, job.clock.seconds())
-            if job.log_due() and (ending := report_interval(job, lr, loader.wait_seconds)) is not None:
+            if job.log_due() and (ending := report_interval(job, step_once, lr, loader.wait_seconds)) is not None:
                 return ending
             if job.out_of_time():
                 stop_request.ask("time budget")
@@ -224,15 +225,16 @@ def loop(job: Job) -> Ending:
     raise AssertionError("the evaluation after the last step ends every run")
 
 
-def report_interval(job: Job, lr: float, waited: float) -> Ending | None:
+def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> Ending | None:
     """One train event; the ending when a loss of the interval was not finite on any rank."""
     state, plan = job.state, job.run.plan
-    means, bad_step = state.meters.read(job.world)
+    means, bad_step, ranks = state.meters.read(job.world, lambda: job.own_numbers(step_once.own_time, waited))
     if bad_step is not None:
         return finish(job, "failed", job.explain_non_finite(bad_step, means))
     facts = {"loss" if name == "loss" else f"loss_{name}": value for name, value in means.items()}
     if state.scaler is not None:
         facts["skipped_steps"] = int(state.scaler.skipped)
+    facts |= job.facts_of_ranks(ranks)
     pace = job.interval.close(state.step, waited)
     job.recorder.train(
         state.step,
@@ -315,7 +317,7 @@ def save(job: Job) -> Ending | None:
     """
     state = job.state
     if smallest(job.world, int(state.is_finite())) == 0:
-        means, bad_step = state.meters.read(job.world)
+        means, bad_step, _ = state.meters.read(job.world)
         what = "gradient" if bad_step is None else "loss"
         reason = job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what)
         return finish(job, "failed", reason)

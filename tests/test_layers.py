@@ -22,7 +22,8 @@ LAYERS = [
     {"tasks", "prepare"},
     {"workloads"},
     {"opening", "pack"},
-    {"state", "provenance", "host_facts", "machine", "placing", "scoring", "loss_groups", "shortage", "going_on"},
+    {"state", "provenance", "host_facts", "machine", "placing", "scoring", "loss_groups", "shortage", "going_on"}
+    | {"plan_text", "own_time"},
     {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting", "mlperf"},

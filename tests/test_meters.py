@@ -37,4 +37,4 @@ def test_the_first_step_that_is_not_finite_is_named():
         assert meters.read(world)[1] == 8
         meters.clear()
         meters.add({"loss": torch.tensor(3.0)}, 11)
-        assert meters.read(world) == ({"loss": 3.0}, None)
+        assert meters.read(world) == ({"loss": 3.0}, None, [[]])

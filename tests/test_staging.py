@@ -19,13 +19,12 @@ from paceline.data.object_store import ObjectStore
 from paceline.dist.launcher import SINGLE
 from paceline.dist.world import World, open_world
 from paceline.log.console import Console
-from paceline.log.events import read_events
+from paceline.log.events import MEASURED, read_events
 from paceline.opening import open_task
 from paceline.recipes import RECIPES
 from paceline.staging import staged_photos
 
 QUIET = Console(quiet=True, terminal=False)
-CLOCKS = ("seconds", "images_per_second", "data_wait", "eval_seconds")
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def written(run: Path) -> list[object]:
     """Weights, predictions and the losses of each step of a run."""
     predictions = [path.read_text() for path in sorted((run / "predictions").glob("*.json"))]
     events = [event for event in read_events(run / "events.jsonl") if event["event"] == "train"]
-    told = [{name: value for name, value in event.items() if name not in CLOCKS} for event in events]
+    told = [{name: value for name, value in event.items() if name not in MEASURED} for event in events]
     data = json.loads((run / "run.json").read_text())["data"]
     return [(run / "checkpoints" / "last" / "model.safetensors").read_bytes(), predictions[-1], told, data]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
@@ -15,6 +17,22 @@ def smallest(world: World, value: int) -> int:
     tensor = torch.tensor([value], dtype=torch.int64)
     dist.all_reduce(tensor, dist.ReduceOp.MIN, group=world.control)
     return int(tensor)
+
+
+def smallest_and_each(world: World, value: int, own: Sequence[int]) -> tuple[int, list[list[int]]]:
+    """The smallest `value` of all ranks, and each rank's `own` numbers, by rank, in one exchange; every rank must call it.
+
+    own  as many on every rank, below 2^63 - 1
+    """
+    if world.control is None:
+        return value, [list(own)]
+    none = torch.iinfo(torch.int64).max
+    table = torch.full((world.world, len(own)), none, dtype=torch.int64)
+    table[world.rank] = torch.tensor(own, dtype=torch.int64)
+    # Where all others have the largest number there is, the smallest is a rank's own.
+    both = torch.cat((torch.tensor([value], dtype=torch.int64), table.flatten()))
+    dist.all_reduce(both, dist.ReduceOp.MIN, group=world.control)
+    return int(both[0]), both[1:].view(table.shape).tolist()
 
 
 def from_main(world: World, text: str | None, key: str) -> str:

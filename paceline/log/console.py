@@ -16,7 +16,7 @@ from typing import TextIO
 from paceline.config.printable import printable
 from paceline.config.run import Controls
 from paceline.log.live_line import LiveLine, Now
-from paceline.log.prose import duration, leading_metrics, metric_label, metric_text, quantity
+from paceline.log.prose import byte_size, duration, flop_rate, leading_metrics, metric_label, metric_text, quantity
 
 # A share of time spent waiting for input above this is worth a line of advice.
 SLOW_INPUT = 0.05
@@ -124,15 +124,24 @@ class Console:
         images_per_second: float,
         data_wait: float,
         eta_seconds: float | None,
+        flop_per_second: float = 0.0,
+        peak_memory: int = 0,
     ) -> None:
-        """Where training stands; once an interval. data_wait: share of the interval spent waiting for input, 0..1."""
+        """Where training stands; once an interval.
+
+        data_wait                     share of the interval spent waiting for input, 0..1
+        flop_per_second, peak_memory  of all ranks; bytes of the one that has held most; 0 = not known
+        """
         now = self._now
+        costs = [flop_rate(flop_per_second)] if flop_per_second else []
+        costs += [byte_size(peak_memory)] if peak_memory else []
         wait = f"data wait {100 * data_wait:.0f} %"
         if self._live:
             now.step, now.loss, now.images_per_second = step, f"loss {loss:.4f}", images_per_second
             now.step_seconds = (eta_seconds or 0.0) / max(1, now.total - step)
             slow = [wait] if data_wait > SLOW_INPUT else []
-            now.more = [*slow, *([self._metrics] if self._metrics else []), f"epoch {epoch:.2f}", f"lr {lr:.4g}"]
+            metrics = [self._metrics] if self._metrics else []
+            now.more = [*slow, *metrics, f"epoch {epoch:.2f}", f"lr {lr:.4g}", *costs]
             self._live.draw()
         else:
             parts = [
@@ -141,6 +150,7 @@ class Console:
                 f"loss {loss:.4f}",
                 f"lr {lr:.4g}",
                 f"{quantity(images_per_second)} images/s",
+                *costs,
                 wait,
                 f"ETA {duration(eta_seconds)}",
             ]

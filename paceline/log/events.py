@@ -7,7 +7,9 @@ Every event has
     seconds  wall-clock time since the run began; a resumed run goes on counting
 
 train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
-            data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far
+            data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far; flop_per_second: of
+            all ranks, forward and backward, by the count of tasks/flop.py; peak_memory: bytes, of the rank that has held
+            most so far; on several ranks rank_seconds: what each takes for its own part of a step, and slowest_rank
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
             checkpoint's event and before any event of a later step, so steps never run backwards
@@ -50,6 +52,11 @@ SCHEMA: dict[str, dict[str, str]] = {
     "resume": {"checkpoint": "str", "world": "int"},
     "end": {"status": "str", "best": "dict"},
 }
+# What a clock or a machine says: all else is alike in two runs that are alike.
+MEASURED = (
+    *("seconds", "images_per_second", "data_wait", "eval_seconds"),
+    *("flop_per_second", "peak_memory", "rank_seconds", "slowest_rank"),
+)
 COMMON = {"event": "str", "step": "int", "epoch": "number", "seconds": "number"}
 STATUSES = ("success", "ran_out", "stopped_early", "interrupted", "failed")
 # Losing one of these to a power cut would change what a resumed run or a launcher believes.

@@ -87,3 +87,9 @@ def quantity(value: float) -> str:
     if not math.isfinite(value):
         return str(value)
     return f"{value:.2g}" if abs(value) < 1 else f"{value:.1f}" if abs(value) < 10 else f"{value:,.0f}"
+
+
+def flop_rate(value: float) -> str:
+    """Multiplications and additions a second: 85 MFLOP/s, 4.31 GFLOP/s, 1.02 PFLOP/s."""
+    thousands = max(0, min(5, (len(str(int(value))) - 1) // 3)) if math.isfinite(value) else 0
+    return f"{value / 1000**thousands:.3g} {' kMGTP'[thousands].strip()}FLOP/s"

@@ -170,7 +170,7 @@ class Recorder:
             self._open_epoch(step, seconds)
 
     def train(self, step: int, seconds: float, *, eta_seconds: float, **facts: Any) -> None:
-        """An interval of training: loss and its parts, lr, images_per_second, data_wait, samples."""
+        """An interval of training: loss and its parts, lr, images_per_second, data_wait, samples, and what else is known."""
         if self._quiet:
             return
         self._write("train", step, seconds, **facts)
@@ -182,6 +182,8 @@ class Recorder:
             facts["images_per_second"],
             facts["data_wait"],
             eta_seconds,
+            facts.get("flop_per_second", 0.0),
+            facts.get("peak_memory", 0),
         )
 
     def evaluation_begins(self, step: int) -> None:

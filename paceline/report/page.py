@@ -23,7 +23,16 @@ from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.log.console import SLOW_INPUT
 from paceline.log.events import metrics_of, read_events
-from paceline.log.prose import duration, leading_metrics, metric_label, metric_text, quantity, target_text
+from paceline.log.prose import (
+    byte_size,
+    duration,
+    flop_rate,
+    leading_metrics,
+    metric_label,
+    metric_text,
+    quantity,
+    target_text,
+)
 from paceline.metrics.coco import ABSENT
 from paceline.report.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
 from paceline.report.sections import predictions_section
@@ -169,6 +178,10 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         evaluating = facts.get("plan", {}).get("eval_ranks", 0)
         on += f", and {evaluating} for evaluations" if evaluating else ""
         cards.append(("images per second", quantity(rate), f"median, {on}"))
+        if flop := [event["flop_per_second"] for event in trained if "flop_per_second" in event]:
+            cards.append(("computing", flop_rate(statistics.median(flop)), "median, forward and backward"))
+        if peak := max((event.get("peak_memory", 0) for event in trained), default=0):
+            cards.append(("peak memory", byte_size(peak), "of the largest rank"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
     resumes = [
         f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")

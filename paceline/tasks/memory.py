@@ -1,8 +1,9 @@
 """Memory of a training step, estimated without an accelerator: how many images fit in one forward.
 
 The model runs once on torch's meta device, which computes shapes only; what autograd would keep for the backward is counted
-through its saved-tensor hooks, each storage once. For an accelerator the largest tensor is looked for as well: kernels there
-count a tensor's elements in 32 bits, so a forward is kept small enough that none has 2^31 of them.
+through its saved-tensor hooks, each storage once, and multiplications along the way (tasks/flop.py). For an accelerator the
+largest tensor is looked for as well: kernels there count a tensor's elements in 32 bits, so a forward is kept small enough that
+none has 2^31 of them.
 
 The meta device takes two seconds to begin (its shapes come from Python code that imports torch.compile), so counts of the built-in
 networks are remembered in the cache.
@@ -10,6 +11,7 @@ networks are remembered in the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -27,6 +29,7 @@ from paceline.config.python_file import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.system import System
 from paceline.config.trunk import RESNET, TrunkModel
+from paceline.tasks.flop import StepFlop
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
@@ -38,6 +41,8 @@ TYPICAL_SLOTS = 64
 WORKING_SHARE = 0.35
 # Images that no forward needs more of: larger ones were not faster on any machine measured here or published.
 MOST_IMAGES = 512
+# A smaller input's sides are multiples of the pyramid's coarsest stride, so that every map shrinks alike.
+SMALL_SIDE = 64
 # What an accelerator's kernels can count: the elements of one tensor are fewer.
 COUNTABLE = 2**31
 
@@ -50,10 +55,17 @@ class MemoryEstimate:
     per_image: int  # kept activations and working space of one image
     parameters: int  # trainable numbers
     largest: int = 0  # elements of one image's largest tensor, in training or prediction; 0 = not looked for, on a CPU
+    flop: int = 0  # of a training step, an image of the largest shape: multiplications and additions
+    flop_pixel: float = 0.0  # of these, what each pixel of the input brings; 0 where all inputs have one shape
+    pixels: int = 0  # of the largest shape
 
     def total(self, images: int) -> int:
         """Bytes of a step whose forwards hold `images` images."""
         return self.fixed + images * self.per_image
+
+    def flop_of(self, images: int, pixels: int) -> float:
+        """Multiplications and additions of training on so many images, which have so many pixels in all."""
+        return images * self.flop + self.flop_pixel * (pixels - images * self.pixels)
 
 
 def memory_of(
@@ -62,10 +74,13 @@ def memory_of(
     """What a training step of this recipe needs on one rank.
 
     classes  0 = those of the data set that the recipe was written for
-    shape    H, W of the largest input; None: as the recipe alone tells
+    shape    H, W of the largest input, where shapes vary; None: as the recipe alone tells
     """
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
     height, width = shape or workload.largest(recipe)
+    smaller = (
+        tuple(max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE) for side in (height, width)) if shape else None
+    )
     foreign = isinstance(recipe.model, TrunkModel) and recipe.model.trunk != RESNET
     return estimate(
         lambda: workload.build(recipe, classes),
@@ -73,7 +88,11 @@ def memory_of(
         recipe,
         system,
         # A network of one's own, or of another library, may change between two runs.
-        remember="" if is_in_file(recipe.task) or foreign else f"{classes} classes, {(height, width)}",
+        remember="" if is_in_file(recipe.task) or foreign else f"{classes} classes, {(height, width)}, {smaller}",
+        pixels=height * width,
+        smaller=None
+        if smaller is None
+        else (math.prod(smaller), lambda: workload.made_up(recipe, 2, smaller, TYPICAL_SLOTS)),
     )
 
 
@@ -83,6 +102,8 @@ def estimate(
     recipe: Recipe,
     system: System,
     remember: str = "",
+    pixels: int = 0,
+    smaller: tuple[int, Callable[[], Batch]] | None = None,
 ) -> MemoryEstimate:
     """What one rank needs.
 
@@ -90,6 +111,8 @@ def estimate(
     make_batch  makes a batch of two images there
     remember    what these follow from beside the recipe; with it the counts are kept in the cache. "": they are not, for a
                 network of one's own may change between two runs
+    pixels      of each of these images
+    smaller     pixels of another shape, and what makes such a batch: the work that follows the pixels is told from the rest
     """
     counted = system.accelerator != "cpu"
     if remember:
@@ -98,20 +121,34 @@ def estimate(
             "task": f"{recipe.task}, {remember}, {'accelerator' if counted else 'CPU'}",
             "code": f"{source_digest()}, torch {torch.__version__}",
         }
-        found = remembered("memory", question, lambda: _count(build, make_batch, counted))
+        found = remembered("memory", question, lambda: _count(build, make_batch, counted, smaller))
     else:
-        found = _count(build, make_batch, counted)
+        found = _count(build, make_batch, counted, smaller)
     activations, parameters = found["activations"] / 2, found["parameters"]
     if system.precision != "fp32":
         activations /= 2
     # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
     per_parameter = 12 + (4 if recipe.ema else 0) + (2 if system.precision != "fp32" else 0)
     per_image = int(activations * (1 + WORKING_SHARE))
-    return MemoryEstimate(parameters * per_parameter, per_image, parameters, -(-found["largest"] // 2))
+    fewer = pixels - smaller[0] if smaller else 0
+    return MemoryEstimate(
+        parameters * per_parameter,
+        per_image,
+        parameters,
+        -(-found["largest"] // 2),
+        flop=found["flop"] // 2,
+        flop_pixel=(found["flop"] - found["smaller_flop"]) / 2 / fewer if fewer else 0.0,
+        pixels=pixels,
+    )
 
 
-def _count(build: Callable[[], nn.Module], make_batch: Callable[[], Batch], counted: bool) -> dict[str, int]:
-    """Of two images: bytes of kept activations in float32, and the largest tensor's elements where they are counted."""
+def _count(
+    build: Callable[[], nn.Module],
+    make_batch: Callable[[], Batch],
+    counted: bool,
+    smaller: tuple[int, Callable[[], Batch]] | None = None,
+) -> dict[str, int]:
+    """Of two images: bytes of kept activations in float32, the largest tensor's elements where they are counted, and FLOP."""
     with torch.device("meta"):
         model = build().to("meta")
         batch = make_batch()
@@ -126,15 +163,25 @@ def _count(build: Callable[[], nn.Module], make_batch: Callable[[], Batch], coun
         return tensor
 
     alive: list[object] = []
-    seen = _Largest()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), seen if counted else nullcontext():
+    seen, work, less = _Largest(), StepFlop(), StepFlop()
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        seen if counted else nullcontext(),
+        work,
+    ):
         found = model(batch)
     del found  # held until here, so that its graph was
+    if smaller is not None:
+        with torch.device("meta"):
+            batch_of_less = smaller[1]()
+        with less:
+            model(batch_of_less)
     if counted:
         with torch.no_grad(), seen:
             model.eval().predict(batch)  # type: ignore[operator]
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return {"activations": sum(kept.values()), "parameters": parameters, "largest": seen.elements}
+    found = {"activations": sum(kept.values()), "parameters": parameters, "largest": seen.elements}
+    return {**found, "flop": work.flop, "smaller_flop": less.flop}
 
 
 class _Largest(TorchDispatchMode):

@@ -28,7 +28,7 @@ from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.data.freshness import check_fresh
 from paceline.data.manifest import Manifest
-from paceline.log.events import EventLog, read_events
+from paceline.log.events import MEASURED, EventLog, read_events
 from paceline.log.mllog import MLLog
 from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.state import check_snapshot
@@ -127,11 +127,10 @@ def result_of(verb: str, place: Path, out: str) -> dict[str, Any]:
     if verb == "predict":
         return {"predictions": (place / "found" / "predictions.json").read_bytes().replace(bytes(place), b"")}
     run = place / "broken"
-    timed = ("seconds", "eval_seconds", "images_per_second", "data_wait")
     return {
         "weights": [file.read_bytes() for file in sorted((run / "checkpoints" / "last").glob("*.safetensors"))],
         "events.jsonl": [
-            {name: value for name, value in event.items() if name not in timed}
+            {name: value for name, value in event.items() if name not in MEASURED}
             for event in read_events(run / "events.jsonl")
             if event["event"] != "resume"  # which tells of the checkpoint that it went on from
         ],

@@ -22,7 +22,7 @@ from mllog_order import by_step
 from PIL import Image
 from zygote import Ended, Job, Zygote, by_hand
 
-from paceline.log.events import read_events
+from paceline.log.events import MEASURED, read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES, TRAIN_EACH, VAL_EACH = 3, 17, 67  # 51 images at a batch of 12: epochs end inside steps, 5 steps and later
@@ -30,7 +30,6 @@ RECIPES = Path(__file__).with_name("small_recipe.py")
 FLAGS = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 13 --limit-val 21"
 # Evaluations at a large size take about two seconds on one core: long enough to be interrupted.
 LONG_EVALUATION = "--input.eval-size 224 --input.eval-resize 240 --limit-val 0"
-TIMINGS = ("seconds", "images_per_second", "data_wait", "eval_seconds")
 
 
 def make_photos(root: Path) -> Path:
@@ -166,7 +165,7 @@ def events(run: Path, *, without: tuple[str, ...] = ("resume",)) -> list[dict[st
     """A run's events without clocks and pace, and without the kinds named."""
     found = read_events(run / "events.jsonl")
     return [
-        {name: value for name, value in event.items() if name not in TIMINGS}
+        {name: value for name, value in event.items() if name not in MEASURED}
         for event in found
         if event["event"] not in without
     ]

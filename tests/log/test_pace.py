@@ -1,0 +1,103 @@
+"""An interval's work and each rank's own time: counted by hand; which rank is told of, and when."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.accelerators import peak_memory
+from paceline.dist.exchange import smallest_and_each
+from paceline.dist.launcher import SINGLE
+from paceline.dist.world import open_world
+from paceline.log.pace import SLOW_INTERVALS, Interval, Stragglers
+from paceline.log.prose import flop_rate
+from paceline.own_time import OwnTime
+
+CPU = torch.device("cpu")
+
+
+def test_the_work_of_an_interval_is_that_of_its_images_and_of_their_pixels(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    interval = Interval(8, ranks=2, flop=lambda images, pixels: 1000 * images + pixels)
+    interval.begin(10, 0.5)
+    interval.took([(2, 3, 10, 20), (2, 3, 10, 20)])  # one step of two forwards
+    interval.took([(4, 3, 5, 5)])
+    clock[0] += 4.0
+    with interval.paused():
+        clock[0] += 100.0
+    pace = interval.close(12, 1.5)
+    assert pace == {
+        "images_per_second": 4.0,
+        "data_wait": 0.25,
+        "flop_per_second": 2 * (8 * 1000 + 4 * 200 + 4 * 25) / 4,
+    }
+    clock[0] += 1.0
+    assert interval.close(13, 1.5) == {"images_per_second": 8.0, "data_wait": 0.0}  # a new interval, nothing taken
+
+
+def test_a_rank_is_told_of_once_when_it_has_been_slow_for_some_intervals_running():
+    look = Stragglers(["a", "b", "c", "d"]).look
+    even, slow = [1.0, 1.0, 1.1, 1.2], [1.0, 1.0, 1.3, 1.0]
+    assert [look(slow) for _ in range(SLOW_INTERVALS - 1)] == [""] * (SLOW_INTERVALS - 1)
+    assert look(even) == ""  # it starts anew
+    said = [look(slow) for _ in range(SLOW_INTERVALS + 3)]
+    assert [bool(text) for text in said] == [number == SLOW_INTERVALS - 1 for number in range(SLOW_INTERVALS + 3)]
+    assert (
+        "rank 2 on c takes 1.3 s" in said[SLOW_INTERVALS - 1]
+        and "1.3 times the median of 1 s" in said[SLOW_INTERVALS - 1]
+    )
+    another = [look([9.0, 1.0, 1.3, 1.0]) for _ in range(SLOW_INTERVALS)]
+    assert another[:-1] == [""] * (SLOW_INTERVALS - 1) and "rank 0 on a" in another[-1]
+    assert Stragglers().look([1.0]) == Stragglers().look([0.0, 5.0]) == ""  # nothing to compare with
+
+
+def test_of_two_ranks_the_slower_one_is_told_of():
+    stragglers = Stragglers()
+    said = [stragglers.look([2.0, 1.0]) for _ in range(SLOW_INTERVALS)]
+    assert "rank 0 takes 2 s" in said[-1] and "2 times the median of 1 s" in said[-1]
+
+
+def test_a_step_s_own_time_ends_with_its_last_gradient(monkeypatch):
+    """The first weight's gradient comes last; what is done after it (exchange, update) does not count."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    network[0].bias.requires_grad_(False)
+    order = []
+    network[0].weight.register_post_accumulate_grad_hook(lambda _: order.append("first"))
+    network[2].weight.register_post_accumulate_grad_hook(lambda _: order.append("last"))
+    own = OwnTime(network, CPU)
+    assert own.seconds() == 0.0
+    for forwards in (1, 2):
+        own.begins()
+        for _ in range(forwards):
+            clock[0] += 0.5
+            network(torch.ones(3, 2)).sum().backward()
+        clock[0] += 7.0
+    assert order == ["last", "first"] * 3
+    assert own.seconds() == pytest.approx((0.5 + 1.0) / 2) and own.seconds() == 0.0
+    network(torch.ones(3, 2)).sum().backward()  # a backward outside a step, as the discarded one
+    assert own.seconds() == 0.0
+
+
+def test_one_rank_s_exchange_is_its_own_numbers():
+    with open_world(SINGLE, device=CPU) as world:
+        assert smallest_and_each(world, 7, (3, 4)) == (7, [[3, 4]])
+
+
+def test_peak_memory_grows_with_what_is_held():
+    before = peak_memory(CPU)
+    held = torch.ones(2**27)
+    assert peak_memory(CPU) >= before and peak_memory(CPU) >= held.nbytes
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(85.0, "85 FLOP/s"), (28.8e9, "28.8 GFLOP/s"), (1.0234e15, "1.02 PFLOP/s"), (5e20, "5e+05 PFLOP/s")],
+)
+def test_work_a_second_in_words(value, text):
+    assert flop_rate(value) == text
