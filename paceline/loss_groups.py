@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,16 @@ from torch import Tensor, nn
 from paceline.batch.batch import Batch
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
+from paceline.log.events import COUNT
 from paceline.models.batch_norm import discard_pending
 
 
 @runtime_checkable
 class LossGroupModel(Protocol):
-    """A network with its losses; a forward returns "sums" (G, T) float32 with gradient and "counts" (G, T) float32."""
+    """A network with its losses; a forward returns "sums" (G, T) float32 with gradient and "counts" (G, T) float32.
+
+    It may return "accuracies" too, without gradient: name -> (2,) float32, a sum and the count that it is to be divided by.
+    """
 
     terms: tuple[str, ...]  # the columns' names
     loss_groups: int  # G: how many groups of neighbouring images a forward is made of; set by `configure_loss_groups`
@@ -75,7 +79,7 @@ def count_ahead(
 
 
 def group_losses(
-    found: Mapping[str, Tensor],
+    found: Mapping[str, Any],
     terms: Sequence[str],
     plan: Plan,
     counted: Tensor | None,
@@ -93,7 +97,10 @@ def group_losses(
         counts = found["counts"].detach().clone()
         _add_over_ranks(counts, plan, ranks)
     parts = (found["sums"] / counts.clamp(min=1)).sum(0) * plan.loss_group
-    return {"loss": parts.sum(), **dict(zip(terms, parts.unbind()))}
+    losses = {"loss": parts.sum(), **dict(zip(terms, parts.unbind()))}
+    for name, (total, count) in found.get("accuracies", {}).items():
+        losses |= {name: total, name + COUNT: count}
+    return losses
 
 
 def _add_over_ranks(counts: Tensor, plan: Plan, ranks: dist.ProcessGroup | None) -> None:

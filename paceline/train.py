@@ -30,6 +30,7 @@ from paceline.evaluation_rank import serve
 from paceline.going_on import FinishedError
 from paceline.job import Job
 from paceline.log.console import Console, open_console
+from paceline.log.events import facts_of
 from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import better, reached
@@ -231,7 +232,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     means, bad_step, ranks = state.meters.read(job.world, lambda: job.own_numbers(step_once.own_time, waited))
     if bad_step is not None:
         return finish(job, "failed", job.explain_non_finite(bad_step, means))
-    facts = {"loss" if name == "loss" else f"loss_{name}": value for name, value in means.items()}
+    facts: dict[str, Any] = facts_of(means)
     if state.scaler is not None:
         facts["skipped_steps"] = int(state.scaler.skipped)
     facts |= job.facts_of_ranks(ranks)

@@ -1,4 +1,4 @@
-"""torchvision's compiled kernels without its Python package: RoIAlign, and suppression on a CPU.
+"""torchvision's compiled kernels without its Python package: RoIAlign, RoIPool, and suppression on a CPU.
 
 Importing the package takes longer than importing torch: it brings torch.compile's machinery, sympy, and networks and data sets that
 nothing here uses. Its compiled library alone is loaded, at the first call, as the package itself would do.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-WANTED = ("nms", "roi_align", "_roi_align_backward")
+WANTED = ("nms", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward")
 
 
 def roi_align(
@@ -33,6 +33,14 @@ def roi_align(
     return          (n, C, S, S) float32
     """
     return _RoIAlign.apply(features, regions, side, scale, sampling_ratio, aligned)  # type: ignore[return-value]
+
+
+def roi_pool(features: Tensor, regions: Tensor, side: int, *, scale: float) -> Tensor:
+    """Girshick 2015, with the gradient to the features, as torchvision.ops.roi_pool; arguments and result as in `roi_align`.
+
+    A region is rounded to whole pixels, both ends within; its cells overlap where it does not divide, and a cell without a pixel is 0.
+    """
+    return _RoIPool.apply(features, regions, side, scale)  # type: ignore[return-value]
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
@@ -60,6 +68,23 @@ class _RoIAlign(torch.autograd.Function):
             gradient, regions, scale, side, side, *shape, sampling_ratio, aligned
         )
         return to_features, None, None, None, None, None
+
+
+class _RoIPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, regions: Tensor, side: int, scale: float) -> Tensor:
+        ctx.facts = (features.shape, side, scale)
+        if features.device.type == "meta":
+            return features.new_empty((len(regions), features.shape[1], side, side))
+        pooled, places = _kernels().roi_pool(features, regions, scale, side, side)
+        ctx.save_for_backward(regions, places)
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (regions, places), (shape, side, scale) = ctx.saved_tensors, ctx.facts
+        to_features = _kernels()._roi_pool_backward(gradient.contiguous(), regions, places, scale, side, side, *shape)
+        return to_features, None, None, None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Pooling regions from a feature pyramid: which level a region takes, and RoIAlign on it.
+"""Pooling regions from a feature pyramid: which level a region takes, and RoIAlign or RoIPool on it.
 
 Letters: B images   C channels   n regions of all images   S cells along a pooled region's side   r samples along a cell's
 Boxes are ltrb in pixels of the network input; level places count from the finest pooled level, 0.
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from paceline.boxes.kernels import roi_align
+from paceline.boxes.kernels import roi_align, roi_pool
 
+PoolingMode = Literal["align", "pool"]
 LevelLaw = Literal["torchvision", "gluoncv"]
 # A region of this side takes this level: the size of ImageNet's crops, and the stage that classifies them.
 CANONICAL_SIDE = 224
@@ -54,8 +55,9 @@ def pool_regions(
     side: int,
     sampling_ratio: int,
     aligned: bool,
+    mode: PoolingMode = "align",
 ) -> Tensor:
-    """RoIAlign of each region on its level, with the gradient to the features.
+    """RoIAlign of each region on its level, or RoIPool, with the gradient to the features.
 
     features        of each level (B, C, H, W)
     strides         of each level, pixels of the input
@@ -65,10 +67,15 @@ def pool_regions(
     side            S
     sampling_ratio  sample points along a cell's side, 1 or more
     aligned         shift by half a pixel (detectron2)
+    mode            "pool" is RoIPool, for which the two above mean nothing
     return          (n, C, S, S) of the features' dtype, computed in float32; zeros where image is -1. Every level takes
                     part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
     """
-    form = on_own_level if boxes.device.type == "cpu" else on_all_levels
+    on_cpu = boxes.device.type == "cpu"
+    if mode == "pool":
+        form = largest_on_own_level if on_cpu else largest_on_all_levels
+        return form(features, strides, image, boxes, levels, side=side)
+    form = on_own_level if on_cpu else on_all_levels
     return form(features, strides, image, boxes, levels, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
 
 
@@ -158,6 +165,35 @@ def on_all_levels(
         part = roi_align(
             feature.float(), regions, side, scale=1 / stride, sampling_ratio=sampling_ratio, aligned=aligned
         )
+        result = part if result is None else result + part
+    assert result is not None
+    return result.to(features[0].dtype)
+
+
+def largest_on_own_level(
+    features: Sequence[Tensor], strides: Sequence[int], image: Tensor, boxes: Tensor, levels: Tensor, *, side: int
+) -> Tensor:
+    """RoIPool: each level pools its own regions; arguments as in `pool_regions`."""
+    pooled, rows = [], []
+    for level, (feature, stride) in enumerate(zip(features, strides)):
+        members = ((levels == level) & (image >= 0)).nonzero().squeeze(1)
+        regions = torch.cat((image[members].unsqueeze(1).float(), boxes[members].detach().float()), dim=1)
+        pooled.append(roi_pool(feature.float(), regions, side, scale=1 / stride))
+        rows.append(members)
+    result = pooled[0].new_zeros(len(boxes), *pooled[0].shape[1:])
+    return result.index_copy(0, torch.cat(rows), torch.cat(pooled)).to(features[0].dtype)
+
+
+def largest_on_all_levels(
+    features: Sequence[Tensor], strides: Sequence[int], image: Tensor, boxes: Tensor, levels: Tensor, *, side: int
+) -> Tensor:
+    """RoIPool: each level pools all regions, those of others far away, where they have no pixel and are 0."""
+    result = None
+    for level, (feature, stride) in enumerate(zip(features, strides)):
+        member = (levels == level) & (image >= 0)
+        place = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
+        regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), place), dim=1)
+        part = roi_pool(feature.float(), regions, side, scale=1 / stride)
         result = part if result is None else result + part
     assert result is not None
     return result.to(features[0].dtype)

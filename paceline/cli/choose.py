@@ -81,7 +81,9 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type,
     maker = from_file(name, noun) if own else menu.get(name)
     if maker is None:
         known = f"Known: {', '.join(menu)}."
-        raise RecipeError(f"there is no {noun} {name!r}. {_hint(name, menu) or known} One of your own: ./file.py:function")
+        raise RecipeError(
+            f"there is no {noun} {name!r}. {_hint(name, menu) or known} One of your own: ./file.py:function"
+        )
     try:
         thing = maker() if callable(maker) else maker
     except UserError:

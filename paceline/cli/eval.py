@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from paceline.tasks.task import Task
 
 # The flags that change a recipe's model.detect, and so what is scored.
-DETECT = ("score_above", "iou", "candidates", "keep")
+DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Flags:
     iou: float | None = None  # objects: overlap from which the better of two boxes stays; None = the recipe's
     candidates: int | None = None  # objects: boxes that enter suppression; None = the recipe's
     keep: int | None = None  # objects: most of an image; None = the recipe's
+    mask_above: float | None = None  # masks: probability above which a pixel is the object's; None = the recipe's
     system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
     json: bool = False  # print one JSON object a checkpoint
     out: str = ""  # also write the predictions to this JSON file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from paceline.config.classification import Decoder, Exif
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
@@ -70,7 +70,9 @@ class BoxInput:
     crop_attempts: int = 1  # proposals for one drawn option before the option is drawn again
     crop_side: tuple[float, float] = (0.3, 1.0)  # range of the crop's width and of its height, of the photo's
     crop_aspect: tuple[float, float] = (0.5, 2.0)  # range of the crop's width / height, both as shares of the photo's
-    crop_free: FreeCrop = "any"  # the unconstrained option: any crop (reference, DALI), or one that touches every object
+    crop_free: FreeCrop = (
+        "any"  # the unconstrained option: any crop (reference, DALI), or one that touches every object
+    )
     flip: float = 0.5  # probability of a horizontal flip
     jitter: Jitter = "hsv"  # in HSV and random order (reference), by one matrix, as DALI's or TensorFlow's, or none
     brightness: float = 0.125  # factor from 1-b to 1+b
@@ -86,6 +88,9 @@ class BoxInput:
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     drop_empty: bool = True  # training images without objects are left out (1,021 of COCO 2017's 118,287)
+    least_area: float = 0.0  # training objects of a smaller annotated area are left out, square pixels
+    least_box: float = 0.0  # and those whose box has a smaller area inside the photo, square pixels
+    most_objects: int = 0  # of a photo with more training objects only so many, the largest, are learned; 0 = all
     crowd: bool = True  # crowd regions take part in training as ordinary objects
 
 
@@ -122,9 +127,30 @@ def check_detection(recipe: Recipe[SSDModel, BoxInput]) -> None:
         ("--input.contrast", photo.contrast, 0 <= photo.contrast <= 1, "lies in [0, 1]"),
         ("--input.saturation", photo.saturation, 0 <= photo.saturation <= 1, "lies in [0, 1]"),
         ("--input.hue", photo.hue, 0 <= photo.hue <= 0.5, "turns lie in [0, 0.5]"),
+        *object_rules(photo),
         ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
         ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
     )  # fmt: skip
+
+
+class LearnedObjects(Protocol):
+    """The fields of an input that say which of the training objects are learned."""
+
+    @property
+    def least_area(self) -> float: ...
+    @property
+    def least_box(self) -> float: ...
+    @property
+    def most_objects(self) -> int: ...
+
+
+def object_rules(photo: LearnedObjects) -> tuple[tuple[str, Any, bool, str], ...]:
+    """What holds of these fields, for `refuse_outside`."""
+    return (
+        ("--input.least-area", photo.least_area, 0 <= photo.least_area < math.inf, "must not be negative"),
+        ("--input.least-box", photo.least_box, 0 <= photo.least_box < math.inf, "must not be negative"),
+        ("--input.most-objects", photo.most_objects, photo.most_objects >= 0, "must not be negative"),
+    )
 
 
 def grids(size: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.config.classification import Decoder, Exif
-from paceline.config.detection import Brightness, Jitter, Resize
+from paceline.config.detection import Brightness, Jitter, Resize, object_rules
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import TrunkModel, trunk_rules
 
@@ -27,6 +27,7 @@ NMSOver = Literal["level", "image"]
 PostOf = Literal["image", "batch"]
 Fill = Literal["negatives", "any"]
 Pooling = Literal["direct", "average"]
+PoolingMode = Literal["align", "pool"]
 MaskTarget = Literal["soft", "binary"]
 Padding = Literal["buckets", "multiple"]
 HeadInit = Literal["torchvision", "gluoncv"]
@@ -71,9 +72,12 @@ class RoI:
     fill: Fill = "negatives"  # places that lack negatives stay empty, or take positives too (GluonCV)
     side: int = 7  # cells along a pooled region's side
     pooling: Pooling = "direct"  # pool 7x7 cells, or twice as many, averaged, and levels by sides + 1 (GluonCV)
-    sampling_ratio: int = 2  # sample points along a cell's side
-    aligned: bool = False  # shift by half a pixel (detectron2)
-    channels: int = 1024  # width of the two fully connected layers
+    mode: PoolingMode = "align"  # RoIAlign, or RoIPool: the largest pixel of each cell, its edges rounded
+    sampling_ratio: int = 2  # sample points along a cell's side; mode align
+    aligned: bool = False  # shift by half a pixel (detectron2); mode align
+    convs: int = 0  # 3x3 convolutions of the box head, before one fully connected layer; 0 = none, and two of those
+    conv_channels: int = 0  # their width; 0 = as the pyramid
+    channels: int = 1024  # width of the fully connected layers
     beta: float = 1 / 9  # where smooth L1 turns from quadratic to linear (MLPerf, GluonCV: 1)
     weights: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0)  # scales of dx, dy, dw, dh
     limit: float = math.log(1000 / 16)  # most that a width or height may grow, logarithm (GluonCV: 4.42)
@@ -102,6 +106,7 @@ class InstanceDetect:
     least_side: float = 1e-2  # narrower or lower boxes are dropped, pixels
     clip: Clip = "before"  # boxes are cut at the photo's border before suppression, or after masks are found (GluonCV)
     paste: Paste = "torchvision"  # a mask's box in whole pixels: cut, or rounded and smaller masks smoothed (GluonCV)
+    mask_above: float = 0.5  # a pixel belongs to the object where its probability is above this
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,10 @@ class MaskRCNNModel(TrunkModel):
     first_level: Literal[2, 3] = 2  # finest level of the pyramid: stride 4 or 8
     channels: int = 256  # channels of the pyramid
     fpn_norm: LayerNorm = "none"  # normalisation in the pyramid
-    head_norm: HeadNorm = "none"  # normalisation in the mask head
+    head_norm: HeadNorm = "none"  # normalisation in the mask head, and in the box head's convolutions
     top: TopLevel = "pool"  # level 6: every second cell of level 5, or a convolution on level 5's lateral (GluonCV)
     init: HeadInit = "torchvision"  # law of the first weights of pyramid and heads; GluonCV's is its own
+    accuracies: bool = False  # log GluonCV's six training accuracies too, rpn_acc to mask_fg_acc
     loss_group: int = 0  # images over which losses are normalised together; 0 = the global batch
     rpn: RPN = field(default_factory=RPN)  # region proposal network
     roi: RoI = field(default_factory=RoI)  # regions and box head
@@ -147,6 +153,9 @@ class InstanceInput:
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     drop_empty: bool = True  # training images without objects are left out
+    least_area: float = 0.0  # training objects of a smaller annotated area are left out, square pixels (GluonCV: 1)
+    least_box: float = 0.0  # and those whose box has a smaller area inside the photo, square pixels (GluonCV: 4)
+    most_objects: int = 0  # of a photo with more training objects only so many, the largest, are learned; 0 = all
 
 
 def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
@@ -185,6 +194,9 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
         ("--model.roi.positive-share", roi.positive_share, 0 < roi.positive_share <= 1, "a share lies in (0, 1]"),
         ("--model.roi.side", roi.side, roi.side >= 1, "must be 1 or more"),
         ("--model.roi.sampling-ratio", roi.sampling_ratio, roi.sampling_ratio >= 1, "must be 1 or more"),
+        ("--model.roi.convs", roi.convs, roi.convs >= 0, "must not be negative"),
+        ("--model.roi.conv-channels", roi.conv_channels, roi.conv_channels >= 0 and roi.conv_channels % 8 == 0,
+         "a multiple of 8, or 0"),
         ("--model.roi.channels", roi.channels, roi.channels >= 1, "must be 1 or more"),
         ("--model.roi.beta", roi.beta, 0 < roi.beta < math.inf, "must be above 0"),
         ("--model.roi.weights", roi.weights, all(0 < weight < math.inf for weight in roi.weights), "must be above 0"),
@@ -198,6 +210,7 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
         ("--model.detect.keep", detect.keep, detect.keep >= 1, "must be 1 or more"),
         ("--model.detect.candidates", detect.candidates, detect.candidates >= detect.keep,
          "must not be below --model.detect.keep"),
+        ("--model.detect.mask-above", detect.mask_above, 0 <= detect.mask_above < 1, "a probability lies in [0, 1)"),
         ("--input.short", photo.short, len(photo.short) > 0 and all(side >= 32 for side in photo.short),
          "one length or more, of 32 pixels or more"),
         ("--input.long", photo.long, photo.long >= max(photo.short, default=0), "must not be below --input.short"),
@@ -209,6 +222,7 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
         ("--input.contrast", photo.contrast, 0 <= photo.contrast <= 1, "lies in [0, 1]"),
         ("--input.saturation", photo.saturation, 0 <= photo.saturation <= 1, "lies in [0, 1]"),
         ("--input.hue", photo.hue, 0 <= photo.hue <= 0.5, "turns lie in [0, 0.5]"),
+        *object_rules(photo),
         ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
         ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
     )  # fmt: skip

@@ -9,7 +9,8 @@ Every event has
 train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
             data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far; flop_per_second: of
             all ranks, forward and backward, by the count of tasks/flop.py; peak_memory: bytes, of the rank that has held
-            most so far; on several ranks rank_seconds: what each takes for its own part of a step, and slowest_rank
+            most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
+            rank_seconds: what each takes for its own part of a step, and slowest_rank
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
             checkpoint's event and before any event of a later step, so steps never run backwards
@@ -57,6 +58,8 @@ MEASURED = (
     *("seconds", "images_per_second", "data_wait", "eval_seconds"),
     *("flop_per_second", "peak_memory", "rank_seconds", "slowest_rank"),
 )
+# A meter with a partner of its name and this is the quotient of the two.
+COUNT = "/count"
 COMMON = {"event": "str", "step": "int", "epoch": "number", "seconds": "number"}
 STATUSES = ("success", "ran_out", "stopped_early", "interrupted", "failed")
 # Losing one of these to a power cut would change what a resumed run or a launcher believes.
@@ -134,6 +137,17 @@ def metrics_of(event: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of an `eval` event: its numbers, less those that every evaluation has."""
     known = {*COMMON, *SCHEMA["eval"]}
     return {name: _numbers_back(value) for name, value in event.items() if name not in known and _is("number", value)}
+
+
+def facts_of(means: Mapping[str, float]) -> dict[str, float]:
+    """What a train event says of the meters' means: loss, its parts as loss_NAME, and quotients, of 0 / 0 none."""
+    facts = {}
+    for name, value in means.items():
+        if name + COUNT in means:
+            facts |= {name: value / means[name + COUNT]} if means[name + COUNT] else {}
+        elif not name.endswith(COUNT):
+            facts["loss" if name == "loss" else f"loss_{name}"] = value
+    return facts
 
 
 def schema_problems(record: Mapping[str, Any]) -> list[str]:

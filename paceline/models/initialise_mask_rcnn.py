@@ -2,7 +2,7 @@
 
 Sources: the MLPerf reference (maskrcnn-benchmark) and torchvision; both draw the pyramid uniformly with variance 1 / fan_in,
 the proposal head from N(0, 0.01^2), mask convolutions from N(0, 2 / fan_out), class and box outputs from N(0, 0.01^2) and
-N(0, 0.001^2).
+N(0, 0.001^2). A box head's convolutions are drawn as the mask's (detectron2).
 GluonCV draws the pyramid's weights and biases from U(-0.07, 0.07): its code asks for U(+-1 / sqrt(fan_in)) in a symbol's
 attribute, which MXNet's SymbolBlock does not read, so that MXNet's default is what trains. Its two fully connected layers are
 N(0, 0.01^2), and the mask output's fan_out counts no background. Held against its own net: tests/oracle/test_gluoncv_init.py.
@@ -45,21 +45,28 @@ def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: Hea
     for module in network.rpn.modules():
         if isinstance(module, nn.Conv2d):
             _normal(module, PROPOSAL_STD, generator)
-    for dense in (heads.box_head.fc6, heads.box_head.fc7):
-        if law == "gluoncv":
-            _normal(dense, DENSE_STD, generator)
-        else:
-            _uniform(dense, generator)
+    for module in heads.box_head.modules():
+        if isinstance(module, nn.Conv2d):
+            _convolution(module, generator)
+        elif isinstance(module, nn.Linear) and law == "gluoncv":
+            _normal(module, DENSE_STD, generator)
+        elif isinstance(module, nn.Linear):
+            _uniform(module, generator)
     _normal(heads.box_predictor.cls_score, CLASS_STD, generator)
     _normal(heads.box_predictor.bbox_pred, BOX_STD, generator)
     for module in (*heads.mask_head.modules(), *heads.mask_predictor.modules()):
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
-            _zero(module)
+            _convolution(module, generator)
     if law == "gluoncv":
         # Drawn with the background among its outputs, which GluonCV's net has not.
         outputs = heads.mask_predictor.mask_fcn_logits.weight
         outputs.mul_(math.sqrt(len(outputs) / (len(outputs) - 1)))
+
+
+def _convolution(module: nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator) -> None:
+    """N(0, 2 / fan_out), biases 0."""
+    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+    _zero(module)
 
 
 def _pyramid(module: nn.Conv2d, generator: torch.Generator, law: HeadInit) -> None:

@@ -37,6 +37,8 @@ class MaskRCNN(nn.Module):
             classes,
             side=roi.side,
             width=roi.channels,
+            box_convs=roi.convs,
+            box_channels=roi.conv_channels or channels,
             mask_convs=mask.convs,
             mask_channels=mask.channels or channels,
             norm=settings.head_norm,

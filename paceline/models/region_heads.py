@@ -99,6 +99,15 @@ class BoxHead(nn.Module):
         return F.relu(self.fc7(F.relu(self.fc6(pooled.flatten(1)), inplace=True)), inplace=True)
 
 
+class ConvBoxHead(nn.Sequential):
+    """3x3 convolutions on a pooled region, then one fully connected layer: detectron2's 4conv1fc, with torchvision's names."""
+
+    def __init__(self, channels: int, side: int, width: int, *, convs: int, conv_channels: int, norm: HeadNorm) -> None:
+        inputs = [channels] + [conv_channels] * (convs - 1)
+        layers = [_conv_layer(count, conv_channels, norm) for count in inputs]
+        super().__init__(*layers, nn.Flatten(), Linear(conv_channels * side * side, width), nn.ReLU(inplace=True))
+
+
 class BoxPredictor(nn.Module):
     """Class logits, and a box for each class."""
 
@@ -140,15 +149,21 @@ class RoIHeads(nn.Module):
         *,
         side: int,
         width: int,
+        box_convs: int,
+        box_channels: int,
         mask_convs: int,
         mask_channels: int,
         norm: HeadNorm,
     ) -> None:
         super().__init__()
-        self.box_head = BoxHead(channels, side, width)
+        self.box_head = (
+            ConvBoxHead(channels, side, width, convs=box_convs, conv_channels=box_channels, norm=norm)
+            if box_convs
+            else BoxHead(channels, side, width)
+        )
         self.box_predictor = BoxPredictor(width, classes)
         inputs = [channels] + [mask_channels] * (mask_convs - 1)
-        self.mask_head = nn.Sequential(*(_mask_layer(count, mask_channels, norm) for count in inputs))
+        self.mask_head = nn.Sequential(*(_conv_layer(count, mask_channels, norm) for count in inputs))
         self.mask_predictor = MaskPredictor(mask_channels, classes)
 
     def boxes(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,7 +175,7 @@ class RoIHeads(nn.Module):
         return self.mask_predictor(self.mask_head(pooled), labels)
 
 
-def _mask_layer(inputs: int, outputs: int, norm: HeadNorm) -> nn.Sequential:
+def _conv_layer(inputs: int, outputs: int, norm: HeadNorm) -> nn.Sequential:
     conv = Conv2d(inputs, outputs, 3, padding=1, bias=norm == "none")
     if norm == "none":
         return nn.Sequential(conv, nn.ReLU(inplace=True))

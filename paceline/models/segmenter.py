@@ -11,7 +11,7 @@ network, not of the batch that the image is in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,7 @@ from paceline.boxes.region_detections import detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
 from paceline.boxes.sampling import Sample, random_bits, sample
 from paceline.config.instances import MaskRCNNModel
+from paceline.models import region_accuracies
 from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.normalise import Normalise
@@ -85,21 +86,26 @@ class Segmenter(nn.Module):
         self.loss_groups = 1
         self._anchors: dict[tuple, list[Tensor]] = {}
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """-> "sums" (groups, 5) with a graph and "counts" (groups, 5) without; columns are `terms`, float32."""
+    def forward(self, batch: Batch) -> dict[str, Any]:
+        """-> "sums" (groups, 5) with a graph and "counts" (groups, 5) without; columns are `terms`, float32.
+
+        Where they are asked for, "accuracies" too: by name (2,), see paceline/models/region_accuracies.py.
+        """
         assert isinstance(batch, InstanceBatch)
         seen = self._look(batch)
         anchors, anchor_slots = self._sample_anchors(batch, torch.cat(seen.anchors))
         rows = self._sample_regions(batch, seen)
+        told: list[Tensor] = []
         sums = torch.stack(
             (
-                *self._anchor_losses(batch, seen, anchors, anchor_slots),
-                *self._box_losses(batch, seen, rows),
-                self._mask_losses(batch, seen, rows),
+                *self._anchor_losses(batch, seen, anchors, anchor_slots, told),
+                *self._box_losses(batch, seen, rows, told),
+                self._mask_losses(batch, seen, rows, told),
             ),
             dim=1,
         )
-        return {"sums": self._grouped(sums), "counts": self._grouped(self._counts(len(batch), anchors, rows))}
+        found = {"sums": self._grouped(sums), "counts": self._grouped(self._counts(len(batch), anchors, rows))}
+        return {**found, "accuracies": dict(zip(region_accuracies.ACCURACIES, told))} if told else found
 
     @torch.no_grad()
     def count(self, batch: Batch) -> Tensor:
@@ -268,7 +274,10 @@ class Segmenter(nn.Module):
         image, boxes, slots, positive, shaped, taken = parts
         return Regions(image.masked_fill(~taken, -1), boxes, slots, positive, shaped, taken.float())
 
-    def _anchor_losses(self, batch: InstanceBatch, seen: Seen, chosen: Sample, slots: Tensor) -> tuple[Tensor, Tensor]:
+    def _anchor_losses(
+        self, batch: InstanceBatch, seen: Seen, chosen: Sample, slots: Tensor, told: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Of each image; here and below `told` gets the accuracies where they are asked for."""
         positive = chosen.positive & chosen.taken
         logits, deltas = self.network.rpn.head.at(seen.levels, chosen.places)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         objects = batch.boxes.gather(1, slots.gather(1, chosen.places).unsqueeze(2).expand(-1, -1, 4))
@@ -276,12 +285,14 @@ class Segmenter(nn.Module):
         # A place without an object has its anchor for a target: finite, and masked out.
         objects = torch.where(positive.unsqueeze(2), objects, anchors)
         targets = encode_deltas(objects, anchors, RPN_WEIGHTS)
+        if self.settings.accuracies:
+            told += region_accuracies.of_anchors(logits, deltas, targets, positive, chosen.taken)
         return (
             objectness_loss(logits, positive, chosen.taken),
             anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta),
         )
 
-    def _box_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions) -> tuple[Tensor, Tensor]:
+    def _box_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions, told: list[Tensor]) -> tuple[Tensor, Tensor]:
         roi, images = self.settings.roi, len(batch)
         image = rows.image.clamp(min=0)
         labels = _object_of(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
@@ -289,12 +300,15 @@ class Segmenter(nn.Module):
         targets = encode_deltas(objects, rows.boxes, roi.weights)
         targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to code by
         logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(seen.levels, rows.image, rows.boxes))
+        if self.settings.accuracies:
+            of_rows = labels, rows.weight > 0, rows.shaped
+            told += region_accuracies.of_regions(logits, deltas, targets, *of_rows, images * roi.samples)
         return (
             per_image(class_loss(logits, labels, rows.weight), image, images),
             per_image(region_box_loss(deltas, targets, labels, rows.shaped, roi.beta), image, images),
         )
 
-    def _mask_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions) -> Tensor:
+    def _mask_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions, told: list[Tensor]) -> Tensor:
         settings, images = self.settings.mask, len(batch)
         places = self._mask_places(rows)
         image, boxes, slots, shaped = (part[places] for part in (rows.image, rows.boxes, rows.slots, rows.shaped))
@@ -313,6 +327,8 @@ class Segmenter(nn.Module):
         logits = self.network.roi_heads.masks(
             self._pool_masks(seen.levels, image.masked_fill(~shaped, -1), boxes), labels
         )
+        if self.settings.accuracies:
+            told += region_accuracies.of_masks(logits, targets, shaped)
         return per_image(mask_loss(logits, targets, shaped.float()), of, images)
 
     def _mask_places(self, rows: Regions) -> Tensor:
@@ -348,6 +364,7 @@ class Segmenter(nn.Module):
             side=side,
             sampling_ratio=settings.roi.sampling_ratio,
             aligned=settings.roi.aligned,
+            mode=settings.roi.mode,
         )
 
     def _counts(self, images: int, anchors: Sample, rows: Regions) -> Tensor:

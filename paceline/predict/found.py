@@ -62,8 +62,8 @@ def boxes_found(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> li
 
 
 def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
-    """outputs: detections (n, D, 6) and masks (n, D, S, S)."""
-    found, law = [], trained.recipe.model.detect.paste
+    """outputs: detections (n, D, 6) and masks (n, D, S, S); a network's settings have `detect.mask_above`."""
+    found, rules = [], trained.recipe.model.detect
     for seen, detections, masks in zip(photos, *outputs):
         height, width = seen.header.height, seen.header.width
         places = (detections[:, 5] > 0).nonzero()[:, 0]
@@ -71,7 +71,7 @@ def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Tr
         ltrb = rows[:, :4] * torch.tensor([width, height, width, height])
         boxes = ltrb.numpy().copy()
         boxes[:, 2:] -= boxes[:, :2]
-        drawn = tuple(paste_to_rle(masks[places], ltrb, height, width, law=law))
+        drawn = tuple(paste_to_rle(masks[places], ltrb, height, width, threshold=rules.mask_above, law=rules.paste))
         found.append(_found(seen, trained, boxes, rows[:, 5].long().numpy(), rows[:, 4].numpy(), drawn))
     return found
 

@@ -60,9 +60,11 @@ class ScoredInstances(NamedTuple):
 class InstanceScore:
     """One rank's share of an evaluation."""
 
-    def __init__(self, heights: np.ndarray, widths: np.ndarray, law: PasteLaw = "torchvision") -> None:
-        """heights, widths: (N,) of every validation photo, pixels; law: see `paste_to_rle`."""
-        self.heights, self.widths, self.law = heights, widths, law
+    def __init__(
+        self, heights: np.ndarray, widths: np.ndarray, mask_above: float = 0.5, law: PasteLaw = "torchvision"
+    ) -> None:
+        """heights, widths: (N,) of every validation photo, pixels; mask_above: see `InstanceDetect`; law: `paste_to_rle`."""
+        self.heights, self.widths, self.mask_above, self.law = heights, widths, mask_above, law
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
         self.masks: list[RunLengths] = []
@@ -78,7 +80,8 @@ class InstanceScore:
             height, width = int(self.heights[number]), int(self.widths[number])
             boxes = mine[:, :4] * torch.tensor([width, height, width, height])
             masks = outputs.masks[image][places.to(outputs.masks.device)]
-            self.masks.append(paste_to_rle(masks, boxes, height, width, law=self.law))
+            runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_above, law=self.law)
+            self.masks.append(runs)
             self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
 
     def pack(self) -> bytes:

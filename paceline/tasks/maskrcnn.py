@@ -88,7 +88,8 @@ class InstanceSegmentation(ObjectTask):
 
     def new_score(self) -> InstanceScore:
         """An empty score."""
-        return InstanceScore(self.val.heights, self.val.widths, self.recipe.model.detect.paste)
+        rules = self.recipe.model.detect
+        return InstanceScore(self.val.heights, self.val.widths, rules.mask_above, rules.paste)
 
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
         """The twelve numbers of boxes and of masks over all ranks' photos, and what the report is drawn from."""

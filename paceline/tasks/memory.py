@@ -78,9 +78,7 @@ def memory_of(
     """
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
     height, width = shape or workload.largest(recipe)
-    smaller = (
-        tuple(max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE) for side in (height, width)) if shape else None
-    )
+    small = (_smaller(height), _smaller(width))
     foreign = isinstance(recipe.model, TrunkModel) and recipe.model.trunk != RESNET
     return estimate(
         lambda: workload.build(recipe, classes),
@@ -88,12 +86,16 @@ def memory_of(
         recipe,
         system,
         # A network of one's own, or of another library, may change between two runs.
-        remember="" if is_in_file(recipe.task) or foreign else f"{classes} classes, {(height, width)}, {smaller}",
+        remember=""
+        if is_in_file(recipe.task) or foreign
+        else f"{classes} classes, {(height, width)}, {small if shape else None}",
         pixels=height * width,
-        smaller=None
-        if smaller is None
-        else (math.prod(smaller), lambda: workload.made_up(recipe, 2, smaller, TYPICAL_SLOTS)),
+        smaller=(math.prod(small), lambda: workload.made_up(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
     )
+
+
+def _smaller(side: int) -> int:
+    return max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE)
 
 
 def estimate(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.config.detection import LearnedObjects
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.data.boxes import open_boxes
+from paceline.data.boxes import BoxSplit, open_boxes
 from paceline.data.manifest import Manifest
 from paceline.metrics.coco import GroundTruth, subset
 from paceline.tasks.self_check import ground_truth_scores_one
@@ -31,7 +32,8 @@ class ObjectTask(Task):
         self.train, self.val = (open_boxes(manifest, split, recipe.input.exif) for split in (manifest.learnt, "val"))
         self.train_index, self.val_index = self.train.index, self.val.index
         usable = self.train.usable.astype(bool)
-        self.wanted = usable if crowd else usable & (self.train.crowd == 0)  # (M,) bool, of the training objects
+        # (M,) bool, of the training objects
+        self.wanted = learned(self.train, usable if crowd else usable & (self.train.crowd == 0), recipe.input)
         before = np.concatenate(([0], np.cumsum(self.wanted)))
         objects = before[self.train.object_starts[1:]] - before[self.train.object_starts[:-1]]
         numbers = np.flatnonzero(objects) if recipe.input.drop_empty else np.arange(len(self.train))
@@ -64,3 +66,24 @@ class ObjectTask(Task):
         """Of this run's validation photos, relative to the data set's root or absolute."""
         names = (self.val_index.relative_name(int(number)) for number in self.val_numbers)
         return [name.decode("utf-8", "surrogateescape") for name in names]
+
+
+def learned(split: BoxSplit, candidates: np.ndarray, photo: LearnedObjects) -> np.ndarray:
+    """Which of the candidates, (M,) bool, an input's settings leave; (M,) bool.
+
+    The largest are those with the largest annotated area, of equal ones the first.
+    """
+    kept = candidates & (split.areas >= photo.least_area) if photo.least_area else candidates
+    images = np.repeat(np.arange(len(split)), np.diff(split.object_starts))  # (M,) each object's photo
+    if photo.least_box:
+        ltrb = np.concatenate((split.boxes[:, :2], split.boxes[:, :2] + split.boxes[:, 2:]), axis=1)
+        sides = np.stack((split.widths, split.heights), axis=1)[images]
+        seen = (np.minimum(ltrb[:, 2:], sides) - np.maximum(ltrb[:, :2], 0)).clip(min=0)
+        kept = kept & (seen.prod(axis=1) >= photo.least_box)
+    if photo.most_objects:
+        rows = np.flatnonzero(kept)
+        order = rows[np.lexsort((rows, -split.areas[rows], images[rows]))]  # by photo, the largest first
+        first = np.searchsorted(images[order], images[order])  # where each one's photo begins
+        kept = np.zeros_like(kept)
+        kept[order[np.arange(len(order)) - first < photo.most_objects]] = True
+    return kept

@@ -14,11 +14,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
 
-from paceline.boxes.roi_pooling import levels_of, on_all_levels, on_own_level, pool_regions
+from paceline.boxes.roi_pooling import (
+    largest_on_all_levels,
+    largest_on_own_level,
+    levels_of,
+    on_all_levels,
+    on_own_level,
+    pool_regions,
+)
 
 HEIGHT, WIDTH = 128, 192
 STRIDES = [4, 8, 16, 32]
 FORMS = [on_own_level, on_all_levels]
+POOL_FORMS = [largest_on_own_level, largest_on_all_levels]
 
 
 def pyramid(images: int, channels: int, dtype=torch.float64, seed: int = 0) -> list[Tensor]:
@@ -184,5 +192,79 @@ def test_the_memory_estimate_pools_without_data() -> None:
         torch.empty(9, dtype=torch.int64, device="meta"), side=7, sampling_ratio=2, aligned=False,
     )  # fmt: skip
     assert found.shape == (9, 3, 7, 7)
+    largest = pool_regions(
+        features, STRIDES, torch.empty(9, dtype=torch.int64, device="meta"), torch.empty(9, 4, device="meta"),
+        torch.empty(9, dtype=torch.int64, device="meta"), side=7, sampling_ratio=2, aligned=False, mode="pool",
+    )  # fmt: skip
+    assert largest.shape == (9, 3, 7, 7)
     found.sum().backward()
     assert all(feature.grad is not None and feature.grad.shape == feature.shape for feature in features)
+
+
+def slow_largest(feature: Tensor, box: list[float], scale: float, side: int) -> Tensor:
+    """RoIPool as Girshick 2015 and Caffe have it: whole pixels, both ends within; a cell without a pixel is 0."""
+    height, width = feature.shape[1:]
+    left, top, right, bottom = (math.floor(abs(edge * scale) + 0.5) * (1 if edge >= 0 else -1) for edge in box)
+    down, across = (
+        torch.tensor(max(b - a + 1, 1), dtype=torch.float32) / side for a, b in ((top, bottom), (left, right))
+    )
+    result = torch.zeros(feature.shape[0], side, side, dtype=feature.dtype)
+    for row in range(side):
+        for column in range(side):
+            rows = [math.floor(row * down) + top, math.ceil((row + 1) * down) + top]
+            columns = [math.floor(column * across) + left, math.ceil((column + 1) * across) + left]
+            (y0, y1), (x0, x1) = [min(max(y, 0), height) for y in rows], [min(max(x, 0), width) for x in columns]
+            if y1 > y0 and x1 > x0:
+                result[:, row, column] = feature[:, y0:y1, x0:x1].amax((1, 2))
+    return result
+
+
+@examples(40)
+@given(
+    st.tuples(edge, edge, st.integers(0, 800), st.integers(0, 800)), st.sampled_from([1, 2, 3, 7]), st.integers(0, 3)
+)
+def test_the_largest_pixel_of_each_cell_is_the_obvious_loop_s(row, side, level) -> None:
+    box = [row[0], row[1], row[0] + row[2] / 4, row[1] + row[3] / 4]
+    features = pyramid(2, 2, torch.float32)
+    expected = slow_largest(features[level][1], box, 1 / STRIDES[level], side)
+    for form in POOL_FORMS:
+        found = form(
+            features, STRIDES, torch.tensor([1]), torch.tensor([box]), torch.tensor([level]), side=side
+        )  # fmt: skip
+        assert torch.equal(found[0], expected)
+
+
+@pytest.mark.parametrize("form", POOL_FORMS)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_largest_pixels_and_their_gradient_are_torchvision_s_roi_pool(form, channels_last) -> None:
+    features = pyramid(2, 3, torch.float32)
+    if channels_last:
+        features = [f.detach().to(memory_format=torch.channels_last).requires_grad_() for f in features]
+    boxes, image = some_boxes(40), (torch.arange(40) >= 25).long()
+    image[7] = -1
+    levels = levels_of(boxes, levels=4, law="torchvision", first=2)
+    found = form(features, STRIDES, image, boxes, levels, side=7)
+    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    gradients = torch.autograd.grad((found * weight).sum(), features)
+    expected = torch.zeros_like(found)
+    twins = [feature.detach().contiguous().requires_grad_() for feature in features]
+    for row in [row for row in range(40) if row != 7]:
+        level, of = int(levels[row]), torch.cat((image[row : row + 1].float(), boxes[row])).unsqueeze(0)
+        expected[row] = torchvision.ops.roi_pool(twins[level], of, 7, 1 / STRIDES[level])[0]
+    assert torch.equal(found, expected) and not found[7].any()
+    theirs = torch.autograd.grad((expected * weight).sum(), twins, allow_unused=True)
+    for ours, other in zip(gradients, theirs):
+        torch.testing.assert_close(ours, torch.zeros_like(ours) if other is None else other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", POOL_FORMS)
+@pytest.mark.parametrize("image", [[], [-1, -1]])
+def test_no_region_at_all_keeps_every_level_in_roi_pool_s_graph(form, image) -> None:
+    features = pyramid(2, 3, torch.float32)
+    found = form(
+        features, STRIDES, torch.tensor(image, dtype=torch.int64), torch.zeros(len(image), 4),
+        torch.zeros(len(image), dtype=torch.int64), side=7,
+    )  # fmt: skip
+    assert found.shape == (len(image), 3, 7, 7) and not found.any()
+    for feature, gradient in zip(features, torch.autograd.grad(found.sum(), features)):
+        assert gradient.shape == feature.shape and not gradient.any()

@@ -7,9 +7,11 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
 from paceline.boxes import cell_patches
-from paceline.models.region_heads import RPNHead, cells_of
+from paceline.models.norms import group_norm
+from paceline.models.region_heads import ConvBoxHead, RPNHead, cells_of
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
 
@@ -62,3 +64,18 @@ def test_every_cell_of_every_level_is_found_where_it_lies():
     ]
     assert list(zip(level.tolist(), row.tolist(), column.tolist())) == 2 * wanted
     assert image.tolist() == [0] * total + [1] * total
+
+
+@pytest.mark.parametrize("norm", ["none", "group"])
+def test_a_box_head_with_convolutions_is_torchvision_s(norm):
+    """Same names, same shapes, same numbers; detectron2 calls it 4conv1fc."""
+    ours = ConvBoxHead(16, 5, 12, convs=4, conv_channels=32, norm=norm)
+    for weight in ours.parameters():
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(weight)))
+    layer = None if norm == "none" else group_norm
+    theirs = FastRCNNConvFCHead((16, 5, 5), [32] * 4, [12], norm_layer=layer)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    pooled = torch.randn(3, 16, 5, 5, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(pooled), theirs(pooled))
+    assert ours(pooled[:0]).shape == (0, 12)

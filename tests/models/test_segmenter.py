@@ -17,6 +17,7 @@ from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNMod
 from paceline.models import segmenter
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.region_accuracies import ACCURACIES
 from paceline.models.segmenter import MaskRCNN, Segmenter
 
 CLASSES = 5
@@ -117,6 +118,7 @@ def fixed_forms(monkeypatch):
         monkeypatch.setattr(sampling, "sample_of_one", sample_of_one)
         monkeypatch.setattr(proposing, "one_by_one", propose)
         monkeypatch.setattr(roi_pooling, "on_own_level", roi_pooling.on_all_levels)
+        monkeypatch.setattr(roi_pooling, "largest_on_own_level", roi_pooling.largest_on_all_levels)
         monkeypatch.setattr(region_detections, "one_by_one", detect)
 
     return switch
@@ -147,10 +149,14 @@ OTHERS = replace(
     fpn_norm="group", head_norm="group",
 )  # fmt: skip
 
+CONVS = replace(
+    SMALL, accuracies=True, head_norm="group", roi=replace(SMALL.roi, mode="pool", convs=2, conv_channels=8, samples=30)
+)
+
 
 @pytest.mark.parametrize("counts", [(3, 0, 8), (0, 0)], ids=["some", "none"])
 @pytest.mark.parametrize(
-    "settings", [SMALL, GLUONCV, MLPERF, OTHERS], ids=["torchvision", "gluoncv", "mlperf", "others"]
+    "settings", [SMALL, GLUONCV, MLPERF, OTHERS, CONVS], ids=["torchvision", "gluoncv", "mlperf", "others", "convs"]
 )
 def test_both_forms_give_equal_losses_counts_and_gradients(settings, counts, fixed_forms):
     net, images = model(settings), batch(counts)
@@ -158,11 +164,33 @@ def test_both_forms_give_equal_losses_counts_and_gradients(settings, counts, fix
     fixed_forms()
     fixed, fixed_gradients = trained(net, images)
     assert torch.equal(result["counts"], fixed["counts"])
+    assert result.get("accuracies", {}).keys() == fixed.get("accuracies", {}).keys()
+    for name, pair in result.get("accuracies", {}).items():
+        torch.testing.assert_close(pair, fixed["accuracies"][name], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(result["sums"], fixed["sums"], rtol=1e-5, atol=1e-6)
     for name, gradient in gradients.items():
         assert float((gradient - fixed_gradients[name]).norm()) <= 1e-4 * float(gradient.norm()) + 1e-7, name
     if any(counts):
         assert result["sums"].min() > 0 and result["counts"].min() > 0
+
+
+@pytest.mark.parametrize("counts", [(3, 8), (0, 0)], ids=["some", "none"])
+def test_accuracies_are_told_beside_losses_that_stay_as_they_are(counts):
+    images, asked = batch(counts), replace(GLUONCV, accuracies=True)
+    (plain, gradients), (result, others) = (trained(model(settings), images) for settings in (GLUONCV, asked))
+    assert torch.equal(plain["sums"], result["sums"]) and set(plain) == {"sums", "counts"}
+    assert all(torch.equal(gradient, others[name]) for name, gradient in gradients.items())
+    told = {name: pair.tolist() for name, pair in result["accuracies"].items()}
+    assert tuple(told) == ACCURACIES and not any(pair.requires_grad for pair in result["accuracies"].values())
+    anchors, _, regions, _, shaped = result["counts"][0].tolist()
+    points = (2 * GLUONCV.mask.side) ** 2
+    assert told["rpn_acc"][1] == anchors and told["rcnn_acc"][1] == 2 * GLUONCV.roi.samples >= regions
+    assert told["rcnn_l1"][1] == shaped and told["mask_acc"][1] == points * shaped
+    assert all(
+        0 <= total <= count for name, (total, count) in told.items() if name in ("rpn_acc", "rcnn_acc", "mask_acc")
+    )
+    if not any(counts):
+        assert told["rpn_l1"] == told["rcnn_l1"] == told["mask_acc"] == told["mask_fg_acc"] == [0, 0]
 
 
 def test_positives_that_fill_places_of_negatives_train_the_class_alone():

@@ -53,7 +53,7 @@ def test_work_of_other_shapes_follows_from_two_counts():
     memory = memory_of(workload, recipe, System("cpu"), 8, (256, 384))
     for shape in ((256, 384), (384, 256), (128, 128), (192, 320)):
         with torch.device("meta"):
-            model, batch = workload.build(recipe, 8), workload.made_up(recipe, 3, shape, 16)
+            model, batch = workload.build(recipe, 8).to("meta"), workload.made_up(recipe, 3, shape, 16)
         with StepFlop() as counted:
             model(batch)
         assert memory.flop_of(3, 3 * math.prod(shape)) == pytest.approx(counted.flop, rel=1e-3), shape

@@ -92,6 +92,20 @@ def test_the_24_numbers_are_those_of_boxes_then_of_masks() -> None:
     assert nothing.metrics["box_ap"] == 0 == nothing.metrics["mask_ap"]
 
 
+def test_masks_begin_where_the_recipe_says() -> None:
+    batch, found = outputs([0], {0: [(20, 10, 60, 40, 0.9, 1)]})
+    found.masks[0, 0] = torch.linspace(0, 1, 28)
+    areas = []
+    for above in (0.25, 0.5, 0.75, 0.999):
+        score = InstanceScore(HEIGHTS, WIDTHS, above)
+        score.add(batch, found)
+        areas.append(int(bitmap(score.masks[0][0], *SIZES[0]).sum()))
+    assert areas == sorted(areas, reverse=True) and areas[0] > 1.3 * areas[1] > 1.6 * areas[2] and areas[3] < 60
+    plain = InstanceScore(HEIGHTS, WIDTHS)
+    plain.add(batch, found)
+    assert int(bitmap(plain.masks[0][0], *SIZES[0]).sum()) == areas[1]
+
+
 @pytest.mark.parametrize("shares", [[[[0, 1, 2]]], [[[2], [0, 1]]], [[[1]], [[2, 0]]], [[], [[2]], [[1], [0]]]])
 def test_the_ranks_shares_score_as_one(shares: list[list[list[int]]]) -> None:
     whole = score_instances(truth(), [packed_of([outputs([0, 1, 2], PERFECT)])], np.arange(3))

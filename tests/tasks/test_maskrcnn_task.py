@@ -231,6 +231,17 @@ def test_crowds_never_train_and_empty_photos_only_where_they_are_wanted(drawn):
         assert kept == 0 if number in (2, 3) else 1 <= kept <= 1 + number % 3
 
 
+def test_a_cap_on_objects_leaves_the_largest_and_fewer_slots(drawn):
+    whole, capped = (task_of(override(small(), {"input.most_objects": most}), drawn) for most in (0, 1))
+    assert (whole.most_objects, capped.most_objects) == (3, 1) and capped.train_images == whole.train_images
+    for number in range(20):
+        rows, kept = whole.wanted_rows(number), capped.wanted_rows(number)
+        assert len(kept) == min(1, len(rows)) and set(kept) <= set(rows)
+        assert not len(kept) or whole.train.areas[kept[0]] == max(whole.train.areas[rows])
+    larger = task_of(override(small(), {"input.least_area": float(np.median(whole.train.areas))}), drawn)
+    assert 0 < larger.wanted.sum() < whole.wanted.sum() and larger.train_images == whole.train_images
+
+
 def test_the_built_in_set_is_the_tiny_recipe_s_target_data():
     recipe, images = RECIPES["maskrcnn-tiny"](), DEFAULTS["boxes"][:2]
     assert DATA_IMAGES[recipe.target_data] == images and not recipe.input.drop_empty
