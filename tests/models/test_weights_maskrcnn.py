@@ -16,6 +16,8 @@ from paceline.config.detection import SSDModel
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.class_rows import Labels
+from paceline.models.forms.detectron2 import from_detectron2, to_detectron2
+from paceline.models.forms.ours import FormError, Ours
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
@@ -197,3 +199,21 @@ def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(
     detector = build_detector(replace(RECIPES["ssd-tiny"](), model=SSDModel(depth=10, width=8)), 3).network
     assert "trunk.conv1.weight" in load_ssd_weights(detector, tmp_path / "r.safetensors").converted
     assert torch.equal(detector.trunk.conv1.weight, source.conv1.weight[:, :3])
+
+
+def test_a_box_head_with_convolutions_goes_to_detectron2_and_back():
+    """Its 4conv1fc: conv1, conv2, ... and fc1."""
+    settings = replace(SMALL, roi=replace(SMALL.roi, convs=3, conv_channels=24))
+    state = network(4, 0, settings).state_dict()
+    head = {name: tensor for name, tensor in state.items() if ".box_head." in name}
+    assert head["roi_heads.box_head.4.weight"].shape[1] == 24 * settings.roi.side**2
+    theirs, _, (wanted, *_) = to_detectron2(Ours(state))
+    assert "NUM_CONV 3" in wanted and "CONV_DIM 24" in wanted and "NUM_FC 1" in wanted
+    layers = ("conv1", "conv2", "conv3", "fc1")
+    names = [f"roi_heads.box_head.{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+    assert [name for name in theirs if ".box_head." in name] == names
+    back = from_detectron2(theirs, {"__author__": "torchvision"}).tensors
+    assert all(torch.equal(back[name], tensor) for name, tensor in head.items())
+    theirs["roi_heads.box_head.fc2.weight"] = torch.zeros(4, 4)
+    with pytest.raises(FormError, match="two fully connected layers"):
+        from_detectron2(theirs, {})

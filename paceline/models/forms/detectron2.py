@@ -37,6 +37,7 @@ HEADS = (
     (rf"proposal_generator\.rpn_head\.conv{WB}", r"rpn.head.conv.0.0.\1"),
     (rf"proposal_generator\.rpn_head\.objectness_logits{WB}", r"rpn.head.cls_logits.\1"),
     (rf"proposal_generator\.rpn_head\.anchor_deltas{WB}", r"rpn.head.bbox_pred.\1"),
+    (rf"roi_heads\.box_head\.conv(\d){WB}", r"roi_heads.box_head.\1.0.\2"),
     (rf"roi_heads\.box_head\.fc1{WB}", r"roi_heads.box_head.fc6.\1"),
     (rf"roi_heads\.box_head\.fc2{WB}", r"roi_heads.box_head.fc7.\1"),
     (rf"roi_heads\.box_predictor\.(cls_score|bbox_pred){WB}", r"roi_heads.box_predictor.\1.\2"),
@@ -62,6 +63,7 @@ CAFFE2 = (
     (r"res([2-5])_(\d+)_branch2([a-c])_bn_s", r"layer\1.\2.bn\3.weight"),
     (r"res([2-5])_(\d+)_branch2([a-c])_bn_b", r"layer\1.\2.bn\3.bias"),
 )
+BOX_HEAD = "roi_heads.box_head"
 BOTTOM_UP = "backbone.bottom_up."
 NO_WEIGHTS = re.compile(r"pixel_(mean|std)|.*anchor_generator\.cell_anchors\..*|.*_momentum|.*num_batches_tracked")
 SCORES, BOXES, MASKS = (
@@ -101,6 +103,10 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
         if ours is None:
             ours = renamed(name, (*FPN, *HEADS)) or name
         state[body + _counted(ours, -1)] = tensor
+    if convs := _box_convs(state):
+        if f"{BOX_HEAD}.fc7.weight" in state:
+            raise FormError("its box head has two fully connected layers behind its convolutions, and ours one")
+        _rename(state, f"{BOX_HEAD}.fc6", f"{BOX_HEAD}.{convs + 1}")
     if f"{SCORES}.weight" in state:
         converted += _background_first(state)
     stem, notes, needs = next((name for name in (f"{BODY}conv1.weight", "conv1.weight") if name in state), ""), [], {}
@@ -130,6 +136,8 @@ def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tup
     whole = any(name.startswith(BODY) for name in state)
     if f"{SCORES}.weight" in state:
         _background_last(state)
+    if convs := _box_convs(state):
+        _rename(state, f"{BOX_HEAD}.{convs + 1}", f"{BOX_HEAD}.fc6")
     trunk, rest = inverse(TRUNK), inverse((*FPN, *HEADS))
     for name, tensor in state.items():
         if name.endswith("num_batches_tracked"):
@@ -173,6 +181,10 @@ def _settings(ours: Ours) -> list[str]:
             "MODEL.ROI_BOX_HEAD.POOLER_TYPE ROIAlign",
             "MODEL.ROI_MASK_HEAD.POOLER_TYPE ROIAlign",
         ]
+    if convs := _box_convs(state):
+        width = len(state[f"{BOX_HEAD}.0.0.weight"])
+        rows += [f"MODEL.ROI_BOX_HEAD.NUM_CONV {convs}", f"MODEL.ROI_BOX_HEAD.CONV_DIM {width}"]
+        rows.append("MODEL.ROI_BOX_HEAD.NUM_FC 1")
     return rows
 
 
@@ -201,6 +213,17 @@ def _from_caffe2(saved: Tensors) -> Ours:
     return Ours(state, ("conv1.weight",), needs, _classes(state), (NOTE,), tuple(left_out))
 
 
+def _box_convs(state: Tensors) -> int:
+    """Convolutions of the box head; behind them and a layer without weights comes its fully connected one."""
+    return sum(bool(re.fullmatch(rf"{re.escape(BOX_HEAD)}\.\d+\.0\.weight", name)) for name in state)
+
+
+def _rename(state: dict[str, Tensor], layer: str, to: str) -> None:
+    for part in ("weight", "bias"):
+        if f"{layer}.{part}" in state:
+            state[f"{to}.{part}"] = state.pop(f"{layer}.{part}")
+
+
 def _counted(name: str, by: int) -> str:
     """Stages and levels from detectron2's count to ours (by -1: from 2 to 1, levels from 2 to 0), or back (by 1)."""
 
@@ -209,7 +232,7 @@ def _counted(name: str, by: int) -> str:
         return f"{found[1]}{int(found[2]) + (2 * by if level else by)}{found[3]}"
 
     return re.sub(
-        r"^((?:backbone\.body\.)?layer|backbone\.fpn\.(?:inner|layer)_blocks\.|roi_heads\.mask_head\.)(\d+)(\..*)$",
+        r"^((?:backbone\.body\.)?layer|backbone\.fpn\.(?:inner|layer)_blocks\.|roi_heads\.(?:box|mask)_head\.)(\d+)(\..*)$",
         moved,
         name,
     )
