@@ -64,7 +64,8 @@ class InstanceScore:
         self, heights: np.ndarray, widths: np.ndarray, mask_above: float = 0.5, law: PasteLaw = "torchvision"
     ) -> None:
         """heights, widths: (N,) of every validation photo, pixels; mask_above: see `InstanceDetect`; law: `paste_to_rle`."""
-        self.heights, self.widths, self.mask_above, self.law = heights, widths, mask_above, law
+        self.heights, self.widths, self.mask_above = heights, widths, mask_above
+        self.law: PasteLaw = law
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
         self.masks: list[RunLengths] = []

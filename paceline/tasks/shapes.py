@@ -39,9 +39,6 @@ class Shapes(Protocol):
         """Of every training photo of a step, on whatever rank and in whatever forward; numbers: all of them."""
         ...
 
-    def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
-        return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
-
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """All of this run's training, the largest first."""
         ...
@@ -76,9 +73,6 @@ class OneShape:
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
         """The one."""
         return self.fit
-
-    def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
-        return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """The one."""
