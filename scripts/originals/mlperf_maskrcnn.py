@@ -1,8 +1,8 @@
 """Run the MLPerf reference's own Mask R-CNN code on inputs of ours and record what it says, for tests/oracle.
 
-    python scripts/originals/mlperf_maskrcnn.py --reference maskrcnn/pytorch --coco coco --out tests/oracle/recorded/mlperf_maskrcnn.npz
+    python scripts/originals/mlperf_maskrcnn.py --reference MASKRCNN --coco COCO --out tests/oracle/recorded/mlperf_maskrcnn.npz
 
---reference is retired_benchmarks/maskrcnn/pytorch of a checkout of github.com/mlcommons/training (Apache-2.0; recorded at commit
+MASKRCNN is retired_benchmarks/maskrcnn/pytorch of a checkout of github.com/mlcommons/training (Apache-2.0; recorded at commit
 aa344c7), --coco a folder with annotations/instances_train2017.json (COCO's annotations are CC BY 4.0; boxes and polygons of a few
 photos are kept). No line of the reference is kept: its package is imported from where it lies. What it needs and no longer finds
 is put in its place before the import, in `import_reference`:
@@ -224,7 +224,9 @@ def second_stage(ref) -> Arrays:
     scales = [1 / stride for stride in inputs.STRIDES[: inputs.LEVELS]]
     pooler = ref.poolers.Pooler((7, 7), scales, 2)
     out["levels"] = np.concatenate([pooler.map_levels([some]).numpy() for some in (*proposals, *large(ref))])
-    out["pooled"] = pooler([torch.from_numpy(part) for part in inputs.feature_maps()], [some[:10] for some in proposals]).numpy()
+    out["pooled"] = pooler(
+        [torch.from_numpy(part) for part in inputs.feature_maps()], [some[:10] for some in proposals]
+    ).numpy()
     select = ref.box_inference(0.05, 0.5, 100)
     logits, moves = (torch.from_numpy(part) for part in inputs.box_head_output("testing", 2 * inputs.REGIONS))
     for image, some in enumerate(select((logits, moves), proposals)):

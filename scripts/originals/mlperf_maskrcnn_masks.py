@@ -52,7 +52,9 @@ def compare(ref, coco: Path, canvases: list[int], most: int) -> dict[int, np.nda
         found = [
             entry
             for entry in data["annotations"]
-            if entry["image_id"] == image["id"] and isinstance(entry["segmentation"], list) and min(entry["bbox"][2:]) > 1
+            if entry["image_id"] == image["id"]
+            and isinstance(entry["segmentation"], list)
+            and min(entry["bbox"][2:]) > 1
         ]
         if not found:
             continue
@@ -64,7 +66,9 @@ def compare(ref, coco: Path, canvases: list[int], most: int) -> dict[int, np.nda
         boxes = np.concatenate((boxes[:, :2], boxes[:, :2] + boxes[:, 2:]), axis=1)
         moved = boxes * ([width / image["width"], height / image["height"]] * 2)
         regions = np.repeat(moved, 2, axis=0)
-        regions += stream(str(image["id"])).uniform(-0.12, 0.12, regions.shape) * np.tile(regions[:, 2:] - regions[:, :2], 2)
+        regions += stream(str(image["id"])).uniform(-0.12, 0.12, regions.shape) * np.tile(
+            regions[:, 2:] - regions[:, :2], 2
+        )
         regions = torch.from_numpy(np.clip(regions, 0, [width, height] * 2).astype(np.float32))
         of = np.repeat(np.arange(len(found)), 2)
         exact = ref.mask_loss.project_masks_on_boxes(
