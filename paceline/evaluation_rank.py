@@ -39,4 +39,9 @@ def evaluated(job: Job, step: int, vote: StopVote) -> dict[str, Any] | None:
     if score is None:
         return None
     result = job.scoring(step, score).result()
-    return {"metrics": dict(result.metrics), "images": result.images, "seconds": time.monotonic() - began}
+    return {
+        "metrics": dict(result.metrics),
+        "images": result.images,
+        "approximated": dict(result.approximated),
+        "seconds": time.monotonic() - began,
+    }

@@ -28,7 +28,8 @@ from paceline.models.batch_norm import discard_pending
 class LossGroupModel(Protocol):
     """A network with its losses; a forward returns "sums" (G, T) float32 with gradient and "counts" (G, T) float32.
 
-    It may return "accuracies" too, without gradient: name -> (2,) float32, a sum and the count that it is to be divided by.
+    It may return "accuracies" too, without gradient: name -> (2,) float32, a sum and the count that it is to be divided by; and
+    "unsettled" (): a number of boxes, which goes to the train event.
     """
 
     terms: tuple[str, ...]  # the columns' names
@@ -100,6 +101,8 @@ def group_losses(
     losses = {"loss": parts.sum(), **dict(zip(terms, parts.unbind()))}
     for name, (total, count) in found.get("accuracies", {}).items():
         losses |= {name: total, name + COUNT: count}
+    if "unsettled" in found:
+        losses["unsettled"] = found["unsettled"]
     return losses
 
 

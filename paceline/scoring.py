@@ -85,4 +85,4 @@ class ScoringElsewhere:
         if found is None:
             return None
         self.seconds = found["seconds"]
-        return Evaluation(found["metrics"], found["images"], {})
+        return Evaluation(found["metrics"], found["images"], {}, found["approximated"])

@@ -232,7 +232,10 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     means, bad_step, ranks = state.meters.read(job.world, lambda: job.own_numbers(step_once.own_time, waited))
     if bad_step is not None:
         return finish(job, "failed", job.explain_non_finite(bad_step, means))
+    unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, as losses are
     facts: dict[str, Any] = facts_of(means)
+    if unsettled is not None:
+        facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * plan.global_batch)}
     if state.scaler is not None:
         facts["skipped_steps"] = int(state.scaler.skipped)
     facts |= job.facts_of_ranks(ranks)
@@ -291,6 +294,7 @@ def take_result(job: Job) -> Ending | None:
         images=result.images,
         eval_seconds=pending.inference_seconds + pending.scoring.seconds,
         best=is_best,
+        approximated=result.approximated,
         went_on=pending.went_on + wait.seconds,
         ends=how is not None,
     )

@@ -104,6 +104,12 @@ def test_a_count_between_0_and_1_divides_by_1():
     assert torch.equal(found["counts"], torch.tensor([[0.5], [3.0]]).expand(2, 5))
 
 
+def test_boxes_left_unsettled_pass_by_undivided():
+    found = {"sums": torch.ones(2, 5), "counts": torch.ones(2, 5), "unsettled": torch.tensor(3)}
+    losses = group_losses(found, TERMS, cut(4, 8), None)
+    assert losses["unsettled"] == 3 and losses["loss"] == 2 * 5 * 4
+
+
 def test_a_model_without_loss_groups_is_refused():
     with pytest.raises(RecipeError, match=r"Linear.*loss_group"):
         configure_loss_groups(torch.nn.Linear(1, 1), cut(4, 8))

@@ -60,15 +60,24 @@ class InstanceObjects:
     key: int
 
 
+# What an accelerator's fixed shapes can leave open in a photo; a CPU computes every case in full.
+APPROXIMATED: tuple[str, ...] = (
+    "unsettled_boxes",  # candidates whose suppression still changed when its rounds were over
+    "candidates_left_out",  # detections that scored enough and were more than enter suppression
+)
+
+
 class FoundInstances(NamedTuple):
     """What a network finds in B photos, best first; empty places are zeros, class 0.
 
     detections  (B, D, 6) float32: left, top, right, bottom as fractions of the photo (not of the padding), score, class 1..K
     masks       (B, D, S, S) float32: probability that a point of the box belongs to the object; S is 28 as published
+    open        (B, 2) int64, the numbers that APPROXIMATED names; None on a CPU, where there are none
     """
 
     detections: Tensor
     masks: Tensor
+    open: Tensor | None = None
 
 
 def instance_batch(

@@ -117,7 +117,7 @@ def making_proposals(settings: MaskRCNNModel, scene: Scene, _: int, device: torc
     photo = [tuple(sizes[0].tolist())]
 
     def ours() -> Tensor:
-        found, valid = proposals(
+        found, valid, _ = proposals(
             logits, deltas, anchors, sizes, pre=rules.pre_train, post=rules.post_train, iou=rules.iou,
             least_side=rules.least_side, limit=rules.limit, nms_over="level", post_of="image",
         )  # fmt: skip
@@ -184,7 +184,7 @@ def finding(settings: MaskRCNNModel, scene: Scene, classes: int, device: torch.d
     photo = [tuple(sizes[0].tolist())]
 
     def ours() -> Tensor:
-        boxes, scores, labels = detections(
+        boxes, scores, labels, _ = detections(
             logits[None], deltas[None], regions, there, sizes, weights=roi.weights, limit=roi.limit,
             score_above=rules.score_above, iou=rules.iou, keep=rules.keep, candidates=rules.candidates,
             least_side=rules.least_side,

@@ -40,7 +40,7 @@ def proposals(
     limit: float,
     nms_over: NMSOver,
     post_of: PostOf,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Proposals of each photo, best first.
 
     logits      of each level (B, n_l)
@@ -52,7 +52,8 @@ def proposals(
     iou         of two candidates of a list that overlap by more, the better one stays
     least_side  narrower or lower boxes are dropped before suppression, pixels
     limit       most that a width or height may grow, logarithm
-    return      (B, P, 4) float32, zeros in empty places, and (B, P) bool, whether a place is taken; no gradient.
+    return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
+                whose suppression was left open: see `stays_settled`, always 0 on a CPU; no gradient.
                 P is post; with post_of "batch" B * post, or an image's candidates where they are fewer.
                 Fixed shapes and no host synchronisation, except on a CPU
     """
@@ -60,12 +61,12 @@ def proposals(
     lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
     places = post if post_of == "image" else min(images * post, sum(scores.shape[1] for scores, _ in lists))
     if sizes.device.type == "cpu":
-        boxes, scores, valid = one_by_one(lists, places, iou=iou, least_side=least_side)
+        boxes, scores, valid, unsettled = one_by_one(lists, places, iou=iou, least_side=least_side)
     else:
-        boxes, scores, valid, _ = together(lists, places, iou=iou, least_side=least_side)
+        boxes, scores, valid, unsettled = together(lists, places, iou=iou, least_side=least_side)
     if post_of == "batch":
         valid = best_of_batch(scores, valid, images * post)
-    return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid
+    return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid, unsettled
 
 
 def candidates(
@@ -95,12 +96,12 @@ def candidates(
 
 def one_by_one(
     lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A CPU's form: one image and one list after the other, by torchvision's compiled suppression.
 
     lists    as `candidates` returns them
     places   P
-    return   boxes (B, P, 4), scores (B, P) and valid (B, P), best first
+    return   boxes (B, P, 4), scores (B, P) and valid (B, P), best first; and (B,) zeros: nothing is left open
     """
     images = len(lists[0][0])
     boxes, scores = torch.zeros(images, places, 4), torch.zeros(images, places)
@@ -117,7 +118,7 @@ def one_by_one(
         scores[image, :count] = found[:count]
         boxes[image, :count] = torch.cat(stay_boxes)[order[:count]]
         valid[image, :count] = True
-    return boxes, scores, valid
+    return boxes, scores, valid, torch.zeros(images, dtype=torch.int64)
 
 
 def together(
@@ -125,7 +126,7 @@ def together(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same with fixed shapes: all images and lists at once, short lists padded.
 
-    return   boxes (B, P, 4), scores (B, P), valid (B, P), best first; and () int64 as from `stays_settled`
+    return   boxes (B, P, 4), scores (B, P), valid (B, P), best first; and (B,) int64 as from `stays_settled`
     """
     longest = max(scores.shape[1] for scores, _ in lists)
     scores = torch.stack([padded(part, longest, -torch.inf) for part, _ in lists], dim=1)
@@ -137,7 +138,7 @@ def together(
     found, order = found[:, :places], order[:, :places]
     chosen = rows_of(boxes.flatten(1, 2), order).transpose(1, 2)
     found = padded(found, places, -torch.inf)
-    return padded(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled
+    return padded(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled.sum(dim=1)
 
 
 def best_of_batch(scores: Tensor, valid: Tensor, count: int) -> Tensor:

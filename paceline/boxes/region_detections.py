@@ -37,7 +37,7 @@ def detections(
     candidates: int,
     least_side: float,
     clip: Clip = "before",
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Detections of each photo, best first.
 
     class_logits  (B, R, K + 1)
@@ -53,8 +53,10 @@ def detections(
     candidates    best pairs of region and class that enter suppression on an accelerator; a CPU takes all
     least_side    narrower or lower boxes are dropped before suppression, pixels
     clip          boxes are cut at the photo's border "before" suppression; "after": that is left to the caller
-    return        boxes (B, D, 4) float32, scores (B, D) float32, labels (B, D) int64 in 1..K; zeros in empty places;
-                  no gradient. Fixed shapes and no host synchronisation, except on a CPU
+    return        boxes (B, D, 4) float32, scores (B, D) float32, labels (B, D) int64 in 1..K, zeros in empty places; and
+                  (B, 2) int64, what an accelerator left open: candidates whose suppression was (`stays_settled`), and pairs
+                  beyond `candidates` that nobody looked at; zeros on a CPU.
+                  No gradient. Fixed shapes and no host synchronisation, except on a CPU
     """
     chances = class_logits.float().softmax(dim=2)[..., 1:]
     chances = chances.masked_fill(~(valid.unsqueeze(2) & (chances > score_above)), 0.0)
@@ -67,7 +69,7 @@ def detections(
     return together(
         chances, of_class, regions, sizes,
         weights=weights, limit=limit, iou=iou, keep=keep, candidates=candidates, least_side=least_side, clip=clip,
-    )[:3]  # fmt: skip
+    )  # fmt: skip
 
 
 def one_by_one(
@@ -82,7 +84,7 @@ def one_by_one(
     keep: int,
     least_side: float,
     clip: Clip = "before",
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A CPU's form, with work that follows the number of scores above the threshold.
 
     chances  (B, R, K) probabilities of classes 1..K, 0 where they do not count
@@ -107,7 +109,7 @@ def one_by_one(
         found[image, :count] = boxes[rows[stays]]
         scores[image, :count] = score[stays]
         labels[image, :count] = number[rows[stays]] + 1
-    return found, scores, labels
+    return found, scores, labels, torch.zeros(images, 2, dtype=torch.int64)
 
 
 def stays_in_class(boxes: Tensor, classes: Tensor, iou: float) -> Tensor:
@@ -138,10 +140,7 @@ def together(
     least_side: float,
     clip: Clip = "before",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same with fixed shapes, among the best `candidates` of an image.
-
-    return   as `detections`, and () int64 as from `stays_settled`
-    """
+    """The same with fixed shapes, among the best `candidates` of an image."""
     classes = chances.shape[2]
     scores, entry = best(chances.flatten(1), candidates)
     region, number = entry // max(classes, 1), entry % max(classes, 1)
@@ -158,4 +157,5 @@ def together(
     score = scores.gather(1, chosen).masked_fill(~taken, 0.0)
     label = (number.gather(1, chosen) + 1).masked_fill(~taken, 0)
     found = padded(found.transpose(1, 2), keep, 0.0).transpose(1, 2)
-    return found, padded(score, keep, 0.0), padded(label, keep, 0), unsettled
+    beyond = ((chances > 0).sum(dim=(1, 2)) - candidates).clamp(min=0)
+    return found, padded(score, keep, 0.0), padded(label, keep, 0), torch.stack((unsettled, beyond), dim=1)

@@ -93,10 +93,10 @@ def stays_settled(
     valid    (..., C) bool; the others neither stay nor suppress
     rounds   how often the rule is repeated in a block, 1 or more; see ROUNDS. BLOCK - 1 are always enough
     classes  (..., C) int64, where only boxes of one class compete; None: all do
-    return   (..., C) bool, and () int64: boxes whose answer still changed in the last round. 0 proves the answer right
+    return   (..., C) bool, and (...) int64: a list's boxes whose answer still changed in the last round. 0 proves it right
     """
     stays = valid.clone()
-    unsettled = torch.zeros((), dtype=torch.int64, device=boxes.device)
+    unsettled = torch.zeros(valid.shape[:-1], dtype=torch.int64, device=boxes.device)
     count = boxes.shape[-2]
     for first in range(0, count, BLOCK):
         inside, end = slice(first, first + BLOCK), min(first + BLOCK, count)
@@ -110,7 +110,7 @@ def stays_settled(
         before = block
         for _ in range(rounds):
             before, block = block, candidates & ~(among & block.unsqueeze(-1)).any(dim=-2)
-        unsettled += (before != block).sum()
+        unsettled += (before != block).sum(dim=-1)
         stays[..., inside] = block
         if end < count:
             stays[..., end:] &= ~(beats[..., end - first :] & block.unsqueeze(-1)).any(dim=-2)

@@ -27,6 +27,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, check_controls, fill, read_run, refuse_synthetic, run_folder, saved_system
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
+from paceline.log.prose import left_open
 from paceline.opening import check_request
 from paceline.workloads import saved_recipe, workload_of
 
@@ -135,12 +136,17 @@ def run(arguments: Sequence[str]) -> int:
             if not world.is_main:
                 continue
             found = {"checkpoint": label, "step": step, "images": result.images, **result.metrics}
+            if result.approximated:
+                found["approximated"] = dict(result.approximated)
             if flags.json:
                 print(json.dumps({**found, "per_class": per_class(result.predictions)}))
             else:
                 say(f"{label}  {result.images:,} images of {_where(flags, task)}")
                 for line in table(result):
                     say(line)
+            for kind, count in result.approximated.items():
+                if count:
+                    tell(left_open(kind, count))
             if flags.out:
                 _write(flags.out, {"step": step, **result.predictions})
     return 0

@@ -10,10 +10,13 @@ train       loss: mean over the interval; its parts, where there are several, as
             data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far; flop_per_second: of
             all ranks, forward and backward, by the count of tasks/flop.py; peak_memory: bytes, of the rank that has held
             most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
-            rank_seconds: what each takes for its own part of a step, and slowest_rank
+            rank_seconds: what each takes for its own part of a step, and slowest_rank;
+            approximated, on accelerators: {"unsettled_boxes": candidates of proposals whose suppression was left open}
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
-            checkpoint's event and before any event of a later step, so steps never run backwards
+            checkpoint's event and before any event of a later step, so steps never run backwards.
+            approximated, on accelerators: {"unsettled_boxes": as in train, of detections too, "candidates_left_out":
+            detections that scored enough and were more than suppression takes}
 checkpoint  name: the folder's name under checkpoints/
 resume      checkpoint: the name it went on from; world: number of ranks from here on; after: the status of the `end` that
             stood here, where the run had ended and was given more

@@ -93,3 +93,13 @@ def flop_rate(value: float) -> str:
     """Multiplications and additions a second: 85 MFLOP/s, 4.31 GFLOP/s, 1.02 PFLOP/s."""
     thousands = max(0, min(5, (len(str(int(value))) - 1) // 3)) if math.isfinite(value) else 0
     return f"{value / 1000**thousands:.3g} {' kMGTP'[thousands].strip()}FLOP/s"
+
+
+def left_open(kind: str, count: int, step: int | None = None) -> str:
+    """What an accelerator's fixed shapes left open, in a line; kinds are those of batch/instances.py's APPROXIMATED."""
+    what = {
+        "unsettled_boxes": "boxes whose suppression was not settled when its rounds were over, so that some may stay too many",
+        "candidates_left_out": "detections that scored enough were more than --model.detect.candidates, and were not looked at",
+    }
+    at = "" if step is None else f" (first seen at step {step:,}; events.jsonl has all, as `approximated`)"
+    return f"warning: {count:,} {what.get(kind, kind)}{at}. A CPU computes every case in full."

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from paceline.log.console import Console
 from paceline.log.events import EventLog, one_line
 from paceline.log.mllog import MLLog
+from paceline.log.prose import left_open
 from paceline.log.tensorboard import TensorBoard
 
 
@@ -81,6 +82,7 @@ class Recorder:
         self.console = console
         self._evaluated = evaluated
         self._ended = False
+        self._warned: set[str] = set()  # kinds of approximation that a line was said of
         self._epoch_begun = (0, 0.0)  # step and seconds from which an epoch's throughput counts
         self._epoch_due = False  # an epoch begins once this step's evaluation is over
         self._went_on: float | None = None  # when training went on beside the scoring under way, seconds since 1970
@@ -174,6 +176,7 @@ class Recorder:
         if self._quiet:
             return
         self._write("train", step, seconds, **facts)
+        self._warn_of(facts.get("approximated", {}), step)
         self.console.train(
             step,
             step / self._facts.steps_per_epoch,
@@ -207,12 +210,14 @@ class Recorder:
         images: int,
         eval_seconds: float,
         best: bool,
+        approximated: Mapping[str, int] | None = None,
         went_on: float,
         ends: bool,
     ) -> None:
         """The result of the evaluation after `step` steps.
 
         best     whether it is the best so far
+        approximated  what accelerators left open, by name; none on a CPU
         went_on  the run's seconds from which the training after that step counts
         ends     whether that training counts for nothing: the run ends with this result
         Training may be further by now. MLPerf's next block and epoch are written here all the same, with the time when training
@@ -220,7 +225,9 @@ class Recorder:
         """
         if self._quiet:
             return
-        self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics)
+        beside = {"approximated": dict(approximated)} if approximated else {}
+        self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics, **beside)
+        self._warn_of(approximated or {}, step)
         self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds, best)
         beside = self._went_on is not None and not ends
         if beside:
@@ -233,6 +240,13 @@ class Recorder:
             self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
         elif not beside:
             self._next_block(step, went_on)
+
+    def _warn_of(self, approximated: Mapping[str, int], step: int) -> None:
+        """Say once of each kind that an accelerator left something open; the events have every number."""
+        for name, count in approximated.items():
+            if count and name not in self._warned:
+                self._warned.add(name)
+                self.console.tell(left_open(name, count, step))
 
     def checkpoint(self, step: int, seconds: float, *, name: str) -> None:
         """A checkpoint of `step` is being written."""

@@ -28,6 +28,7 @@ class Share:
     scored: np.ndarray  # int64, the images this rank went through, also those in which it found nothing
     detections: Detections
     masks: RunLengths | None = None  # of the detections, row by row; None where the task has none
+    left_open: np.ndarray | None = None  # int64, sums of what an accelerator approximated; None where nothing was
 
 
 def pack(share: Share) -> bytes:
@@ -43,6 +44,8 @@ def pack(share: Share) -> bytes:
     }
     if share.masks is not None:
         columns.update(mask_text=share.masks.text, mask_lengths=_smallest(np.diff(share.masks.starts)))
+    if share.left_open is not None:
+        columns["left_open"] = share.left_open
     np.savez(buffer, **columns)  # pyright: ignore[reportArgumentType]  numpy's own flags are keywords, too
     return buffer.getvalue()
 
@@ -60,7 +63,8 @@ def unpack(packed: bytes) -> Share:
         if "mask_text" in arrays:
             lengths = arrays["mask_lengths"].astype(np.int64)
             masks = RunLengths(arrays["mask_text"], np.concatenate([np.zeros(1, np.int64), lengths]).cumsum())
-        return Share(arrays["scored"].astype(np.int64), found, masks)
+        left_open = arrays.get("left_open")
+        return Share(arrays["scored"].astype(np.int64), found, masks, left_open)
 
 
 def join(shares: Sequence[Share], numbers: np.ndarray) -> Detections:

@@ -54,6 +54,7 @@ class Seen(NamedTuple):
     anchors: list[Tensor]  # (A_l, 4) ltrb, pixels, of each level
     regions: Tensor  # (B, P, 4) ltrb, pixels
     valid: Tensor  # (B, P) bool
+    unsettled: Tensor  # (B,) int64, proposals' candidates whose suppression was left open; 0 on a CPU
 
 
 class Regions(NamedTuple):
@@ -89,7 +90,8 @@ class Segmenter(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Any]:
         """-> "sums" (groups, 5) with a graph and "counts" (groups, 5) without; columns are `terms`, float32.
 
-        Where they are asked for, "accuracies" too: by name (2,), see paceline/models/region_accuracies.py.
+        Where they are asked for, "accuracies" too: by name (2,), see paceline/models/region_accuracies.py. On an accelerator
+        "unsettled" (), candidates of proposals whose suppression was left open, of all images.
         """
         assert isinstance(batch, InstanceBatch)
         seen = self._look(batch)
@@ -105,7 +107,11 @@ class Segmenter(nn.Module):
             dim=1,
         )
         found = {"sums": self._grouped(sums), "counts": self._grouped(self._counts(len(batch), anchors, rows))}
-        return {**found, "accuracies": dict(zip(region_accuracies.ACCURACIES, told))} if told else found
+        if told:
+            found["accuracies"] = dict(zip(region_accuracies.ACCURACIES, told))
+        if not _counts_rows(sums):
+            found["unsettled"] = seen.unsettled.sum()
+        return found
 
     @torch.no_grad()
     def count(self, batch: Batch) -> Tensor:
@@ -136,7 +142,7 @@ class Segmenter(nn.Module):
             logits, deltas = (
                 part.new_zeros(len(valid), part.shape[1]).index_copy(0, kept, part) for part in (logits, deltas)
             )
-        found, scores, labels = detections(
+        found, scores, labels, left_open = detections(
             logits.unflatten(0, (images, places)),
             deltas.unflatten(0, (images, places)),
             seen.regions,
@@ -166,7 +172,11 @@ class Segmenter(nn.Module):
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
         fractions = found / width_height
         table = torch.cat((fractions, scores.unsqueeze(2), labels.unsqueeze(2).to(fractions.dtype)), dim=2)
-        return FoundInstances(table, masks.unflatten(0, (images, detect.keep)))
+        masks = masks.unflatten(0, (images, detect.keep))
+        if _counts_rows(table):
+            return FoundInstances(table, masks)
+        left_open[:, 0] += seen.unsettled
+        return FoundInstances(table, masks, left_open)
 
     def _look(self, batch: InstanceBatch) -> Seen:
         """Trunk, pyramid, proposals."""
@@ -197,8 +207,7 @@ class Segmenter(nn.Module):
                 batch.sizes.chunk(parts),
             )
         ]
-        regions, valid = torch.cat([boxes for boxes, _ in found]), torch.cat([there for _, there in found])
-        return Seen(levels, anchors, regions, valid)
+        return Seen(levels, anchors, *(torch.cat(part) for part in zip(*found)))
 
     def _input(self, batch: InstanceBatch) -> Tensor:
         """Normalised photos; the padding is 0, which no pixel value is exactly."""

@@ -64,7 +64,7 @@ def boxes_found(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> li
 def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
     """outputs: detections (n, D, 6) and masks (n, D, S, S); a network's settings have `detect.mask_above`."""
     found, rules = [], trained.recipe.model.detect
-    for seen, detections, masks in zip(photos, *outputs):
+    for seen, detections, masks in zip(photos, outputs.detections, outputs.masks):
         height, width = seen.header.height, seen.header.width
         places = (detections[:, 5] > 0).nonzero()[:, 0]
         rows = detections[places].cpu().double()

@@ -7,15 +7,16 @@ No bitmap of a photo is kept or sent: a mask is a string of run lengths from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.batch.batch import Batch
-from paceline.batch.instances import FoundInstances
+from paceline.batch.instances import APPROXIMATED, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
@@ -50,6 +51,7 @@ class ScoredInstances(NamedTuple):
     masks: RunLengths  # D
     box_scores: BoxScores
     mask_scores: BoxScores
+    approximated: Mapping[str, int]  # what accelerators left open in all photos, by name; empty where a CPU looked
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -69,12 +71,15 @@ class InstanceScore:
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
         self.masks: list[RunLengths] = []
+        self.open: list[Tensor] = []
 
     def add(self, batch: Batch, outputs: FoundInstances) -> None:
         """Put the masks of B photos into their pixels; `batch.indices` are numbers of validation photos."""
         numbers = batch.indices.cpu().numpy()
         found = outputs.detections.cpu()
         self.scored.append(numbers)
+        if outputs.open is not None:
+            self.open.append(outputs.open.sum(dim=0))
         for image, number in enumerate(numbers.tolist()):
             places = (found[image, :, 5] > 0).nonzero()[:, 0]
             mine = found[image, places].to(torch.float64)
@@ -90,7 +95,8 @@ class InstanceScore:
         scored = np.concatenate([np.zeros(0, np.int64), *self.scored])
         rows = np.concatenate([np.zeros((0, 7)), *self.rows])
         detections = to_detections(rows, self.heights, self.widths, plus_one=False)
-        return pack(Share(scored, detections, RunLengths.join(self.masks)))
+        left_open = torch.stack(self.open).sum(dim=0).cpu().numpy() if self.open else None
+        return pack(Share(scored, detections, RunLengths.join(self.masks), left_open))
 
 
 def instance_truth(boxes: GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
@@ -122,10 +128,12 @@ def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.n
     numbers  (n,) of the photos, as `instance_truth` was given them
     Raises RuntimeError unless every photo was scored exactly once.
     """
-    found, masks = join_masks([unpack(share) for share in packed], numbers)
-    return ScoredInstances(
-        found, masks, score_boxes(truth.boxes, found), score_masks(truth.for_masks, truth.masks, found, masks)
-    )
+    shares = [unpack(share) for share in packed]
+    found, masks = join_masks(shares, numbers)
+    left_open = [share.left_open for share in shares if share.left_open is not None]
+    approximated: dict[str, int] = dict(zip(APPROXIMATED, np.sum(left_open, axis=0).tolist())) if left_open else {}
+    of_masks = score_masks(truth.for_masks, truth.masks, found, masks)
+    return ScoredInstances(found, masks, score_boxes(truth.boxes, found), of_masks, approximated)
 
 
 def describe_instances(

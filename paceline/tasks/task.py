@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,6 +63,9 @@ class Evaluation:
     metrics: Mapping[str, float]  # by the names that targets use; in [0, 1]
     images: int  # images scored, each exactly once
     predictions: Mapping[str, Any]  # JSON content of RUN/predictions/step-N.json
+    approximated: Mapping[str, int] = field(
+        default_factory=dict
+    )  # what an accelerator left open, by name; rank 0 knows
 
 
 class Model(Protocol):

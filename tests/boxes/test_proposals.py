@@ -39,7 +39,7 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
 def fixed_shapes(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of):
     """What an accelerator runs, on the CPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "one_by_one", lambda *lists, **rules: module.together(*lists, **rules)[:3])
+        patch.setattr(module, "one_by_one", lambda *lists, **rules: module.together(*lists, **rules))
         return proposals(
             logits, deltas, anchors, sizes, pre=pre, post=post, iou=iou, least_side=least_side, limit=limit,
             nms_over=nms_over, post_of=post_of,
@@ -95,7 +95,7 @@ def test_they_are_torchvisions(pre, post) -> None:
     moved = network.box_coder.decode(torch.cat(deltas, 1).reshape(-1, 4), [torch.cat(anchors)] * 3).view(3, -1, 4)
     expected, _ = network.filter_proposals(moved, torch.cat(logits, 1), [tuple(s) for s in SIZES.tolist()], COUNTS)
     for form in (proposals, fixed_shapes):
-        boxes, valid = form(logits, deltas, anchors, SIZES, **{**RULES, "pre": pre, "post": post})
+        boxes, valid, _ = form(logits, deltas, anchors, SIZES, **{**RULES, "pre": pre, "post": post})
         assert boxes.shape == (3, post, 4)
         for image in range(3):
             assert torch.equal(boxes[image][valid[image]], expected[image])
@@ -117,9 +117,9 @@ def test_every_rule_is_the_obvious_loop(seed, counts, spread, pre, post, iou, le
     logits, deltas, anchors = outputs(seed, images=2, counts=counts, spread=spread)
     rules = dict(pre=pre, post=post, iou=iou, least_side=least_side, limit=LIMIT, nms_over=nms_over, post_of=post_of)
     expected = slow_proposals(logits, deltas, anchors, SIZES[:2], **rules)
-    boxes, valid = proposals(logits, deltas, anchors, SIZES[:2], **rules)
+    boxes, valid, _ = proposals(logits, deltas, anchors, SIZES[:2], **rules)
     assert_same(boxes, valid, expected)
-    fixed, fixed_valid = fixed_shapes(logits, deltas, anchors, SIZES[:2], **rules)
+    fixed, fixed_valid, _ = fixed_shapes(logits, deltas, anchors, SIZES[:2], **rules)
     assert torch.equal(fixed, boxes) and torch.equal(fixed_valid, valid)
 
 
@@ -127,10 +127,10 @@ def test_the_best_of_the_batch_spread_as_they_like() -> None:
     logits, deltas, anchors = outputs(seed=5)
     logits = [level + torch.tensor([[0.0], [1.0], [-20.0]]) for level in logits]
     for form in (proposals, fixed_shapes):
-        boxes, valid = form(logits, deltas, anchors, SIZES, **{**RULES, "post": 30, "post_of": "batch"})
+        boxes, valid, _ = form(logits, deltas, anchors, SIZES, **{**RULES, "post": 30, "post_of": "batch"})
         assert boxes.shape == (3, 90, 4)
         assert int(valid.sum()) == 90 and valid[1].sum() > valid[0].sum() > 0 and not valid[2].any()
-        boxes, _ = form(logits, deltas, anchors, SIZES, **{**RULES, "post": 1000, "post_of": "batch"})
+        boxes, *_ = form(logits, deltas, anchors, SIZES, **{**RULES, "post": 1000, "post_of": "batch"})
         assert boxes.shape[1] == 60 + 60 + 20 + 5, "never more places than candidates"
 
 
@@ -140,7 +140,7 @@ def test_one_list_for_the_image_lets_levels_compete(nms_over) -> None:
     anchors = [torch.tensor([[10.0, 10.0, 40.0, 40.0]])] * 2
     logits, deltas = [torch.tensor([[1.0]]), torch.tensor([[2.0]])], [torch.zeros(1, 1, 4)] * 2
     for form in (proposals, fixed_shapes):
-        _, valid = form(logits, deltas, anchors, SIZES[:1], **{**RULES, "nms_over": nms_over})
+        _, valid, _ = form(logits, deltas, anchors, SIZES[:1], **{**RULES, "nms_over": nms_over})
         assert int(valid.sum()) == (2 if nms_over == "level" else 1)
 
 
@@ -148,9 +148,9 @@ def test_boxes_outside_of_the_photo_vanish_even_if_inside_of_the_padding() -> No
     anchors = [torch.tensor([[70.0, 10.0, 90.0, 30.0], [40.0, 10.0, 90.0, 30.0]])]
     sizes = torch.tensor([[60, 64]])
     for form in (proposals, fixed_shapes):
-        boxes, valid = form([torch.tensor([[3.0, 2.0]])], [torch.zeros(1, 2, 4)], anchors, sizes, **RULES)
+        boxes, valid, _ = form([torch.tensor([[3.0, 2.0]])], [torch.zeros(1, 2, 4)], anchors, sizes, **RULES)
         assert boxes[valid].tolist() == [[40.0, 10.0, 64.0, 30.0]]
-        boxes, valid = form([torch.tensor([[3.0, 2.0]])], [torch.zeros(1, 2, 4)], anchors, sizes * 0, **RULES)
+        boxes, valid, _ = form([torch.tensor([[3.0, 2.0]])], [torch.zeros(1, 2, 4)], anchors, sizes * 0, **RULES)
         assert boxes.shape == (1, 50, 4) and not valid.any() and not boxes.any()
 
 
@@ -159,7 +159,7 @@ def test_equal_logits_keep_the_order_of_levels_and_anchors() -> None:
     logits = [torch.zeros_like(level) for level in logits]
     rules = {**RULES, "pre": 100, "iou": 1.0}
     for form in (proposals, fixed_shapes):
-        boxes, valid = form(logits, deltas, anchors, SIZES[:1], **rules)
+        boxes, valid, _ = form(logits, deltas, anchors, SIZES[:1], **rules)
         expected = torch.cat([decoded(moves[0], references, (96, 128)) for moves, references in zip(deltas, anchors)])
         large = ((expected[:, 2:] - expected[:, :2]) >= 1e-3).all(dim=1)
         torch.testing.assert_close(boxes[valid], expected[large], rtol=1e-5, atol=1e-4)
@@ -169,7 +169,7 @@ def test_no_gradient_and_float32_whatever_comes_in() -> None:
     logits, deltas, anchors = outputs(seed=1)
     logits = [level.bfloat16().requires_grad_() for level in logits]
     deltas = [level.bfloat16().requires_grad_() for level in deltas]
-    boxes, valid = proposals(logits, deltas, anchors, SIZES, **RULES)
+    boxes, valid, _ = proposals(logits, deltas, anchors, SIZES, **RULES)
     assert boxes.dtype == torch.float32 and not boxes.requires_grad and valid.any()
     full = proposals([level.float() for level in logits], [level.float() for level in deltas], anchors, SIZES, **RULES)
     assert torch.equal(boxes, full[0])
@@ -178,5 +178,5 @@ def test_no_gradient_and_float32_whatever_comes_in() -> None:
 @pytest.mark.parametrize("post_of", ["image", "batch"])
 def test_the_memory_estimate_runs_it_without_data(post_of) -> None:
     logits, deltas, anchors = ([part.to("meta") for part in parts] for parts in outputs(seed=0))
-    boxes, valid = proposals(logits, deltas, anchors, SIZES.to("meta"), **{**RULES, "post_of": post_of})
+    boxes, valid, _ = proposals(logits, deltas, anchors, SIZES.to("meta"), **{**RULES, "post_of": post_of})
     assert boxes.shape == (3, 50 if post_of == "image" else 145, 4) and valid.shape == boxes.shape[:2]

@@ -38,7 +38,7 @@ def fixed_shapes(logits, deltas, regions, valid, sizes, *, candidates, **rules):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             module, "one_by_one",
-            lambda *parts, **others: module.together(*parts, candidates=candidates, **others)[:3],
+            lambda *parts, **others: module.together(*parts, candidates=candidates, **others),
         )  # fmt: skip
         return detections(logits, deltas, regions, valid, sizes, candidates=candidates, **rules)
 
@@ -55,8 +55,8 @@ def torchvisions(logits, deltas, regions, valid, sizes, *, score_above, iou, kee
     )  # fmt: skip
 
 
-def assert_same(found: tuple[Tensor, Tensor, Tensor], expected) -> None:
-    for boxes, scores, labels, *theirs in zip(*found, *expected):
+def assert_same(found: tuple[Tensor, ...], expected) -> None:
+    for boxes, scores, labels, _, *theirs in zip(*found, *expected):
         count = len(theirs[0])
         assert int((scores > 0).sum()) == count
         assert labels[:count].tolist() == theirs[2].tolist()
@@ -108,11 +108,33 @@ def test_candidates_limit_what_the_fixed_shapes_look_at() -> None:
     assert torch.equal(chosen[1][:, :5], every[1][:, :5])
 
 
+def test_what_the_fixed_shapes_did_not_look_at_is_counted(monkeypatch) -> None:
+    """Pairs beyond the cap, and boxes whose suppression was cut off: a chain of overlaps longer than the rounds."""
+    logits, deltas, regions, valid = outputs(seed=3)
+    scored = (logits.softmax(dim=2)[..., 1:] > RULES["score_above"]) & valid.unsqueeze(2)
+    left_open = fixed_shapes(logits, deltas, regions, valid, SIZES, **{**RULES, "candidates": 5})[3]
+    assert left_open.tolist() == [[0, count - 5] for count in scored.sum(dim=(1, 2)).tolist()]
+    assert not fixed_shapes(logits, deltas, regions, valid, SIZES, **RULES)[3].any()
+
+    count = 12  # each overlaps its neighbour by more than a half, in the order of their scores
+    chain = torch.tensor([[4.0 * place, 10.0, 4.0 * place + 20.0, 30.0] for place in range(count)])
+    chances = torch.zeros(1, count, 2)
+    chances[0, :, 1] = torch.linspace(4, 3, count)
+    monkeypatch.setattr(module, "ROUNDS", 3)
+    found = fixed_shapes(
+        chances, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], **RULES
+    )
+    assert found[3].tolist() == [[count - 3, 0]]
+    assert not detections(
+        chances, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], **RULES
+    )[3].any()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_classes_compete_apart_and_the_better_of_one_class_stays(form) -> None:
     regions = torch.tensor([[[10.0, 10.0, 50.0, 50.0], [11.0, 10.0, 50.0, 50.0]]])
     logits = torch.tensor([[[0.0, 3.0, 2.0], [0.0, 2.5, 2.4]]])
-    boxes, scores, labels = form(
+    boxes, scores, labels, _ = form(
         logits, torch.zeros(1, 2, 12), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[:1], **RULES
     )
     chances = logits[0].softmax(dim=1)
@@ -135,7 +157,7 @@ def test_a_photo_without_valid_regions_has_no_detections(form) -> None:
 def test_boxes_are_clipped_to_the_photo_and_dropped_outside(form) -> None:
     regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
     logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
-    boxes, scores, _ = form(
+    boxes, scores, *_ = form(
         logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], **RULES
     )
     assert boxes[0, 0].tolist() == [90.0, 60.0, 100.0, 80.0] and int((scores > 0).sum()) == 1
@@ -152,5 +174,5 @@ def test_bf16_outputs_are_answered_in_float32_without_gradient(form) -> None:
 
 
 def test_the_memory_estimate_runs_it_without_data() -> None:
-    boxes, scores, labels = detections(*(part.to("meta") for part in (*outputs(seed=0), SIZES)), **RULES)
+    boxes, scores, labels, _ = detections(*(part.to("meta") for part in (*outputs(seed=0), SIZES)), **RULES)
     assert (boxes.shape, scores.shape, labels.shape) == ((2, 20, 4), (2, 20), (2, 20))

@@ -103,13 +103,13 @@ def fixed_forms(monkeypatch):
             return assignment.match_regions_fixed(boxes, labels, regions, valid, iou)
 
         def propose(lists, places, *, iou, least_side):
-            *found, unsettled = proposing.together(lists, places, iou=iou, least_side=least_side)
-            assert unsettled == 0
+            found = proposing.together(lists, places, iou=iou, least_side=least_side)
+            assert not found[-1].any()
             return found
 
         def detect(*inputs, **choices):
-            *found, unsettled = region_detections.together(*inputs, candidates=SMALL.detect.candidates, **choices)
-            assert unsettled == 0
+            found = region_detections.together(*inputs, candidates=SMALL.detect.candidates, **choices)
+            assert not found[-1].any()
             return found
 
         monkeypatch.setattr(segmenter, "_counts_rows", lambda tensor: False)
@@ -297,7 +297,7 @@ def test_both_forms_find_the_same_instances(settings, fixed_forms):
     fixed = net.predict(images)
     torch.testing.assert_close(found.detections, fixed.detections, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.masks, fixed.masks, rtol=0, atol=1e-4)
-    table, masks = found
+    table, masks = found.detections, found.masks
     assert table.shape == (2, 60, 6) and masks.shape == (2, 60, 14, 14)
     there = table[..., 5] > 0
     assert there.any() and len(table[..., 5].unique()) > 2
@@ -313,7 +313,7 @@ def test_no_detections_are_empty_places(form, fixed_forms):
     if form == "fixed":
         fixed_forms()
     settings = replace(SMALL, detect=replace(SMALL.detect, score_above=0.9999))
-    table, masks = model(settings).eval().predict(batch((3, 0)))
+    table, masks = model(settings).eval().predict(batch((3, 0)))[:2]
     assert table.shape == (2, 60, 6) and not table.any()
     assert masks.shape == (2, 60, 14, 14) and not masks.any()
 
@@ -326,7 +326,23 @@ def test_what_lies_in_the_padding_changes_nothing():
         row[:, :, width:] = 3
     assert not torch.equal(noisy, images.images)
     found, other = net.predict(images), net.predict(replace(images, images=noisy))
-    assert all(torch.equal(*pair) for pair in zip(found, other))
+    assert all(torch.equal(*pair) for pair in zip(found[:2], other[:2]))
+
+
+def test_what_fixed_shapes_leave_open_comes_along(fixed_forms, monkeypatch):
+    """Counted on the device: nothing of it where a CPU computes in full, and the losses are what they are without."""
+    net, images = model(), batch((3, 2))
+    assert set(net.train()(images)) == {"sums", "counts"} and net.eval().predict(images).open is None
+    fixed_forms()
+    assert int(net.train()(images)["unsettled"]) == 0 and not net.eval().predict(images).open.any()
+
+    def cut_off(*inputs, **choices):
+        *found, unsettled = proposing.together(*inputs, **choices)
+        return *found, unsettled + torch.tensor([2, 5])
+
+    monkeypatch.setattr(proposing, "one_by_one", cut_off)
+    assert int(net.train()(images)["unsettled"]) == 7
+    assert net.eval().predict(images).open.tolist() == [[2, 0], [5, 0]]
 
 
 def test_anchors_follow_the_inputs_shape_and_weights_move_with_the_module():

@@ -69,7 +69,7 @@ def test_proposals_are_the_references(mode: str) -> None:
     logits, deltas = maps()
     anchors = [outside(level) for level in anchors_of(inputs().grids(), *inputs().SHAPE)]
     kept = 2 * inputs().PROPOSALS // 3
-    boxes, valid = proposals(
+    boxes, valid, _ = proposals(
         logits, deltas, anchors, torch.tensor(inputs().PHOTOS),
         pre=inputs().PROPOSALS, iou=RPN.iou, least_side=RPN.least_side, limit=RPN.limit, nms_over=RPN.nms_over,
         post=kept // 2 if mode == "train" else kept, post_of=RPN.post_of if mode == "train" else "image",

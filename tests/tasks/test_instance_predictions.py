@@ -106,6 +106,16 @@ def test_masks_begin_where_the_recipe_says() -> None:
     assert int(bitmap(plain.masks[0][0], *SIZES[0]).sum()) == areas[1]
 
 
+def test_what_accelerators_left_open_is_summed_over_photos_and_ranks() -> None:
+    shares = []
+    for numbers, left_open in (([0, 1], [[1, 10], [2, 0]]), ([2], [[4, 100]])):
+        batch, found = outputs(numbers, PERFECT)
+        shares.append(packed_of([(batch, found._replace(open=torch.tensor(left_open)))]))
+    scored = score_instances(truth(), shares, np.arange(3))
+    assert scored.approximated == {"unsettled_boxes": 7, "candidates_left_out": 110}
+    assert score_instances(truth(), [packed_of([outputs([0, 1, 2], PERFECT)])], np.arange(3)).approximated == {}
+
+
 @pytest.mark.parametrize("shares", [[[[0, 1, 2]]], [[[2], [0, 1]]], [[[1]], [[2, 0]]], [[], [[2]], [[1], [0]]]])
 def test_the_ranks_shares_score_as_one(shares: list[list[list[int]]]) -> None:
     whole = score_instances(truth(), [packed_of([outputs([0, 1, 2], PERFECT)])], np.arange(3))

@@ -1,0 +1,171 @@
+"""What the deviations of docs/deviations.md from the MLPerf reference's Mask R-CNN are worth, in numbers; its own code runs.
+
+    PYTHONPATH=. python scripts/originals/mlperf_maskrcnn_effects.py --reference maskrcnn/pytorch --coco coco
+
+On the training annotations of --coco, at 800/1333 (see mlperf_maskrcnn.py for what is put in place of the reference's kernels):
+    pixel       anchors and boxes by their edges, as the recipe has them, against the reference's last pixels and widths + 1: share of
+                anchors whose kind differs, of the reference's positives that are none here; deltas of the positives of both
+    best        objects that go without an anchor because their best one crosses the photo's border, in both
+    polygons    a flipped photo's polygons lie a pixel further left in the reference than its pixels: mask points that it changes
+    size        photos that come out a pixel larger or smaller
+    small       objects left out because their box is narrower or lower than a pixel in the input, and boxes of theirs left out
+    epsilon     a frozen BatchNorm's scale with 1e-5 beside the variance, over the variances of --trunk (a ResNet-50's state dict)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mlperf_maskrcnn import anchors_of, import_reference
+from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
+
+from paceline.boxes.assignment import inside_photo, match_anchors
+from paceline.boxes.box_deltas import encode_deltas
+from paceline.boxes.pyramid_anchors import pyramid_anchors
+from paceline.data.buckets import resized
+from paceline.recipes import RECIPES
+
+
+def grids_of(height: int, width: int) -> list[tuple[int, int]]:
+    """Maps of a photo padded to multiples of 32."""
+    tall, wide = -(-height // 32) * 32, -(-width // 32) * 32
+    found = [(tall // stride, wide // stride) for stride in STRIDES[:4]]
+    return [*found, (-(-found[3][0] // 2), -(-found[3][1] // 2))]
+
+
+def objects_of(data: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Photos with their objects that are no crowds."""
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for entry in data["annotations"]:
+        if not entry["iscrowd"]:
+            rows.setdefault(entry["image_id"], []).append(entry)
+    return [(image, rows[image["id"]]) for image in data["images"] if image["id"] in rows]
+
+
+def first_stage(ref, photos) -> dict[str, float]:
+    """The pixel's effect on anchors; sums over photos."""
+    rpn = RECIPES["maskrcnn"]().model.rpn
+    evaluator = ref.rpn.RPNLossComputation(
+        ref.matcher(0.7, 0.3, allow_low_quality_matches=True), None, ref.coder(weights=(1.0, 1.0, 1.0, 1.0)),
+        ref.rpn.generate_rpn_labels,
+    )  # fmt: skip
+    join = import_module_of(ref)
+    names = ("anchors", "kind", "positive", "lost", "new", "objects", "reference_without", "ours_without")
+    sums, apart = dict.fromkeys(names, 0), []
+    for image, found in photos:
+        size = (image["width"], image["height"])
+        height, width = resized(size[1], size[0], 800, 1333)
+        xywh = torch.tensor([entry["bbox"] for entry in found])
+        target = ref.BoxList(xywh, size, mode="xywh").convert("xyxy").clip_to_image(remove_empty=True)
+        if not len(target):
+            continue
+        target = target.resize((width, height))
+        grids = grids_of(height, width)
+        anchors = join(anchors_of(ref, grids, [(height, width)])[0])
+        labels, deltas = evaluator.prepare_targets([anchors], [target])
+        theirs = labels[0].to(torch.int8)
+        boxes = torch.cat((xywh[:, :2], xywh[:, :2] + xywh[:, 2:]), 1) * torch.tensor(
+            [width / size[0], height / size[1]] * 2
+        )
+        mine = torch.cat(
+            pyramid_anchors(
+                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+            )
+        )
+        slots, kind = match_anchors(
+            boxes[None], torch.ones(1, len(boxes), dtype=torch.int64), mine, positive_iou=rpn.positive_iou,
+            negative_iou=rpn.negative_iou, best_anchor=rpn.best_anchor, eligible=None,
+        )  # fmt: skip
+        kind = kind[0].masked_fill(~inside_photo(mine, torch.tensor([[height, width]]))[0], -1)
+        both = (kind == 1) & (theirs == 1)
+        matched = evaluator.match_targets_to_anchors(anchors, target).get_field("matched_idxs")
+        sums["anchors"] += int(((theirs >= 0) | (kind >= 0)).sum())
+        sums["kind"] += int((theirs != kind).sum())
+        sums["positive"] += int((theirs == 1).sum())
+        sums["lost"] += int(((theirs == 1) & (kind != 1)).sum())
+        sums["new"] += int(((theirs != 1) & (kind == 1)).sum())
+        sums["objects"] += len(boxes)
+        sums["reference_without"] += len(boxes) - len(matched[theirs == 1].unique())
+        sums["ours_without"] += len(boxes) - len(slots[0][kind == 1].unique())
+        own = encode_deltas(boxes[slots[0][both]], mine[both], (1.0, 1.0, 1.0, 1.0))
+        apart.append((own - deltas[0][both]).abs())
+    every = torch.cat(apart)
+    return {**sums, "delta": float(every.mean()), "delta_99": float(every.flatten().quantile(0.99))}
+
+
+def import_module_of(ref):
+    """The reference's function that joins boxes of all levels."""
+    import sys
+
+    assert ref is not None
+    return sys.modules["maskrcnn_benchmark.structures.boxlist_ops"].cat_boxlist
+
+
+def flipped_polygons(ref, photos) -> float:
+    """Share of the mask head's points that change with the polygons' pixel, in objects' own boxes."""
+    differ = []
+    for image, found in photos[:100]:
+        size = (image["width"], image["height"])
+        drawn = [entry for entry in found if isinstance(entry["segmentation"], list) and min(entry["bbox"][2:]) > 1]
+        if not drawn:
+            continue
+        height, width = resized(size[1], size[0], 800, 1333)
+        masks = (
+            ref.SegmentationMask([entry["segmentation"] for entry in drawn], size).resize((width, height)).transpose(0)
+        )
+        xywh = torch.tensor([entry["bbox"] for entry in drawn])
+        boxes = torch.cat((xywh[:, :2], xywh[:, :2] + xywh[:, 2:]), 1) * torch.tensor(
+            [width / size[0], height / size[1]] * 2
+        )
+        boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
+        as_it_is, moved = (
+            ref.mask_loss.project_masks_on_boxes(masks, ref.BoxList(boxes - shift, (width, height)), MASK_SIDE)
+            for shift in (torch.zeros(4), torch.tensor([1.0, 0.0, 1.0, 0.0]))
+        )
+        differ.append((as_it_is != moved).float().mean(dim=(1, 2)))
+    return float(torch.cat(differ).mean())
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("reference", "coco"):
+        arguments.add_argument(f"--{name}", type=Path, required=True)
+    arguments.add_argument("--trunk", type=Path, help="a ResNet-50's state dict, for the epsilon")
+    arguments.add_argument("--photos", type=int, default=100, help="for pixel and best: the first so many")
+    given = arguments.parse_args()
+    ref = import_reference(given.reference.resolve())
+    data = json.loads((given.coco / "annotations" / "instances_train2017.json").read_text())
+    photos = objects_of(data)
+    for name, value in first_stage(ref, photos[: given.photos]).items():
+        print(f"pixel    {name:18} {value:,}" if isinstance(value, int) else f"pixel    {name:18} {value:.4f}")
+    print(f"polygons share of points   {flipped_polygons(ref, photos):.4f}")
+    resize = ref.transforms.Resize((800,), 1333)
+    sizes = [(image["height"], image["width"]) for image in data["images"]]
+    off = [resize.get_size((width, height)) != resized(height, width, 800, 1333) for height, width in sizes]
+    print(f"size     photos off by one  {sum(off)} of {len(off)}")
+    sides = [
+        min(entry["bbox"][2:]) * 800 / min(image["height"], image["width"])
+        for image, found in photos
+        for entry in found
+    ]
+    print(
+        f"small    objects            {sum(side < 1 for side in sides)} of {len(sides)}; narrowest {min(sides):.2f} pixels"
+    )
+    print(f"small    below 2 pixels     {sum(side < 2 for side in sides)}")
+    if given.trunk:
+        state = torch.load(given.trunk, weights_only=True)
+        variances = torch.cat(
+            [value.flatten() for name, value in state.items() if name.endswith("running_var")]
+        ).double()
+        change = 1 - (variances / (variances + 1e-5)).sqrt()
+        print(f"epsilon  scale is smaller by {change.mean():.2%} on average, {change.quantile(0.5):.3%} in the middle, "
+              f"{(change > 0.1).double().mean():.2%} of channels by more than a tenth; lowest variance {variances.min():.1e}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
