@@ -150,16 +150,17 @@ def take(best: Tensor, slots: Tensor, forced: Tensor, rows: Tensor, overlap: Ten
         forced.index_copy_(0, rows, forced.index_select(0, rows).logical_or_(overlap == most))
 
 
-def inside_photo(anchors: Tensor, sizes: Tensor) -> Tensor:
+def inside_photo(anchors: Tensor, sizes: Tensor, beyond: float = 0.0) -> Tensor:
     """Anchors that do not cross the photo's border, as MLPerf's reference and GluonCV have it.
 
     anchors  (A, 4); right and bottom name the last pixel inside, so they must be below the photo's width and height
     sizes    (B, 2) height and width of each photo
+    beyond   or they lie so many pixels beyond it
     return   (B, A) bool
     """
     left, top, right, bottom = anchors.unbind(1)
     height, width = sizes.unsqueeze(2).unbind(1)
-    return (left >= 0) & (top >= 0) & (right < width) & (bottom < height)
+    return (left >= 0) & (top >= 0) & (right - beyond < width) & (bottom - beyond < height)
 
 
 def match_regions(

@@ -1,11 +1,13 @@
 """Anchors of a feature pyramid: one size and several aspect ratios in each cell of each level.
 
 Letters: n anchors of a cell   h, w cells of a level's map
-Anchors are ltrb in pixels of the network's input. Three published ways to make them:
+Anchors are ltrb in pixels of the network's input. Published ways to make them:
 half_even  torchvision: centred on the cell's left upper corner, half widths and heights rounded (halves to even);
            the step between cells is the input's side over the map's, rounded down: 61, not 64, where 13 rows cover 800
 legacy     Faster R-CNN (MLPerf reference, GluonCV): the shape is rounded at the size of the level's stride, then scaled;
            right and bottom name the last pixel inside, so a box w wide spans w - 1; centred on the cell's middle
+legacy_edges  the same boxes by their edges, w wide: what legacy anchors are where widths are right - left + 1, as in the
+           MLPerf reference; GluonCV takes right - left
 none       as half_even without the rounding, the step between cells is the level's stride (detectron2)
 Sources: torchvision's AnchorGenerator; py-faster-rcnn's generate_anchors.py as in maskrcnn-benchmark and GluonCV.
 """
@@ -19,7 +21,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Rounding = Literal["half_even", "legacy", "none"]
+Rounding = Literal["half_even", "legacy", "legacy_edges", "none"]
+# What right and bottom name lies so many pixels beyond the last pixel inside.
+BEYOND_LAST: dict[Rounding, float] = {"half_even": 0.0, "legacy": 0.0, "legacy_edges": 1.0, "none": 0.0}
 
 
 def cell_anchors(size: float, ratios: Sequence[float], *, rounding: Rounding, stride: int) -> Tensor:
@@ -27,11 +31,13 @@ def cell_anchors(size: float, ratios: Sequence[float], *, rounding: Rounding, st
 
     size     side of the square anchor, pixels
     ratios   height / width of each anchor
-    stride   step between the level's cells, pixels; only "legacy" depends on it
+    stride   step between the level's cells, pixels; only the legacy ones depend on it
     return   (n, 4) float32 ltrb
     """
-    if rounding == "legacy":
-        return torch.tensor([legacy_anchor(size, ratio, stride) for ratio in ratios]).reshape(-1, 4)
+    if rounding in ("legacy", "legacy_edges"):
+        made = torch.tensor([legacy_anchor(size, ratio, stride) for ratio in ratios]).reshape(-1, 4)
+        made[:, 2:] += BEYOND_LAST[rounding]
+        return made
     # In float32 and in torchvision's order of operations, so that the rounding falls the same way.
     growth = torch.tensor(tuple(ratios), dtype=torch.float32).sqrt()
     width, height = (1 / growth) * size, growth * size

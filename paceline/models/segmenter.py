@@ -23,7 +23,7 @@ from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
 from paceline.boxes.box_deltas import encode_deltas
 from paceline.boxes.mask_targets import mask_targets
 from paceline.boxes.proposals import clip_to_photo, proposals
-from paceline.boxes.pyramid_anchors import pyramid_anchors
+from paceline.boxes.pyramid_anchors import BEYOND_LAST, pyramid_anchors
 from paceline.boxes.region_detections import detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
 from paceline.boxes.sampling import Sample, random_bits, sample
@@ -233,7 +233,8 @@ class Segmenter(nn.Module):
     def _sample_anchors(self, batch: InstanceBatch, anchors: Tensor) -> tuple[Sample, Tensor]:
         """-> the sampled anchors, and the object slot of every anchor (B, A)."""
         rpn = self.settings.rpn
-        inside = inside_photo(anchors, batch.sizes) if rpn.edges == "inside" else None
+        beyond = BEYOND_LAST[rpn.rounding]
+        inside = inside_photo(anchors, batch.sizes, beyond) if rpn.edges == "inside" else None
         slots, kind = match_anchors(
             batch.boxes,
             batch.labels,

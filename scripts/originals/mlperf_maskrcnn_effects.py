@@ -3,30 +3,29 @@
     PYTHONPATH=. python scripts/originals/mlperf_maskrcnn_effects.py --reference maskrcnn/pytorch --coco coco
 
 On the training annotations of --coco, at 800/1333 (see mlperf_maskrcnn.py for what is put in place of the reference's kernels):
-    pixel       anchors and boxes by their edges, as the recipe has them, against the reference's last pixels and widths + 1: share of
-                anchors whose kind differs, of the reference's positives that are none here; deltas of the positives of both
+    pixel       boxes by their edges, and anchors of both --model.rpn.rounding, against the reference's last pixels and widths + 1:
+                anchors whose kind differs, the reference's positives that are none here; deltas of the positives of both
     best        objects that go without an anchor because their best one crosses the photo's border, in both
     polygons    a flipped photo's polygons lie a pixel further left in the reference than its pixels: mask points that it changes
     size        photos that come out a pixel larger or smaller
     small       objects left out because their box is narrower or lower than a pixel in the input, and boxes of theirs left out
-    epsilon     a frozen BatchNorm's scale with 1e-5 beside the variance, over the variances of --trunk (a ResNet-50's state dict)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mlperf_maskrcnn import anchors_of, import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 
 from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.box_deltas import encode_deltas
-from paceline.boxes.pyramid_anchors import pyramid_anchors
+from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
 from paceline.data.buckets import resized
 from paceline.recipes import RECIPES
 
@@ -47,14 +46,14 @@ def objects_of(data: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str
     return [(image, rows[image["id"]]) for image in data["images"] if image["id"] in rows]
 
 
-def first_stage(ref, photos) -> dict[str, float]:
+def first_stage(ref, photos, rounding: Rounding) -> dict[str, float]:
     """The pixel's effect on anchors; sums over photos."""
     rpn = RECIPES["maskrcnn"]().model.rpn
     evaluator = ref.rpn.RPNLossComputation(
         ref.matcher(0.7, 0.3, allow_low_quality_matches=True), None, ref.coder(weights=(1.0, 1.0, 1.0, 1.0)),
         ref.rpn.generate_rpn_labels,
     )  # fmt: skip
-    join = import_module_of(ref)
+    join = joining()
     names = ("anchors", "kind", "positive", "lost", "new", "objects", "reference_without", "ours_without")
     sums, apart = dict.fromkeys(names, 0), []
     for image, found in photos:
@@ -74,14 +73,14 @@ def first_stage(ref, photos) -> dict[str, float]:
         )
         mine = torch.cat(
             pyramid_anchors(
-                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rounding
             )
         )
         slots, kind = match_anchors(
             boxes[None], torch.ones(1, len(boxes), dtype=torch.int64), mine, positive_iou=rpn.positive_iou,
             negative_iou=rpn.negative_iou, best_anchor=rpn.best_anchor, eligible=None,
         )  # fmt: skip
-        kind = kind[0].masked_fill(~inside_photo(mine, torch.tensor([[height, width]]))[0], -1)
+        kind = kind[0].masked_fill(~inside_photo(mine, torch.tensor([[height, width]]), BEYOND_LAST[rounding])[0], -1)
         both = (kind == 1) & (theirs == 1)
         matched = evaluator.match_targets_to_anchors(anchors, target).get_field("matched_idxs")
         sums["anchors"] += int(((theirs >= 0) | (kind >= 0)).sum())
@@ -98,11 +97,8 @@ def first_stage(ref, photos) -> dict[str, float]:
     return {**sums, "delta": float(every.mean()), "delta_99": float(every.flatten().quantile(0.99))}
 
 
-def import_module_of(ref):
+def joining():
     """The reference's function that joins boxes of all levels."""
-    import sys
-
-    assert ref is not None
     return sys.modules["maskrcnn_benchmark.structures.boxlist_ops"].cat_boxlist
 
 
@@ -135,14 +131,18 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("reference", "coco"):
         arguments.add_argument(f"--{name}", type=Path, required=True)
-    arguments.add_argument("--trunk", type=Path, help="a ResNet-50's state dict, for the epsilon")
     arguments.add_argument("--photos", type=int, default=100, help="for pixel and best: the first so many")
     given = arguments.parse_args()
     ref = import_reference(given.reference.resolve())
     data = json.loads((given.coco / "annotations" / "instances_train2017.json").read_text())
     photos = objects_of(data)
-    for name, value in first_stage(ref, photos[: given.photos]).items():
-        print(f"pixel    {name:18} {value:,}" if isinstance(value, int) else f"pixel    {name:18} {value:.4f}")
+    for rounding in ("legacy", "legacy_edges"):
+        for name, value in first_stage(ref, photos[: given.photos], rounding).items():
+            print(
+                f"pixel    {rounding:13} {name:18} {value:,}"
+                if isinstance(value, int)
+                else f"pixel    {rounding:13} {name:18} {value:.4f}"
+            )
     print(f"polygons share of points   {flipped_polygons(ref, photos):.4f}")
     resize = ref.transforms.Resize((800,), 1333)
     sizes = [(image["height"], image["width"]) for image in data["images"]]
@@ -157,14 +157,6 @@ def main() -> None:
         f"small    objects            {sum(side < 1 for side in sides)} of {len(sides)}; narrowest {min(sides):.2f} pixels"
     )
     print(f"small    below 2 pixels     {sum(side < 2 for side in sides)}")
-    if given.trunk:
-        state = torch.load(given.trunk, weights_only=True)
-        variances = torch.cat(
-            [value.flatten() for name, value in state.items() if name.endswith("running_var")]
-        ).double()
-        change = 1 - (variances / (variances + 1e-5)).sqrt()
-        print(f"epsilon  scale is smaller by {change.mean():.2%} on average, {change.quantile(0.5):.3%} in the middle, "
-              f"{(change > 0.1).double().mean():.2%} of channels by more than a tenth; lowest variance {variances.min():.1e}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import Tensor
 from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.box_deltas import decode_deltas, encode_deltas
 from paceline.boxes.proposals import proposals
-from paceline.boxes.pyramid_anchors import pyramid_anchors
+from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
 from paceline.models.region_losses import anchor_box_loss, objectness_loss
 from paceline.recipes import RECIPES
 
@@ -18,8 +18,8 @@ RPN = RECIPES["maskrcnn"]().model.rpn
 ONES = (1.0, 1.0, 1.0, 1.0)
 
 
-def anchors_of(grids, height: int, width: int) -> list[Tensor]:
-    return pyramid_anchors(grids, height, width, sizes=RPN.sizes, ratios=RPN.ratios, rounding=RPN.rounding)
+def anchors_of(grids, height: int, width: int, rounding: Rounding = "legacy_edges") -> list[Tensor]:
+    return pyramid_anchors(grids, height, width, sizes=RPN.sizes, ratios=RPN.ratios, rounding=rounding)
 
 
 def maps() -> tuple[list[Tensor], list[Tensor]]:
@@ -34,16 +34,17 @@ def maps() -> tuple[list[Tensor], list[Tensor]]:
 def kinds_and_slots(boxes: Tensor, labels: Tensor, anchors: Tensor, size) -> tuple[Tensor, Tensor]:
     """As the Segmenter matches under the reference's rules: what crosses the photo's border is left out after matching."""
     slots, kind = match_anchors(
-        boxes[None], labels[None], outside(anchors), eligible=None,
+        boxes[None], labels[None], anchors, eligible=None,
         positive_iou=RPN.positive_iou, negative_iou=RPN.negative_iou, best_anchor=RPN.best_anchor,
     )  # fmt: skip
     assert RPN.edges == "inside"
-    return kind.masked_fill(~inside_photo(anchors, torch.tensor([size])), -1)[0], slots[0]
+    return kind.masked_fill(~inside_photo(anchors, torch.tensor([size]), BEYOND_LAST["legacy_edges"]), -1)[0], slots[0]
 
 
 def test_anchors_are_the_references_bit_for_bit() -> None:
-    found = torch.cat(anchors_of(inputs().grids(), *inputs().SHAPE))
+    found = torch.cat(anchors_of(inputs().grids(), *inputs().SHAPE, rounding="legacy"))
     assert torch.equal(found, tensor("anchors"))
+    assert torch.equal(torch.cat(anchors_of(inputs().grids(), *inputs().SHAPE)), outside(tensor("anchors")))
 
 
 @pytest.mark.parametrize("photo", PHOTOS)
@@ -56,7 +57,7 @@ def test_the_same_anchors_of_a_real_photo_train_towards_the_same_objects(photo: 
     assert torch.equal(kind, tensor(f"photo{photo}_anchor_kinds"))
     positive = kind == 1
     assert torch.equal(slots[positive].to(torch.int16), tensor(f"photo{photo}_anchor_slots"))
-    deltas = encode_deltas(objects[slots[positive]], outside(anchors[positive]), ONES)
+    deltas = encode_deltas(objects[slots[positive]], anchors[positive], ONES)
     torch.testing.assert_close(deltas, tensor(f"photo{photo}_anchor_deltas"), rtol=0, atol=2e-6)
 
 
@@ -67,7 +68,7 @@ def test_proposals_are_the_references(mode: str) -> None:
     Their order is compared by nobody: the reference sorts by probabilities, in float32, of which some are equal.
     """
     logits, deltas = maps()
-    anchors = [outside(level) for level in anchors_of(inputs().grids(), *inputs().SHAPE)]
+    anchors = anchors_of(inputs().grids(), *inputs().SHAPE)
     kept = 2 * inputs().PROPOSALS // 3
     boxes, valid, _ = proposals(
         logits, deltas, anchors, torch.tensor(inputs().PHOTOS),
@@ -97,7 +98,7 @@ def test_both_losses_of_the_anchors_that_it_sampled() -> None:
         assert len(chosen[0]) == min(128, int((kind == 1).sum()))  # half of them may be positive
         places = torch.cat(chosen)
         positive = torch.arange(len(places)) < len(chosen[0])
-        targets = encode_deltas(objects[slots[places]], outside(anchors[places]), ONES)
+        targets = encode_deltas(objects[slots[places]], anchors[places], ONES)
         sums[0] += objectness_loss(logits[image, places][None], positive[None], torch.ones(1, len(places)))[0]
         sums[1] += anchor_box_loss(deltas[image, places][None], targets[None], positive[None], RPN.beta)[0]
         count += len(places)
