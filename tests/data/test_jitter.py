@@ -15,6 +15,7 @@ from paceline.data.jitter import apply_colour, apply_matrix, colour_matrix, draw
 from paceline.data.randomness import SampleRandom
 
 NOISE = np.random.default_rng(3).integers(0, 256, (40, 56, 3), dtype=np.uint8)
+KINDS = ("hsv", "matrix", "dali", "tensorflow")
 STILL = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
 
 
@@ -27,7 +28,7 @@ def _jittered(pixels: np.ndarray, key: int, **fields) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", ["multiply", "add"])
-@pytest.mark.parametrize("kind", ["hsv", "matrix"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_ranges_of_zero_leave_every_pixel_as_it_is(kind, form):
     np.testing.assert_array_equal(_jittered(NOISE, 5, jitter=kind, brightness_form=form, **STILL), NOISE)
 
@@ -39,7 +40,15 @@ def test_none_changes_nothing_and_draws_nothing():
 
 
 @pytest.mark.parametrize(
-    ("kind", "form", "draws"), [("hsv", "multiply", 7), ("hsv", "add", 4), ("matrix", "multiply", 4)]
+    ("kind", "form", "draws"),
+    [
+        ("hsv", "multiply", 7),
+        ("hsv", "add", 4),
+        ("matrix", "multiply", 4),
+        ("dali", "multiply", 4),
+        ("tensorflow", "add", 4),
+        ("tensorflow", "multiply", 4),
+    ],
 )
 def test_so_many_numbers_are_drawn(kind, form, draws):
     random, counted = SampleRandom(0, 0, 9), SampleRandom(0, 0, 9)
@@ -49,7 +58,7 @@ def test_so_many_numbers_are_drawn(kind, form, draws):
     assert random.bits() == counted.bits()
 
 
-@pytest.mark.parametrize("kind", ["hsv", "matrix"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_grey_picture_stays_grey_and_noise_changes(kind):
     grey = np.repeat(NOISE[:, :, :1], 3, axis=2)
     for key in range(10):
@@ -60,14 +69,14 @@ def test_a_grey_picture_stays_grey_and_noise_changes(kind):
 
 def test_added_brightness_shifts_by_a_share_of_the_full_scale():
     flat = np.full((8, 8, 3), 100, np.uint8)
-    for kind in ("hsv", "matrix"):
+    for kind in KINDS:
         fields = {**STILL, "brightness": 0.125, "jitter": kind, "brightness_form": "add"}
         shifts = [int(_jittered(flat, key, **fields)[0, 0, 0]) - 100 for key in range(400)]
         assert min(shifts) >= -32 and max(shifts) <= 32 and min(shifts) < -28 and max(shifts) > 28
         assert abs(np.mean(shifts)) < 4
 
 
-@pytest.mark.parametrize("kind", ["hsv", "matrix"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_multiplied_brightness_covers_its_range_of_factors(kind):
     flat = np.full((8, 8, 3), 160, np.uint8)
     fields = {**STILL, "brightness": 0.125, "jitter": kind}

@@ -29,8 +29,6 @@ from paceline.recipes.ssd import gaudi
 from paceline.tasks.ssd import build_detector, initialise_detector
 
 RECIPE = gaudi()
-# Where crop_and_resize's float32 steps lead past the photo it leaves the row or column black, and ours does not.
-BLACK = 0.0
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +46,11 @@ def png(pixels: np.ndarray) -> bytes:
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_crop_is_crop_and_resizes_to_half_a_level(theirs, flip) -> None:
     data = png(theirs["photo"])
-    header, compared = read_header(data, "it"), 0
+    header = read_header(data, "it")
     for (top, left, bottom, right), wanted in zip(theirs["crops"].tolist(), theirs["crop_pixels"]):
         window, out = Window(top, left, bottom - top, right - left, 20, 20), np.zeros((20, 20, 3), np.uint8)
         decode_crop(data, header, window, out, flip=flip, decoder="simplejpeg", name="it", law="tensorflow-crop")
-        shown = wanted[:, ::-1] if flip else wanted
-        real = np.broadcast_to((shown != BLACK).any(axis=(0, 2))[:, None] & (shown != BLACK).any(axis=2), (20, 20))
-        compared += real.sum()
-        assert np.abs(out - shown)[real].max() <= 0.501
-    assert compared > 0.9 * 400 * len(theirs["crops"])
+        assert np.abs(out - (wanted[:, ::-1] if flip else wanted)).max() <= 0.501
 
 
 @pytest.mark.parametrize("size", [20, 44])

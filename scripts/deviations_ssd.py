@@ -1,0 +1,222 @@
+"""What SSD's deviations from the published systems are worth, counted on real photos: the numbers of docs/deviations.md.
+
+    PYTHONPATH=. python scripts/deviations_ssd.py --data COCO --out results/deviations/ssd.json
+
+COCO: any folder of photos with boxes that `paceline prepare` takes. Each training photo with objects is drawn `--epochs` times as the
+recipes draw it; colours, ties and decoding are compared on the first `--photos` of them. One process, no network, a few minutes.
+Letters: S = 300 pixels   A = 8732 default boxes   n objects
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+
+from paceline.batch.detection import detection_batch
+from paceline.boxes.anchors import default_boxes
+from paceline.boxes.detections import detections, of_one_image
+from paceline.boxes.geometry import pairwise_iou, to_ltrb
+from paceline.boxes.matching import match
+from paceline.config.detection import BoxInput, grids
+from paceline.data import box_sample, jitter, resample_tensorflow, ssd_crop
+from paceline.data.decode import dct_scale, decode_crop
+from paceline.data.draw import Draw, render
+from paceline.data.header import read_header
+from paceline.data.manifest import Manifest
+from paceline.data.randomness import SampleRandom
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
+from paceline.tasks.ssd import Detection, build_detector
+from paceline.workloads import WORKLOADS
+
+
+def drawn(task: Detection, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
+    """A photo's bytes and its draw."""
+    index = int(task.train_numbers[number])
+    rows = task.wanted_rows(index)
+    data, name = task.train.index.read(index), task.train.index.name(index)
+    random = SampleRandom(1, epoch, index)
+    boxes, classes = task.train.boxes[rows], task.train.classes[rows]
+    return data, box_sample.draw_training_sample(
+        read_header(data, name, photo.exif), name, boxes, classes, random, photo
+    )
+
+
+def boxes(task: Detection, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
+    """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
+    corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
+    counted: Counter[str] = Counter()
+    cut, overlaps = box_sample.boxes_in, ssd_crop._Objects.all_above
+
+    def kept(window, ltrb, keep, flip):
+        fractions, stays = cut(window, ltrb, keep, flip)
+        counted["objects whose centre is in the crop"] += int(keep.sum())
+        counted["of these dropped, thinner than a thousandth of the crop"] += int(keep.sum() - stays.sum())
+        return fractions, stays
+
+    def judged(objects, threshold, crop):
+        ious = pairwise_iou(torch.tensor([crop], dtype=torch.float64), torch.tensor(objects.boxes, dtype=torch.float64))
+        counted["crops judged by a threshold above 0"] += threshold > 0
+        counted["of these with an overlap of just the threshold"] += bool(threshold > 0 and (ious == threshold).any())
+        return overlaps(objects, threshold, crop)
+
+    with patch.object(box_sample, "boxes_in", kept), patch.object(ssd_crop._Objects, "all_above", judged):
+        for epoch in range(epochs):
+            for number in range(task.train_images):
+                _, draw = drawn(task, number, epoch, recipe.input)
+                best = pairwise_iou(torch.from_numpy(draw.label.boxes), corners).amax(dim=1)
+                counted["objects that touch no default box"] += int((best == 0).sum())
+    return dict(counted)
+
+
+def ties(task: Detection, photos: int) -> dict[str, dict[str, float]]:
+    """Share of samples that another order or another precision of default boxes matches otherwise, beside recipe ssd's."""
+    detectors = {"ssd": build_detector(mlperf(), 1), "ssd-mlperf-*": build_detector(mlperf_1024(), 1)}
+    detectors["ssd-gaudi"] = build_detector(gaudi(), 1)
+    plain = replace(mlperf(), model=replace(mlperf().model, box_order="cell"))
+    detectors["the first by cell, as before"] = build_detector(plain, 1)
+    samples, moved, positives = 0, Counter(), Counter()
+    for number in range(photos):
+        label = drawn(task, number, 0, mlperf().input)[1].label
+        batch = detection_batch(torch.zeros(1, 3, 1, 1, dtype=torch.uint8), [label], torch.zeros(1))
+        found = {}
+        for name, detector in detectors.items():
+            equal = "last" if detector.settings.box_order == "cell-last" else "first"
+            corners = to_ltrb(detector.anchors) if detector.corners is None else detector.corners
+            found[name] = match(batch.boxes, batch.labels, corners, order=detector.order, equal=equal)
+        samples += 1
+        theirs, mine = found["ssd"]
+        for name, (slots, chosen) in found.items():
+            other = (chosen != mine) | (chosen & mine & (slots != theirs))
+            moved[name] += bool(other.any())
+            positives[name] += int((chosen & ~mine).sum())
+    total = {name: {"samples matched otherwise": moved[name] / samples, "default boxes a sample": positives[name] / samples}
+             for name in found}  # fmt: skip
+    return total
+
+
+def pixels(task: Detection, photos: int) -> dict[str, float]:
+    """Mean difference of levels, of 255: decoding at a DCT scale beside in full, one matrix beside DALI's two steps."""
+    found: dict[str, list[float]] = {}
+    photo = mlperf().input
+    for number in range(photos):
+        data, draw = drawn(task, number, 0, photo)
+        scale = dct_scale(draw.window)
+        found.setdefault("share of crops decoded at a DCT scale", []).append(scale > 1)
+        if scale > 1:
+            out, whole = (np.zeros((300, 300, 3), np.uint8) for _ in range(2))
+            decode_crop(data, draw.header, draw.window, out, flip=False, decoder="pillow", name="it")
+            top, left, height, width = draw.window[:4]
+            full = Image.open(io.BytesIO(data)).convert("RGB")
+            box = (left, top, left + width, top + height)
+            whole[:] = np.asarray(full.crop(box).resize((300, 300), Image.Resampling.BILINEAR))
+            found.setdefault("levels, DCT scale beside full decoding, where one is used", []).append(
+                float(np.abs(out.astype(int) - whole).mean())
+            )
+        for recipe, names in ((mlperf_1024(), ("matrix", "dali")), (gaudi(), ("hsv", "tensorflow"))):
+            pictures = []
+            for name in names:
+                settings = replace(recipe.input, jitter=name, resize="bilinear-antialias")
+                data, draw = drawn(task, number, 0, settings)
+                out = np.zeros((300, 300, 3), np.uint8)
+                render(data, draw, out)
+                pictures.append(out.astype(int))
+            name = f"levels, jitter {names[0]} beside {names[1]}"
+            found.setdefault(name, []).append(float(np.abs(pictures[0] - pictures[1]).mean()))
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def bytes_of_gaudi(task: Detection, photos: int) -> dict[str, float]:
+    """Recipe ssd-gaudi's bytes beside the same arithmetic in float32, which TensorFlow neither rounds nor cuts."""
+    apart, beyond, cut = [], [], []
+    for number in range(photos):
+        data, draw = drawn(task, number, 0, gaudi().input)
+        out = np.zeros((300, 300, 3), np.uint8)
+        render(data, draw, out)
+        exact = np.zeros((300, 300, 3), np.float32)
+        colour = draw.colour
+        assert colour is not None
+        with patch.object(resample_tensorflow.np, "rint", lambda values, out: values):
+            decode_crop(
+                data, draw.header, draw.window, exact, flip=draw.flip, decoder="simplejpeg", name="it", law=draw.law
+            )
+        planes = np.ascontiguousarray(exact.transpose(2, 0, 1))
+        with patch.object(jitter.np, "clip", _clip_but_levels):
+            jitter._as_tensorflow(planes, colour, np.empty((7, 300, 300), np.float32))
+        exact = planes.transpose(1, 2, 0)
+        outside = (exact < 0) | (exact > 255)
+        beyond.append(outside.mean())
+        apart.append(np.abs(out - exact)[~outside].mean())
+        cut.append(np.abs(out - exact).mean())
+    return {
+        "share of values beyond 0..255": float(np.mean(beyond)),
+        "levels, of values inside": float(np.mean(apart)),
+        "levels, of all values": float(np.mean(cut)),
+    }
+
+
+_CLIP = np.clip
+
+
+def _clip_but_levels(values, low, high, out):
+    return values if high == 255 else _CLIP(values, low, high, out=out)
+
+
+def half_precision(seeds: int) -> dict[str, float]:
+    """System A's evaluation in float16, as submitted, beside ours in float32, of drawn outputs of a full network."""
+    anchors = default_boxes(300, grids(300), mlperf().model.scales)
+    same, moved = [], []
+    for seed in range(seeds):
+        random = torch.Generator().manual_seed(seed)
+        logits = 2.2 * torch.randn(1, 8732, 81, generator=random)
+        deltas = 0.5 * torch.randn(1, 8732, 4, generator=random)
+        rules = {"score_above": 0.0, "iou": 0.5, "candidates": 200, "candidates_of": "image", "keep": 200}
+        full = detections(logits, deltas, anchors, **rules, clip=False)[0]
+        chances = logits.half().softmax(2)[0, :, 1:].float()
+        half = of_one_image(chances, deltas[0].half().float(), anchors.half().float(), *rules.values())
+        near = pairwise_iou(full[:, :4], half[:, :4]) * (full[:, None, 5] == half[None, :, 5])
+        same.append((near.amax(1) > 0.95).float().mean().item())
+        pairs = near.argmax(1)[near.amax(1) > 0.95]
+        moved.append(300 * (full[near.amax(1) > 0.95, :4] - half[pairs, :4]).abs().mean().item())
+    return {
+        "share of detections found again": float(np.mean(same)),
+        "their mean shift, pixels of 300": float(np.mean(moved)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--photos", type=int, default=200)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    task = Detection(WORKLOADS["ssd"], mlperf(), Manifest.load(ensure_boxes_prepared(asked.data, say=print)))
+    photos = min(asked.photos, task.train_images)
+    found = {
+        "training photos": task.train_images,
+        "epochs": asked.epochs,
+        "photos": photos,
+        "boxes": boxes(task, asked.epochs, mlperf()),
+        "ties": ties(task, photos),
+        "pixels": pixels(task, photos),
+        "bytes": bytes_of_gaudi(task, photos),
+        "float16": half_precision(10),
+    }
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
