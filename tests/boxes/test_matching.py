@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.boxes.anchors import default_boxes
+from paceline.boxes.anchors import default_boxes, tie_order
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.matching import match, match_slots
 from paceline.config.detection import grids
@@ -18,20 +18,24 @@ ANCHORS = to_ltrb(default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
 RULES = [(positive, tie) for positive in ("above", "at_least") for tie in ("last", "first")]
 
 
-def slow_match(boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: str, tie: str) -> dict[int, int]:
+def slow_match(
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: str, tie: str, order=None, equal="first"
+) -> dict[int, int]:
     """Object of each positive default box of one image."""
+    order = range(len(anchors)) if order is None else order.tolist()
     overlap = pairwise_iou(boxes, anchors).tolist()
     objects = [slot for slot in range(len(labels)) if labels[slot] > 0]
     matched = {}
     for anchor in range(len(anchors)):
-        best = max(objects, key=lambda slot: overlap[slot][anchor], default=None)  # the first of equals
+        rows = objects if equal == "first" else objects[::-1]
+        best = max(rows, key=lambda slot: overlap[slot][anchor], default=None)  # the first of equals
         if best is None:
             continue
         value = overlap[best][anchor]
         if value > iou or (positive == "at_least" and value == iou):
             matched[anchor] = best
     for slot in objects if tie == "last" else reversed(objects):
-        best = max(range(len(anchors)), key=lambda anchor: overlap[slot][anchor])
+        best = max(order, key=lambda anchor: overlap[slot][anchor])
         if overlap[slot][best] > 0:
             matched[best] = slot
     return matched
@@ -59,6 +63,20 @@ def test_matching_agrees_with_the_obvious_loop(positive, tie, images) -> None:
     assert as_dicts(slots, positives) == [slow_match(b, n, ANCHORS, 0.5, positive, tie) for b, n in zip(boxes, labels)]
     whole = match_slots(boxes, labels, ANCHORS, 0.5, positive, tie)
     assert as_dicts(*whole) == as_dicts(slots, positives)
+
+
+@pytest.mark.parametrize("equal", ["first", "last"])
+@pytest.mark.parametrize("rule", ["cell-last", "anchor"])
+@pytest.mark.parametrize("tie", ["last", "first"])
+@examples(10)
+@given(images=st.lists(image, min_size=1, max_size=3))
+def test_equally_good_ones_are_decided_in_the_order_that_is_asked_for(rule, tie, equal, images) -> None:
+    boxes = torch.tensor([[row[0] for row in one] for one in images])
+    labels = torch.tensor([[row[1] for row in one] for one in images])
+    order = tie_order(rule, grids(64))
+    found = match(boxes, labels, ANCHORS, tie=tie, order=order, equal=equal)
+    slow = [slow_match(b, n, ANCHORS, 0.5, "above", tie, order, equal) for b, n in zip(boxes, labels)]
+    assert as_dicts(*found) == slow
 
 
 @pytest.mark.parametrize(("images", "objects"), [(0, 0), (0, 8), (2, 0), (2, 8)])
