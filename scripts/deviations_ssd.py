@@ -90,7 +90,7 @@ def ties(task: Detection, photos: int) -> dict[str, dict[str, float]]:
         batch = detection_batch(torch.zeros(1, 3, 1, 1, dtype=torch.uint8), [label], torch.zeros(1))
         found = {}
         for name, detector in detectors.items():
-            equal = "last" if detector.settings.box_order == "cell-last" else "first"
+            equal = "last" if detector.settings.box_order.endswith("-last") else "first"
             corners = to_ltrb(detector.anchors) if detector.corners is None else detector.corners
             found[name] = match(batch.boxes, batch.labels, corners, order=detector.order, equal=equal)
         samples += 1

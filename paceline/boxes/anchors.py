@@ -18,7 +18,7 @@ from torch import Tensor
 from paceline.boxes.geometry import to_ltrb
 
 Order = Literal["cell", "anchor"]
-BoxOrder = Literal["cell", "cell-last", "anchor"]
+BoxOrder = Literal["cell", "cell-last", "anchor", "anchor-last"]
 
 
 def extra_ratios(level: int) -> tuple[int, ...]:
@@ -58,13 +58,14 @@ def default_corners(size: int, grids: Sequence[int], scales: Sequence[float]) ->
 def tie_order(rule: BoxOrder, grids: Sequence[int]) -> Tensor | None:
     """(A,) int64: of an object's equally good default boxes, which lie in cell order, it takes the first in this order.
 
-    cell: the first as they lie, which is None. cell-last: the last (DALI). anchor: the first where all cells of a shape
-    come before the next shape's (MLPerf reference, Gaudi).
+    cell: the first as they lie, which is None. anchor: the first where all cells of a shape come before the next shape's
+    (MLPerf reference, Gaudi). cell-last, anchor-last: the last of that order (DALI).
     """
     if rule == "cell":
         return None
     places = anchor_to_cell(grids)
-    return torch.arange(len(places)).flip(0) if rule == "cell-last" else places.argsort()
+    order = torch.arange(len(places)) if rule == "cell-last" else places.argsort()
+    return order if rule == "anchor" else order.flip(0)
 
 
 def _in_float64(size: int, grids: Sequence[int], scales: Sequence[float], order: Order) -> Tensor:

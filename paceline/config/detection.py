@@ -13,7 +13,7 @@ from paceline.config.trunk import Depth, TrunkModel, trunk_rules
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Positive = Literal["above", "at_least"]
 Tie = Literal["last", "first"]
-BoxOrder = Literal["cell", "cell-last", "anchor"]
+BoxOrder = Literal["cell", "cell-last", "anchor", "anchor-last"]
 NewBias = Literal["uniform", "zero"]
 LossOver = Literal["image", "batch"]
 Frozen = Literal["none", "stem", "stem_and_first"]
@@ -54,7 +54,9 @@ class SSDModel(TrunkModel):
     positive: Positive = "above"  # IoU must be above match_iou, or at least match_iou (TensorFlow's rule)
     new_bias: NewBias = "uniform"  # first biases of extra layers and heads: U(+-1 / sqrt(fan_in)), or zero (TensorFlow)
     tie: Tie = "last"  # which of two objects that want the same default box gets it
-    box_order: BoxOrder = "cell"  # of equal default boxes: the first by cell, the last, or the first shape by shape
+    box_order: BoxOrder = (
+        "cell"  # of equal default boxes an object takes the first (or last), cell by cell or shape by shape
+    )
     box_corners: Literal["float32", "float64"] = "float32"  # in which default boxes' corners are found, then float32
     negatives: float = 3.0  # hard negatives for each positive
     loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's

@@ -75,7 +75,7 @@ class Detector(nn.Module):
             tie=settings.tie,
             corners=self.corners,
             order=self.order,
-            equal="last" if settings.box_order == "cell-last" else "first",
+            equal="last" if settings.box_order.endswith("-last") else "first",
             negatives=settings.negatives,
         )
         if settings.loss_over == "batch":

@@ -144,7 +144,9 @@ def nvidia_pytorch(global_batch: int, *, lr: float, warmup: int, decay: float, b
     mxnet_s = mxnet(global_batch, lr=lr, warmup=0, decay=decay, bn_span=bn_span)
     return replace(
         mxnet_s,
-        model=SSDModel(heads="fused"),
+        # Its DALI was given the reference's default boxes; ColorTwist is one matrix.
+        model=SSDModel(heads="fused", box_order="anchor-last"),
+        input=replace(MXNET_INPUT, jitter="matrix"),
         optim=replace(mxnet_s.optim, momentum_form="torch"),
         schedule=replace(mxnet_s.schedule, warmup=warmup / steps_per_epoch(global_batch), warmup_first=0),
         quality=replace(mxnet_s.quality, at=(40, 50, 55, 60, 65, 70, 75, 80)),

@@ -66,7 +66,7 @@ def test_matching_agrees_with_the_obvious_loop(positive, tie, images) -> None:
 
 
 @pytest.mark.parametrize("equal", ["first", "last"])
-@pytest.mark.parametrize("rule", ["cell-last", "anchor"])
+@pytest.mark.parametrize("rule", ["cell-last", "anchor", "anchor-last"])
 @pytest.mark.parametrize("tie", ["last", "first"])
 @examples(10)
 @given(images=st.lists(image, min_size=1, max_size=3))
