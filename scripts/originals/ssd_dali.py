@@ -29,7 +29,10 @@ def once(graph, **options) -> list[np.ndarray]:
 
 
 def colours(found: dict[str, np.ndarray]) -> None:
-    """Hsv, then BrightnessContrast, for noise and pure colours: of uint8, rounded and cut after each, as there."""
+    """Hsv, then BrightnessContrast, for noise and pure colours: of uint8, rounded and cut after each, as there.
+
+    ColorTwist, which NVIDIA's PyTorch submission had in their place, with the same amounts.
+    """
     random = np.random.RandomState(2)
     noise = random.randint(0, 256, (12, 16, 3))
     corners = 255 * np.stack(np.meshgrid((0, 1), (0, 1), (0, 1)), -1).reshape(-1, 3)
@@ -38,18 +41,23 @@ def colours(found: dict[str, np.ndarray]) -> None:
     # saturation, hue in degrees, contrast, brightness; the last ones turn further than System A did.
     amounts = random.uniform((0.5, -0.5, 0.5, 0.875), (1.5, 0.5, 1.5, 1.125), (20, 4)).astype(np.float32)
     amounts[-6:, 1] = (-18, 18, -90, 60, 120, 180)
-    middle, rows = [], []
+    middle, rows, twisted = [], [], []
     for number, (saturation, hue, contrast, brightness) in enumerate(amounts.tolist()):
         picture = pictures[number % 2]
 
         def graph(picture=picture, saturation=saturation, hue=hue, contrast=contrast, brightness=brightness):
             turned = fn.hsv(types.Constant(picture, device="cpu"), saturation=saturation, hue=hue)
-            return turned, fn.brightness_contrast(turned, contrast=contrast, brightness=brightness)
+            changed = fn.brightness_contrast(turned, contrast=contrast, brightness=brightness)
+            data = types.Constant(picture, device="cpu")
+            twist = {"saturation": saturation, "hue": hue, "contrast": contrast, "brightness": brightness}
+            return turned, changed, fn.color_twist(data, **twist)
 
-        turned, changed = once(graph)
+        turned, changed, by_one = once(graph)
+        twisted.append(by_one)
         middle.append(turned)
         rows.append(changed)
     found.update(pictures=pictures, amounts=amounts, turned=np.stack(middle), jittered=np.stack(rows))
+    found["twisted"] = np.stack(twisted)
 
 
 def crops(found: dict[str, np.ndarray]) -> None:

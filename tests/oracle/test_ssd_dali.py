@@ -50,6 +50,15 @@ def test_one_matrix_is_near_it_but_where_colours_are_cut_in_between(theirs) -> N
     assert np.mean(np.stack(apart) <= 1) > 0.97 and np.max(apart) > 3
 
 
+def test_one_matrix_is_color_twist_to_a_level(theirs) -> None:
+    """As NVIDIA's PyTorch submissions had it; DALI's last digits of YIQ are others."""
+    for number, (saturation, degrees, contrast, brightness) in enumerate(theirs["amounts"][:14].astype(np.float64)):
+        out = theirs["pictures"][number % 2].copy()
+        apply_colour(out, Colour("matrix", (), brightness, 0.0, contrast, saturation, degrees / 360))
+        apart = np.abs(out.astype(int) - theirs["twisted"][number])
+        assert apart.max() <= 1 and np.mean(apart > 0) < 0.08
+
+
 @pytest.mark.parametrize("name", ["one", "three"])
 def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) -> None:
     """A photo of 4000 pixels makes our whole pixels fine enough to compare with fractions."""
