@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ready_outputs import NOTHING, ReadyOutputs
 
+from paceline.batch.detection import detection_batch
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.detections import detections as detect
 from paceline.boxes.detections import of_the_image
@@ -92,6 +95,17 @@ def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> 
         candidates=candidates, candidates_of=KNOBS.candidates_of, keep=places, clip=KNOBS.clip,
     )[0]  # fmt: skip
     compare(found, theirs[name])
+
+
+@pytest.mark.parametrize("name", ["sharp", "coarse", "equal"])
+def test_a_detector_with_the_recipes_settings_answers_so(theirs, name) -> None:
+    cells, boxes, classes, candidates, places, kind, seed = CASES[name]
+    model = mlperf_1024().model
+    model = replace(model, detect=replace(KNOBS, candidates=candidates, keep=places))
+    network = ReadyOutputs(*(torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed)))
+    ready = Detector(network, small_boxes(cells, boxes), mean=(0, 0, 0), std=(1, 1, 1), settings=model)  # type: ignore[arg-type]
+    batch = detection_batch(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), [NOTHING], torch.zeros(1))
+    compare(ready.predict(batch)[0], theirs[name])
 
 
 @pytest.mark.parametrize("name", ["few", "coarse", "equal"])

@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ready_outputs import ReadyOutputs
 from torch import Tensor
 
-from paceline.batch.detection import Objects, detection_batch
+from paceline.batch.detection import DetectionBatch, Objects, detection_batch
 from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.detections import detections
 from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
 from paceline.boxes.matching import match
 from paceline.config.detection import SSDModel, grids
 from paceline.models.ssd_loss import per_image, ssd_loss
+from paceline.recipes.ssd import mlperf
+from paceline.tasks.ssd import build_detector
 
 IMAGES = 7
 # Of the default boxes in cell order, as the network has them: in which order the reference has them.
@@ -96,6 +99,19 @@ def test_loss_is_the_references(oracle, order) -> None:
     assert expected[IMAGES] == 0
     assert (classification + localisation).numpy() == pytest.approx(expected, rel=2e-6)
     assert float((classification + localisation).mean()) == pytest.approx(float(oracle["loss"]), rel=2e-6)
+
+
+def test_the_recipes_own_detector_has_the_references_loss(oracle) -> None:
+    """Objects of small photos among them: production has default boxes cell by cell."""
+    boxes, labels = objects(oracle)
+    random = np.random.RandomState(int(oracle["loss_seed"]))
+    deltas = torch.from_numpy(random.standard_normal((8, 4, 8732)).astype(np.float32)).transpose(1, 2)
+    logits = torch.from_numpy(random.standard_normal((8, 81, 8732)).astype(np.float32)).transpose(1, 2)
+    detector, places = build_detector(mlperf(), 80), anchor_to_cell(grids(300))
+    detector.network = ReadyOutputs(logits[:, places], deltas[:, places])  # type: ignore[assignment]
+    images = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
+    found = detector(DetectionBatch(images=images, labels=labels, indices=torch.arange(8), boxes=boxes))
+    assert float(found["loss"]) / 8 == pytest.approx(float(oracle["loss"]), rel=2e-6)
 
 
 @pytest.mark.parametrize("order", ["anchor", "cell"])
