@@ -30,7 +30,7 @@ class Detect:
 
     score_above: float = 0.05  # a candidate's class probability must be above this
     iou: float = 0.5  # of two boxes of one class that overlap by this IoU or more, the better one stays
-    overlap: Literal["at_least", "above"] = "at_least"  # that IoU or more, or more alone (MXNet)
+    overlap: Literal["at_least", "above"] = "at_least"  # suppressed from that IoU on, or above it alone (MXNet)
     candidates: int = 200  # boxes that enter suppression: of each class, or of all classes together
     candidates_of: Literal["class", "image"] = "class"  # whether `candidates` counts per class or per image
     keep: int = 200  # detections of an image at most
@@ -54,9 +54,7 @@ class SSDModel(TrunkModel):
     positive: Positive = "above"  # IoU must be above match_iou, or at least match_iou (TensorFlow's rule)
     new_bias: NewBias = "uniform"  # first biases of extra layers and heads: U(+-1 / sqrt(fan_in)), or zero (TensorFlow)
     tie: Tie = "last"  # which of two objects that want the same default box gets it
-    box_order: BoxOrder = (
-        "cell"  # of equal default boxes an object takes the first (or last), cell by cell or shape by shape
-    )
+    box_order: BoxOrder = "cell"  # an object takes the first (or last) of equal default boxes, by cell or by shape
     box_corners: Literal["float32", "float64"] = "float32"  # in which default boxes' corners are found, then float32
     negatives: float = 3.0  # hard negatives for each positive
     loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's
@@ -80,9 +78,7 @@ class BoxInput:
     contrast: float = 0.5  # factor from 1-c to 1+c
     saturation: float = 0.5  # factor from 1-s to 1+s
     hue: float = 0.05  # turn from -h to +h, in turns: 0.05 is 18 degrees; System A had 0.5 degrees
-    resize: BoxResize = (
-        "bilinear-antialias"  # to `size` pixels; tensorflow: crops by their corners, photos by the upper left
-    )
+    resize: BoxResize = "bilinear-antialias"  # how a region becomes `size` pixels; or by TensorFlow's two laws
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
