@@ -70,7 +70,7 @@ class BoxInput:
     crop_attempts: int = 1  # proposals for one drawn option before the option is drawn again
     crop_side: tuple[float, float] = (0.3, 1.0)  # range of the crop's width and of its height, of the photo's
     crop_aspect: tuple[float, float] = (0.5, 2.0)  # range of the crop's width / height, both as shares of the photo's
-    crop_free: FreeCrop = "any"  # the unconstrained option: any crop (reference, DALI), or one touching every object
+    crop_free: FreeCrop = "any"  # the unconstrained option: any crop (DALI too), or one that touches every object
     flip: float = 0.5  # probability of a horizontal flip
     jitter: Jitter = "hsv"  # in HSV and random order (reference), by one matrix, as DALI's or TensorFlow's, or none
     brightness: float = 0.125  # factor from 1-b to 1+b

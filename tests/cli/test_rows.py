@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from tiny_runs import command, refused
 
 import paceline
 from paceline.cli.row_machine import machine_flags, on_its_machine
@@ -13,7 +14,6 @@ from paceline.recipes import RECIPES
 from paceline.recipes.row import LIKE
 from paceline.recipes.rows import ROWS
 from paceline.systems import SYSTEMS
-from tests.cli.test_cli_main import command, refused
 
 
 def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():
@@ -33,7 +33,8 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
     text = command(capsys, "show", "resnet50@krai-2xa5000-408").out
     assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text
     assert "one published row" not in text  # of another chip
-    assert "so ours: 1091 proposals" in command(capsys, "show", "maskrcnn@xfusion-8xl40-88").out
+    words, (about, _) = on_its_machine(["maskrcnn@xfusion-8xl40-88"])
+    assert "so ours: 1091 proposals" in about and words[1:5] == ["--system", "a100x8", "--nodes", "1"]
 
 
 def test_a_machine_that_is_named_is_taken_in_place_of_the_row_s(capsys):

@@ -1,6 +1,6 @@
 """Every recipe of the menu is its published table, field by field, and no field can change without a red test.
 
-The tables are typed from the fact sheets (resnet50.py, ssd.py, maskrcnn.py beside this file), logged.json is what the published runs
+The tables are typed from the fact sheets (published_*.py beside this file), logged.json is what the published runs
 logged themselves (scripts/record_published_logs.py).
 """
 
@@ -13,7 +13,11 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import published_maskrcnn as maskrcnn
+import published_resnet50 as resnet50
+import published_ssd as ssd
 import pytest
+from published_cells import differences, leaves
 
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -21,8 +25,6 @@ from paceline.config.system import System
 from paceline.config.typed import hints_of
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
-from tests.published import maskrcnn, resnet50, ssd
-from tests.published.cells import differences, leaves
 
 TABLES = resnet50.TABLES | ssd.TABLES | maskrcnn.TABLES
 PLANS = resnet50.PLANS | ssd.PLANS | maskrcnn.PLANS

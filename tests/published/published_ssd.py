@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.published.cells import Table, joined, ours, sheet
+from published_cells import Table, joined, ours, sheet
 
 OWN = "a recipe of ours"
 BASE = joined(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.published.cells import Table, joined, ours, sheet
+from published_cells import Table, joined, ours, sheet
 
 NETWORK = joined(
     sheet("A 1 Depth, Stem, Bottleneck, BN", model__trunk="resnet", model__depth=50, model__width=64, model__stride_in="3x3",

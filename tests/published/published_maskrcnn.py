@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.published.cells import Table, joined, ours, sheet
+from published_cells import Table, joined, ours, sheet
 
 OWN = "a recipe of ours"
 TARGETS = (("box_ap", 0.377), ("mask_ap", 0.339))
