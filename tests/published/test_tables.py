@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -292,3 +293,11 @@ def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():
         found = dict(leaves(row.make()))
         changed = min(({field for field in found if found[field] != other[field]} for other in others_of), key=len)
         assert changed <= free, (name, changed - free)
+
+
+def test_the_page_of_published_recipes_names_all_of_them():
+    page = (Path(__file__).parents[2] / "docs" / "recipes-published.md").read_text()
+    named = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
+    assert named == ROWS.keys() | {name for name in RECIPES if not name.endswith(("-tiny", "-custom"))}
+    for name, row in ROWS.items():
+        assert f"| `{name}` | {row.source} | {row.machine} |" in page
