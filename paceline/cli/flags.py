@@ -236,9 +236,10 @@ def _take_system(words: list[str]) -> tuple[str, list[str]]:
 def _first_paragraph(name: str, recipe: Recipe) -> str:
     """What opens a recipe's --help: its docstring's first paragraph, and the systems there are."""
     from paceline.recipes import RECIPES
+    from paceline.recipes.rows import ROWS
     from paceline.systems import SYSTEMS
 
-    text = inspect.getdoc(RECIPES[name]) if name in RECIPES else None
+    text = inspect.getdoc(RECIPES[name]) if name in RECIPES else ROWS[name].about if name in ROWS else None
     about = (text or f"{name}: {recipe.task}").split("\n\n")[0]
     return (
         f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "

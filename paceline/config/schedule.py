@@ -32,7 +32,7 @@ def learning_rate(
     """The learning rate of 0-based step `step`.
 
     Warm-up: a straight line from warmup_from * peak at 0 to peak at W, read at step + warmup_first
-    (1, as MXNet counts: the first step already has some; 0, as Mask R-CNN's: the first step has warmup_from * peak);
+    (1, as MXNet counts: the first step already has some; 0, as GluonCV and Habana: the first step has warmup_from * peak);
     poly2 reads it at t, whatever warmup_first says.
     After it:
     poly2     end_lr + (peak - end_lr) * (1 - (t - W) / (T - W))^2, so the update t = T has end_lr
