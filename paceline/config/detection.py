@@ -78,7 +78,7 @@ class BoxInput:
     contrast: float = 0.5  # factor from 1-c to 1+c
     saturation: float = 0.5  # factor from 1-s to 1+s
     hue: float = 0.05  # turn from -h to +h, in turns: 0.05 is 18 degrees; System A had 0.5 degrees
-    resize: BoxResize = "bilinear-antialias"  # how a region becomes `size` pixels; or by TensorFlow's two laws
+    resize: BoxResize = "bilinear-antialias"  # to `size` pixels; tensorflow: crops by corners, photos by the upper left
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
