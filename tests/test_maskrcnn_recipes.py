@@ -43,10 +43,13 @@ def test_a_published_setting_has_its_published_plan(name):
     assert recipe.optim.lr == lr and plan.steps_per_epoch == per_epoch and plan.total_steps == steps
     assert plan.warmup_steps == pytest.approx(warmup, rel=1e-12) and plan.boundaries == boundaries
     # The warm-up's law: lr * (f * (1 - a) + a) with a = step / warm-up, from step 0 on; the reference's, from step 1 on.
-    factor, ahead = first / lr, name == "maskrcnn"
-    for step in (0, 1, warmup // 2, warmup - 1, warmup):
+    factor, ahead = first / lr, 1 if name == "maskrcnn" else -1 if "nvidia" in name else 0
+    for step in (1, warmup // 2, warmup - 1, warmup):
         a = min(1.0, (step + ahead) / warmup)
         assert lr_at(recipe, plan, step) == pytest.approx(lr * (factor * (1 - a) + a), rel=1e-9, abs=1e-12), step
+    assert lr_at(recipe, plan, 0) == pytest.approx(
+        max(0, 1 + ahead) and lr * (factor + ahead * (1 - factor) / warmup), rel=1e-9
+    )
     once, twice = boundaries
     listed = {warmup + 1: lr, once - 1: lr, once: lr / 10, twice - 1: lr / 10, twice: lr / 100}
     for step, rate in listed.items():
@@ -56,7 +59,7 @@ def test_a_published_setting_has_its_published_plan(name):
 @pytest.mark.parametrize(("name", "ramp"), [("maskrcnn-nvidia-96", 1.92e-4), ("maskrcnn-nvidia-256-48nodes", 1.33e-4)])
 def test_nvidia_s_factor_is_what_a_step_of_the_warm_up_adds(name, ramp):
     recipe, plan = plan_of(name)
-    for step in (0, 7, 300):
+    for step in (1, 7, 300):
         assert lr_at(recipe, plan, step + 1) - lr_at(recipe, plan, step) == pytest.approx(ramp, rel=1e-9)
 
 

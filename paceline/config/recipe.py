@@ -65,7 +65,7 @@ class Schedule:
     unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, fractions of the run, or steps
     warmup: float = 0.0  # length of the linear warm-up, in `unit`
     warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
-    warmup_first: Literal[0, 1] = 1  # the first step is this many steps up the ramp; kind poly2 has its own rule
+    warmup_first: Literal[-1, 0, 1] = 1  # the first step is this many steps up the ramp; below it the lr is 0; poly2: 1
     hold: float = 0.0  # until where the peak is held before cosine or poly2 fall, in `unit`
     horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
     boundaries: tuple[float, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
@@ -170,8 +170,10 @@ def check_recipe(recipe: Recipe) -> None:
             "--optim.clip-value and --optim.clip-norm: lars divides each gradient by its own norm already. Leave both at 0, "
             "or use --optim.kind sgd."
         )
-    if schedule.kind == "poly2" and not schedule.warmup_first:
-        raise RecipeError("--schedule.warmup-first 0: poly2 counts its warm-up from 1, as its decay. Leave it at 1.")
+    if schedule.kind == "poly2" and schedule.warmup_first != 1:
+        raise RecipeError(
+            f"--schedule.warmup-first {schedule.warmup_first}: poly2 counts its warm-up from 1, as its decay. Leave it at 1."
+        )
     if optim.kind == "adamw" and optim.momentum_form != "torch":
         raise RecipeError("--optim.momentum-form: adamw has its own; leave it at torch.")
     if optim.nesterov and (optim.momentum_form != "torch" or optim.kind != "sgd"):

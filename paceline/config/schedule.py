@@ -27,12 +27,13 @@ def learning_rate(
     end_lr: float = 0.0,
     boundaries: tuple[float, ...] = (),
     factor: float = 0.1,
-    warmup_first: Literal[0, 1] = 1,
+    warmup_first: Literal[-1, 0, 1] = 1,
 ) -> float:
     """The learning rate of 0-based step `step`.
 
     Warm-up: a straight line from warmup_from * peak at 0 to peak at W, read at step + warmup_first
-    (1, as MXNet counts: the first step already has some; 0, as GluonCV and Habana: the first step has warmup_from * peak);
+    (1, as MXNet counts: the first step already has some; 0, as GluonCV and Habana: the first step has warmup_from * peak;
+    -1, as NVIDIA's Mask R-CNN: the first step has 0, the second warmup_from * peak);
     poly2 reads it at t, whatever warmup_first says.
     After it:
     poly2     end_lr + (peak - end_lr) * (1 - (t - W) / (T - W))^2, so the update t = T has end_lr
@@ -44,6 +45,8 @@ def learning_rate(
     """
     count = step + 1 if kind == "poly2" else step
     ramp = count if kind == "poly2" else step + warmup_first
+    if ramp < 0 < warmup_steps:
+        return 0.0
     # The ramp ends where it meets the decay: poly2 reads both at t, so t = W is still the ramp's (and equals the peak).
     if ramp < warmup_steps or (kind == "poly2" and ramp <= warmup_steps):
         return peak * (warmup_from + (1 - warmup_from) * ramp / warmup_steps)

@@ -106,12 +106,13 @@ def nvidia(
     warmup      steps
     ramp        what the rate grows by in a step of the warm-up ("mlperf_linear": lr - (warmup - step) * ramp)
     decays      SOLVER.STEPS. Its optimiser (solver/fused_sgd.py) takes a rate that was worked out after the step before, counted
-                from 0: so the first fall, for counts above the first number, comes two steps later, the second one step
+                from 0: so the ramp begins with the second step, the first fall, for counts above the first number, comes two
+                steps later, the second one step
     per_gpu     images of one GPU, whose losses are normalised together
     candidates  proposals of a GPU's images together; 0 = 1,000 of each image
     most_steps  where the run ends without the target
-    Source: config_DGXH100*.sh and the logs. Their ramp is one step behind ours for the same reason; that of their biases has the
-    same step as the weights', from a higher start: ours is twice as steep.
+    Source: config_DGXH100*.sh and the logs. Their biases' ramp has the same step as the weights', from a higher start; ours is
+    twice as steep.
     """
     reference = mlperf()
     post = {"post_train": round(candidates / per_gpu), "post_of": "batch"} if candidates else {"post_train": 1000}
@@ -125,7 +126,7 @@ def nvidia(
             reference.schedule,
             warmup=warmup,
             warmup_from=max(0.0, 1 - warmup * ramp / lr),
-            warmup_first=0,
+            warmup_first=-1,
             boundaries=(decays[0] + 2, decays[1] + 1),
         ),
     )

@@ -92,7 +92,7 @@ def nvidia(
             "B 4 decay; solver/fused_sgd.py: > the first, >= the second, of a count one behind, a step later",
             schedule__boundaries=(falls[0] + 2, falls[1] + 1),
         ),
-        ours("its ramp is one step behind; of the two there are, the nearer", schedule__warmup_first=0),
+        sheet("solver/fused_sgd.py: 0 in the first step, the ramp from the second", schedule__warmup_first=-1),
         sheet("config_DGXH100*.sh SOLVER_MAX_ITER", images_seen=steps * batch),
         sheet("B 2: per GPU", model__loss_group=each),
         sheet("B 4: post-NMS per batch or per image", model__rpn__post_of="batch" if per_batch else "image"),
@@ -175,11 +175,11 @@ PLANS = {
     ("maskrcnn", 8): (2, 1, 7330, 90_000, 500, (59_999, 79_999), (1, 2), {
         0: 0.02 * (1 / 3 * (1 - 1 / 500) + 1 / 500), 499: 0.02, 59_998: 0.02, 59_999: 0.002, 79_999: 2e-4}),
     ("maskrcnn-nvidia-96", 8): (12, 1, 1222, 40_000, 625, (12_002, 16_001), (1, 2), {
-        0: 0.0, 1: 1.92e-4, 624: 0.12 - 1.92e-4, 625: 0.12, 12_001: 0.12, 12_002: 0.012, 16_001: 0.0012}),
+        0: 0.0, 1: 0.0, 2: 1.92e-4, 625: 0.12 - 1.92e-4, 626: 0.12, 12_001: 0.12, 12_002: 0.012, 16_001: 0.0012}),
     ("maskrcnn-nvidia-256", 64): (4, 1, 459, 20_000, 2300, (6_127, 8_001), (1, 2), {
-        0: 0.0, 1: 1.0434782608695652e-4, 2300: 0.24, 6_126: 0.24, 6_127: 0.024}),
+        0: 0.0, 1: 0.0, 2: 1.0434782608695652e-4, 2301: 0.24, 6_126: 0.24, 6_127: 0.024}),
     ("maskrcnn-nvidia-256-48nodes", 256): (1, 1, 459, 20_000, 1800, (5_627, 7_501), (1, 2), {
-        0: 0.24 - 1800 * 1.33e-4, 1: 0.24 - 1799 * 1.33e-4, 1800: 0.24, 7_501: 0.0024}),
+        0: 0.0, 1: 0.24 - 1800 * 1.33e-4, 2: 0.24 - 1799 * 1.33e-4, 1801: 0.24, 7_501: 0.0024}),
     ("maskrcnn-gluoncv", 8): (2, 1, 7330, 87_960, 1000, (58_640, 73_300), (12,), {0: 0.0006, 500: 0.0103, 1000: 0.02, 58_640: 0.002}),
     ("maskrcnn-gluoncv-192", 192): (1, 1, 611, 7332, 1600, (6110, 8554), (1, 2), {0: 0.00016, 1600: 0.16, 6110: 0.016}),
 }  # fmt: skip

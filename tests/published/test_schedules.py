@@ -17,12 +17,9 @@ SPEC.loader.exec_module(MEASURE)
 APART = {
     ("resnet50-mlperf-3200", "its zero-gradient update counted"): 1.0,
     ("resnet50-mlperf-57344", "its zero-gradient update counted"): 1.000002,
-    ("maskrcnn-nvidia-96", "weights"): 1.000081,
-    ("maskrcnn-nvidia-96", "biases"): 0.987544,
-    ("maskrcnn-nvidia-256", "weights"): 1.000189,
-    ("maskrcnn-nvidia-256", "biases"): 0.901974,
-    ("maskrcnn-nvidia-256-48nodes", "weights"): 1.000198,
-    ("maskrcnn-nvidia-256-48nodes", "biases"): 0.918364,
+    ("maskrcnn-nvidia-96", "biases"): 0.987464,
+    ("maskrcnn-nvidia-256", "biases"): 0.901803,
+    ("maskrcnn-nvidia-256-48nodes", "biases"): 0.918181,
 }
 
 
@@ -30,11 +27,11 @@ APART = {
 def test_a_schedule_is_the_published_program_s(law):
     name, _, what, _ = law
     ratio, largest, steps = MEASURE.compare(*law)
-    if what == "as written":
+    if what in ("as written", "weights"):
         assert steps == 0 and largest < 1e-9
     else:
         assert ratio == pytest.approx(APART[name, what], abs=1e-6) and steps > 0
-        # Weights and a shifted start differ by less than a third of a percent of the peak in any step.
+        # A shifted start differs by less than a third of a percent of the peak in any step.
         assert what == "biases" or largest < 3e-3
 
 

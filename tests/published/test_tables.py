@@ -212,7 +212,7 @@ def compare_with_log(recipe: Recipe, images: int, world: int, logged: dict[str, 
     if recipe.task == "maskrcnn":
         first, second = logged["opt_learning_rate_decay_steps"]
         assert recipe.schedule.boundaries == (first + 2, second + 1)
-        rise = lr_at(recipe, plan, 2) - lr_at(recipe, plan, 1)
+        rise = lr_at(recipe, plan, 3) - lr_at(recipe, plan, 2)
         assert rise == pytest.approx(logged["opt_learning_rate_warmup_factor"], rel=1e-6)
         rpn, many = recipe.model.rpn, logged["num_image_candidates"]
         assert rpn.post_train == (many if rpn.post_of == "image" else round(many / images))
