@@ -6,7 +6,7 @@ surroundings, so RoIAlign of the canvas, with the region moved to the canvas's c
 the input's resolution (pitch 1). Within a pixel of the photo's border the ring continues the mask as RoIAlign does;
 regions reach no farther, as they are cut at the photo's border.
 Sources: "soft" is RoIAlign of He et al. 2017 as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many
-sample points as a cell has pixels; GluonCV's mask_rcnn/rcnn_target.py: two along a side. "binary" follows the MLPerf reference,
+sample points as a cell has pixels (GluonCV, mask_rcnn/rcnn_target.py: two along a side). "binary" follows the MLPerf reference,
 which scales the polygon from the region to the cells and rasterises it there: so a coordinate is a place, not a pixel's middle,
 and RoIAlign is aligned. What is left of the difference between the two ways to rasterise: docs/deviations.md.
 """
