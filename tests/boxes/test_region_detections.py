@@ -164,6 +164,16 @@ def test_boxes_are_clipped_to_the_photo_and_dropped_outside(form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_or_reach_beyond_it_where_the_caller_cuts_them(form) -> None:
+    regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
+    logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
+    boxes, scores, _ = form(
+        logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], **RULES, clip="after"
+    )
+    assert boxes[0, :2].tolist() == regions[0].flip(0).tolist() and int((scores > 0).sum()) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_bf16_outputs_are_answered_in_float32_without_gradient(form) -> None:
     logits, deltas, regions, valid = outputs(seed=6)
     logits, deltas = logits.bfloat16().requires_grad_(), deltas.bfloat16().requires_grad_()
