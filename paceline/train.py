@@ -91,7 +91,7 @@ def train(
 
     Keywords of the run (paceline.config.run.Controls says what each means):
         weights steps time_budget fit_schedule patience limit_train limit_val log_every save_every eval_every eval_ranks keep
-        keep_every overfit_one_batch synthetic stage exact profile quiet json
+        keep_every overfit_one_batch synthetic stage exact profile quiet json mlperf
     Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
         global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
         quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.

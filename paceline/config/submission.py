@@ -1,4 +1,4 @@
-"""What an MLPerf log says of who submits what on which system: facts of the person, not of the run. Standard library only."""
+"""What an MLPerf log says of who submits what on which system: facts of the person, not of the run. Standard library."""
 
 from __future__ import annotations
 

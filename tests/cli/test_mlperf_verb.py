@@ -135,24 +135,11 @@ def test_a_system_description_is_judged_too(capsys, tmp_path):
     assert said.code == 1 and "the checker itself broke down: TypeError" in json.loads(said.out)["failed"][0], said
 
 
-# What the tiny runs of the shared fixtures cannot have: no warm-up, no drops, another trunk's tensors, three proposals a crop ...
+# What the tiny runs of the shared fixtures cannot have. Detectors train with AdamW there: open division, where any accuracy will do.
 CANNOT = {
-    "resnet": {
-        "eval_accuracy",
-        "sgd_opt_end_learning_rate",
-        "sgd_opt_learning_rate_decay_poly_power",
-        "sgd_opt_weight_decay",
-    },
-    "ssd": {
-        "eval_accuracy",
-        "initialized_tensors",
-        "opt_learning_rate_decay_boundary_epochs",
-        "opt_learning_rate_warmup_steps",
-    },
-    "maskrcnn": {
-        *("eval_accuracy", "opt_base_learning_rate", "num_image_candidates"),
-        *("opt_learning_rate_decay_factor", "opt_learning_rate_decay_steps"),
-    },
+    "resnet": ("eval_accuracy", "sgd_opt_end_learning_rate", "sgd_opt_weight_decay"),
+    "ssd": (),
+    "maskrcnn": (),
 }
 
 
@@ -162,8 +149,8 @@ def test_a_real_tiny_run_fails_nothing_but_what_it_cannot_have(capsys, request, 
     run = request.getfixturevalue(f"{benchmark}_run").folder
     facts = json.loads(command(capsys, "mlperf", "check", run, "--json").out)
     assert facts["benchmark"] == benchmark
-    unexpected = [line for line in facts["failed"] if not any(key in line for key in CANNOT[benchmark])]
-    assert not unexpected and "Traceback" not in json.dumps(facts)
+    assert len(facts["failed"]) == len(CANNOT[benchmark]), facts["failed"]
+    assert all(any(key in line for line in facts["failed"]) for key in CANNOT[benchmark]), facts["failed"]
     (row,) = facts_of(capsys, run)["runs"]
     assert (row["written_by"], row["accelerators"]) == ("paceline", 1) and row["images_per_second"] > 0
     assert set(row["quality"]) == ({"BBOX", "SEGM"} if benchmark == "maskrcnn" else {"accuracy"})

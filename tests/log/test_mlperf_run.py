@@ -28,6 +28,7 @@ SMALL = [
     "--epochs",
     EPOCHS,
 ]
+WHO = ["--mlperf.submitter", "the house", "--mlperf.platform", "a table", "--mlperf.cache-cleared"]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,7 @@ def log(tmp_path_factory) -> Path:
         from paceline.cli.main import main
 
         words = ["train", *SMALL, "--data", data, "--out", run, "--quality.targets", "top1", 0.759]
+        words += WHO
         assert main([str(word) for word in words]) in (0, 1)  # noise may well be guessed
     return run / "mllog.txt"
 
@@ -80,6 +82,10 @@ def test_the_log_tells_the_recipes_own_numbers(log):
     said = {record["key"]: record["value"] for record in records(log)}
     wanted = {
         "submission_benchmark": "resnet",
+        "submission_org": "the house",
+        "submission_platform": "a table",
+        "submission_division": "closed",
+        "cache_clear": True,
         "global_batch_size": BATCH,
         "gradient_accumulation_steps": 1,
         "model_bn_span": BATCH,
@@ -131,6 +137,14 @@ def test_blocks_hold_their_epochs_and_their_evaluation(log):
     assert [(start["first_epoch_num"], start["epoch_count"]) for start in starts] == [(1, 3), (4, 4)][: len(starts)]
 
 
+def test_a_repeated_run_does_not_repeat_that_caches_were_cleared(log):
+    from paceline.cli.saved import saved_request
+
+    _, controls, facts, _ = saved_request(log.parent / "run.json", [], "train")
+    assert facts["controls"]["mlperf"]["cache_cleared"] and not controls.mlperf.cache_cleared
+    assert controls.mlperf.submitter == "the house"
+
+
 def test_times_never_run_backwards(log):
     times = [record["time_ms"] for record in records(log)]
     assert times == sorted(times)
@@ -171,6 +185,7 @@ def test_a_run_that_was_stopped_early_and_given_more_has_the_log_of_one_that_was
     without_report(monkeypatch)
     data = make_photos(tmp_path / "set", train=BATCH, val=3)
     words = ["train", *SMALL, "--data", data, "--out", tmp_path / "run", "--quality.targets", "top1", 0.759]
+    words += WHO
     assert main([str(word) for word in (*words, "--steps", step)]) == 0
     code = main([str(word) for word in words])
     told, whole = records(tmp_path / "run" / "mllog.txt"), records(log)
