@@ -132,18 +132,20 @@ def train(run: Path, words: Sequence[str], ranks: int, *, codes: Sequence[int]) 
 
 def stop(run: Path, words: Sequence[str], ranks: int) -> None:
     """A training that is told to stop once it has made a few steps."""
-    process = subprocess.Popen(
-        [*command(run, words, ranks), "--log-every", "1"],
-        cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    until = time.monotonic() + 600
-    while time.monotonic() < until and process.poll() is None and steps_done(run) < 2:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    process.wait(timeout=600)
-    last = read_events(run / "events.jsonl")[-1]
-    if last.get("status") != "interrupted":
-        raise SystemExit(f"{run}: was to be interrupted, and ended with {last}")
+    said = run.with_name(f"{run.name}.said")
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            [*command(run, words, ranks), "--log-every", "1"],
+            cwd=ROOT, env=environment(), stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        until = time.monotonic() + 600
+        while time.monotonic() < until and process.poll() is None and steps_done(run) < 2:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=600)
+    events = read_events(run / "events.jsonl") if run.exists() else []
+    if not events or events[-1].get("status") != "interrupted":
+        raise SystemExit(f"{run}: was to be interrupted, and ended otherwise:\n{said.read_text()}")
 
 
 def steps_done(run: Path) -> int:

@@ -68,7 +68,7 @@ def published(folder: Path) -> Path:
     lines = [mllog(key="submission_benchmark", value="maskrcnn"), mllog(key="submission_org", value="Somebody")]
     lines += [mllog(key="init_start")] * 4 + [mllog(key="global_batch_size", value=96)]
     lines += [mllog(key="run_start", time_ms=1_000), mllog(key="train_samples", value=40_000, time_ms=1_000)]
-    for epoch, (start, stop) in enumerate([(1, 200), (210, 310), (311, 411)], start=1):
+    for epoch, (start, stop) in enumerate([(1, 200), (210, 310), (311, 431)], start=1):
         about = {"epoch_num": epoch}
         lines += [mllog(key="epoch_start", time_ms=start * 1000, metadata=about)] * 2
         lines += [mllog(key="epoch_stop", time_ms=stop * 1000, metadata=about)]
@@ -82,7 +82,7 @@ def published(folder: Path) -> Path:
                 metadata=about,
             )
         ]
-    lines += [mllog(key="run_stop", time_ms=421_000, metadata={"status": "success"})]
+    lines += [mllog(key="run_stop", time_ms=481_000, metadata={"status": "success"})]
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text("srun: a launcher's words\n" + "".join(lines))
     return folder / "result_0.txt"
@@ -216,7 +216,7 @@ def test_analyse_reads_a_published_log_and_the_description_of_its_system(capsys,
     log = published(tmp_path / "Somebody" / "results" / "rack" / "maskrcnn")
     (row,) = facts_of(capsys, log)["runs"]
     assert (row["system"], row["accelerators"], row["status"], row["epochs"]) == ("Somebody rack", 4, "success", 3)
-    assert row["images_per_second"] == pytest.approx(117_266 / 100) and row["minutes"] == pytest.approx(7)
+    assert row["images_per_second"] == pytest.approx(117_266 / 110) and row["minutes"] == pytest.approx(8)
     assert row["quality"] == pytest.approx({"BBOX": 0.3, "SEGM": 0.27}) and row["eval_seconds"] == pytest.approx(27)
     systems = tmp_path / "Somebody" / "systems"
     systems.mkdir()
