@@ -16,6 +16,7 @@ import threading
 import numpy as np
 import pytest
 import simplejpeg
+from drawn import some
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,16 +75,18 @@ def _difference(left: np.ndarray, right: np.ndarray) -> tuple[int, float]:
     return int(gap.max()), float(gap.mean())
 
 
-def _photos(shared_data, count: int) -> list[bytes]:
+@pytest.fixture
+def photos(shared_data, seed):
+    """Call it with a number of photos."""
     paths = sorted((shared_data / "coco_mini" / "train2017").glob("*.jpg"))
-    return [path.read_bytes() for path in paths[:: len(paths) // count][:count]]
+    return lambda count: [path.read_bytes() for path in some(paths, count, seed)]
 
 
-def test_full_scale_crops_of_photos_are_within_two_levels_of_pillow(shared_data, decoder):
+def test_full_scale_crops_of_photos_are_within_two_levels_of_pillow(photos, decoder, seed):
     checked = 0
-    for index, data in enumerate(_photos(shared_data, 40)):
+    for index, data in enumerate(photos(40)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 224, SampleRandom(0, 0, index))
+        window = random_resized_crop(header.height, header.width, 224, SampleRandom(seed, 0, index))
         if dct_scale(window) == 1:
             most, mean = _difference(_ours(data, window, (224, 224), decoder), _reference(data, window, (224, 224)))
             assert most <= 2
@@ -92,11 +95,11 @@ def test_full_scale_crops_of_photos_are_within_two_levels_of_pillow(shared_data,
     assert checked > 20
 
 
-def test_dct_scaled_crops_of_photos_are_within_six_levels_on_average(shared_data, decoder):
+def test_dct_scaled_crops_of_photos_are_within_six_levels_on_average(photos, decoder, seed):
     means, scales = [], set()
-    for index, data in enumerate(_photos(shared_data, 40)):
+    for index, data in enumerate(photos(40)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 64, SampleRandom(0, 0, index), area=(0.1, 1))
+        window = random_resized_crop(header.height, header.width, 64, SampleRandom(seed, 0, index), area=(0.1, 1))
         scales.add(dct_scale(window))
         _, mean = _difference(_ours(data, window, (64, 64), decoder), _reference(data, window, (64, 64)))
         means.append(mean)
@@ -105,8 +108,8 @@ def test_dct_scaled_crops_of_photos_are_within_six_levels_on_average(shared_data
     assert np.mean(means) < 2.5
 
 
-def test_evaluation_crops_of_photos_are_within_two_levels_of_pillow(shared_data, decoder):
-    for data in _photos(shared_data, 12):
+def test_evaluation_crops_of_photos_are_within_two_levels_of_pillow(photos, decoder):
+    for data in photos(12):
         header = read_header(data, "it")
         window = resize_and_centre_crop(header.height, header.width, 400, 380)
         most, mean = _difference(_ours(data, window, (380, 380), decoder), _reference(data, window, (380, 380)))
@@ -115,19 +118,19 @@ def test_evaluation_crops_of_photos_are_within_two_levels_of_pillow(shared_data,
         assert mean < 0.3
 
 
-def test_the_extra_gives_the_default_decoders_pixels_bit_for_bit(shared_data):
+def test_the_extra_gives_the_default_decoders_pixels_bit_for_bit(photos, seed):
     pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
-    for index, data in enumerate(_photos(shared_data, 40)):
+    for index, data in enumerate(photos(40)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 160, SampleRandom(1, 0, index))
+        window = random_resized_crop(header.height, header.width, 160, SampleRandom(1 + seed, 0, index))
         pair = [_ours(data, window, (160, 160), name, flip=True) for name in ("simplejpeg", "nvimgcodec")]
         np.testing.assert_array_equal(*pair)
 
 
-def test_dct_scaled_pixels_are_pillows_own_bit_for_bit(shared_data):
-    for index, data in enumerate(_photos(shared_data, 20)):
+def test_dct_scaled_pixels_are_pillows_own_bit_for_bit(photos, seed):
+    for index, data in enumerate(photos(20)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 32, SampleRandom(2, 0, index), area=(0.3, 1))
+        window = random_resized_crop(header.height, header.width, 32, SampleRandom(2 + seed, 0, index), area=(0.3, 1))
         assert dct_scale(window) > 1
         pair = [_ours(data, window, (32, 32), name) for name in ("simplejpeg", "pillow")]
         np.testing.assert_array_equal(*pair)
@@ -226,8 +229,8 @@ def test_a_palette_with_transparency_gives_its_colours_without_a_warning(decoder
     np.testing.assert_array_equal(_ours(data, window, (20, 20), decoder), _reference(data, window, (20, 20)))
 
 
-def test_the_header_is_read_without_decoding(shared_data):
-    for data in _photos(shared_data, 40):
+def test_the_header_is_read_without_decoding(photos):
+    for data in photos(40):
         picture = Image.open(io.BytesIO(data))
         header = read_header(data[: read_header(data, "it").height_at + 5], "it")
         assert (header.width, header.height) == picture.size
@@ -276,8 +279,8 @@ def test_a_truncated_image_raises_whatever_part_of_it_is_wanted(kind, kept, rows
         _ours(broken, window, (16, 32), decoder)
 
 
-def test_a_photo_with_its_tail_missing_raises_at_every_scale(shared_data, decoder):
-    data = _photos(shared_data, 3)[1]
+def test_a_photo_with_its_tail_missing_raises_at_every_scale(photos, decoder):
+    data = photos(3)[1]
     header = read_header(data, "it")
     for size in (header.height // 1, header.height // 2, header.height // 9):
         window = Window(0, 0, header.height, header.width, size, size)

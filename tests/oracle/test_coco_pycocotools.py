@@ -199,7 +199,7 @@ def test_the_harness_sees_the_order_of_equal_scores():
 
 
 @pytest.mark.parametrize("split", ["val", "train"])
-def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path, split: str):
+def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path, seed: int, split: str):
     """COCO's own ids, holes and all, through the file and loadRes; detections are jittered objects, some of a wrong class."""
     path = sorted((shared_data / "coco_mini" / "annotations").glob(f"*{split}*.json"))[0]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -220,7 +220,7 @@ def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path
         areas=np.array([entry["area"] for entry in objects], np.float64),
         num_classes=len(categories),
     )
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     times = draw.integers(0, 4, len(objects))
     boxes = truth.boxes.repeat(times, 0) * draw.normal(1, 0.04, (times.sum(), 4))
     classes = np.where(

@@ -142,13 +142,13 @@ def test_annotations_become_the_strings_that_pycocotools_makes_of_them(
     assert len(truth_masks(split, np.zeros(0, np.int64)).masks) == 0
 
 
-def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path) -> None:
+def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path, seed: int) -> None:
     """Detections are the masks moved by a few pixels, some of a wrong class; ids, crowds and the empty image are COCO's own."""
     split, files = opened(shared_data / "coco_mini", "train")
     assert split.crowd.any() and (np.diff(split.object_starts) == 0).any()
     truth = GroundTruth(**split.truth_arrays(), num_classes=len(split.names))
     wanted = truth_masks(split, np.arange(len(split))).masks
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     owner = np.repeat(np.arange(len(split)), np.diff(split.object_starts))
     rows = np.flatnonzero(draw.random(len(owner)) < 0.4)
     moved = []

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from drawn import some
 from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
@@ -163,8 +164,8 @@ def untrained() -> Predictor:
     return Predictor(trained)
 
 
-def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_neighbours(untrained, shared_data):
-    photos = sorted((shared_data / "coco_mini" / "val2017").iterdir())[:3]
+def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_neighbours(untrained, shared_data, seed):
+    photos = some(sorted((shared_data / "coco_mini" / "val2017").iterdir()), 3, seed)
     together, alone = untrained.predict(photos, batch=3), [untrained.predict([photo])[0] for photo in photos]
     for one, other in zip(together, alone, strict=True):
         assert len(one.scores) > 0
