@@ -2,7 +2,7 @@
 
     python scripts/gpu/campaign.py PART --out DIR [--photos DIR] [--wheels DIR] [--limit SECONDS] [--only ITEM ...] [--dry-run]
 
-PART   1 does it run, how fast is it as it is; 2 compiled; 3 the real loop
+PART   1 does it run, how fast is it as it is; 2 compiled; 3 the real loop; 4 the oracles' first steps in each number format
 --out  gets log.txt (what every item printed), results.jsonl (one line whenever more is known), env.txt and part-N.tar.gz
        (traces, events of runs); a part that is cut off leaves what it had
 --wheels  a folder of wheels that are unpacked into the scratch folder and put first on the path
@@ -96,6 +96,14 @@ def part_of(number: int, workers: int) -> tuple[str, Sequence[Item], Sequence[st
                 measurement("steps", "ssd-128-compiled", 150),
             ),
             ("Triton kernels beside their CPU twins, and beside ATen",),
+        )
+    if number == 4:
+        return (
+            "the oracles' first steps in each number format",
+            tuple(
+                measurement("oracles", f"oracle-{name}", 90, packages=True) for name in ("resnet", "ssd", "maskrcnn")
+            ),
+            (),
         )
     return (
         "the real loop",
@@ -289,7 +297,7 @@ def unpack(campaign: Campaign) -> None:
 def main() -> int:
     """Carry out one part; 0 where every item ended well."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", type=int, choices=(1, 2, 3))
+    parser.add_argument("part", type=int, choices=(1, 2, 3, 4))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--wheels", type=Path)

@@ -55,8 +55,7 @@ def doubles() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def batches() -> list[Batch]:
+def make_batches() -> list[Batch]:
     """Noise with a tint for each class."""
     random = np.random.default_rng(8)
     made = []
@@ -67,6 +66,11 @@ def batches() -> list[Batch]:
         numbers = torch.from_numpy(labels)
         made.append(Batch(torch.from_numpy(pixels.astype(np.uint8)), numbers, numbers))
     return made
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[Batch]:
+    return make_batches()
 
 
 def first_model(recipe: Recipe) -> Classifier:

@@ -58,8 +58,7 @@ def doubles() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def batches() -> list[DetectionBatch]:
+def make_batches() -> list[DetectionBatch]:
     """T batches of noise with a bright rectangle for each object; the last image of a batch has none."""
     random = np.random.default_rng(5)
     made = []
@@ -77,6 +76,11 @@ def batches() -> list[DetectionBatch]:
         pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
         made.append(detection_batch(pixels, objects, torch.arange(IMAGES)))
     return made
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[DetectionBatch]:
+    return make_batches()
 
 
 def first_model(recipe: Recipe) -> Detector:

@@ -104,7 +104,7 @@ def test_an_item_without_time_or_photos_is_left_out_with_a_line(scripts, tmp_pat
 
 def test_every_measurement_of_every_part_has_a_script(scripts):
     campaign = scripts("campaign")
-    for part in (1, 2, 3):
+    for part in (1, 2, 3, 4):
         _, items, _ = campaign.part_of(part, 4)
         assert len({item.name for item in items}) == len(items)
         for item in items:
@@ -141,7 +141,7 @@ def test_photos_for_a_gpu_machine_are_few_and_whole(scripts, shared_data, tmp_pa
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("part", [1, 2, 3])
+@pytest.mark.parametrize("part", [1, 2, 3, 4])
 def test_every_item_of_a_part_runs_dry(part, shared_data, tmp_path):
     photos = tmp_path / "photos"
     words = [sys.executable, str(SCRIPTS / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
