@@ -25,9 +25,14 @@ IMAGES = 7
 REFERENCE_ORDER = anchor_to_cell(grids(300)).argsort()
 
 
-@pytest.fixture(scope="module")
-def oracle(shared_data: Path) -> dict[str, np.ndarray]:
-    with np.load(shared_data / "oracle" / "ssd300.npz") as file:
+# Outputs on drawn boxes, which lie beside this file (scripts/originals/ssd_reference.py); and on objects of real photos.
+RECORDED = Path(__file__).parent / "recorded" / "ssd_reference.npz"
+
+
+@pytest.fixture(scope="module", params=["drawn boxes", pytest.param("photos", marks=pytest.mark.nightly)])
+def oracle(request) -> dict[str, np.ndarray]:
+    photos = request.param == "photos"
+    with np.load(request.getfixturevalue("shared_data") / "oracle" / "ssd300.npz" if photos else RECORDED) as file:
         return dict(file)
 
 
