@@ -94,7 +94,7 @@ def changed(model: MaskRCNNModel) -> dict[str, object]:
 
 
 REFERENCE = {
-    "rpn.rounding": "legacy",
+    "rpn.rounding": "legacy_edges",
     "rpn.edges": "inside",
     "rpn.post_train": 1000,
     "roi.beta": 1.0,

@@ -43,9 +43,7 @@ class RPN:
     channels: int = 0  # channels of its 3x3 convolution; 0 = as the pyramid (GluonCV: 1024)
     sizes: tuple[float, ...] = (32.0, 64.0, 128.0, 256.0, 512.0)  # anchor side of each level, pixels
     ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width of a cell's anchors
-    rounding: Rounding = (
-        "half_even"  # anchors: rounded to even halves, Faster R-CNN's way (by their edges: MLPerf), or exact
-    )
+    rounding: Rounding = "half_even"  # of anchors: half to even, Faster R-CNN's way (by edges: MLPerf's), or exact
     positive_iou: float = 0.7  # an anchor is positive from this IoU with an object on
     negative_iou: float = 0.3  # an anchor is negative below this IoU with every object
     best_anchor: BestAnchor = "positive"  # an object's best anchor below negative_iou: positive, or negative (GluonCV)

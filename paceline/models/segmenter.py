@@ -41,6 +41,7 @@ from paceline.models.region_losses import (
     per_image,
     region_box_loss,
 )
+from paceline.models.region_rows import Regions, kept_rows, objects_of, rows_of_images
 
 RPN_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 # Streams of an image's random bits.
@@ -55,17 +56,6 @@ class Seen(NamedTuple):
     regions: Tensor  # (B, P, 4) ltrb, pixels
     valid: Tensor  # (B, P) bool
     unsettled: Tensor  # (B,) int64, proposals' candidates whose suppression was left open; 0 on a CPU
-
-
-class Regions(NamedTuple):
-    """Sampled regions as rows; a row of weight 0 fills a place."""
-
-    image: Tensor  # (N,) int64, place in the batch; -1 where the weight is 0
-    boxes: Tensor  # (N, 4) ltrb, pixels
-    slots: Tensor  # (N,) int64, the object of a positive row
-    positive: Tensor  # (N,) bool
-    shaped: Tensor  # (N,) bool, positives whose box and mask train: no more of an image than its share of positives
-    weight: Tensor  # (N,) float32
 
 
 class Segmenter(nn.Module):
@@ -106,7 +96,10 @@ class Segmenter(nn.Module):
             ),
             dim=1,
         )
-        found = {"sums": self._grouped(sums), "counts": self._grouped(self._counts(len(batch), anchors, rows))}
+        found: dict[str, Any] = {
+            "sums": self._grouped(sums),
+            "counts": self._grouped(self._counts(len(batch), anchors, rows)),
+        }
         if told:
             found["accuracies"] = dict(zip(region_accuracies.ACCURACIES, told))
         if not _counts_rows(sums):
@@ -132,11 +125,11 @@ class Segmenter(nn.Module):
         detect, roi = self.settings.detect, self.settings.roi
         seen = self._look(batch)
         images, places = seen.valid.shape
-        image = _rows_of_images(images, places, seen.regions.device)
+        image = rows_of_images(images, places, seen.regions.device)
         boxes, valid = seen.regions.flatten(0, 1), seen.valid.flatten()
         kept = valid.nonzero().squeeze(1) if _counts_rows(boxes) else None
         logits, deltas = self.network.roi_heads.boxes(
-            self._pool_boxes(seen.levels, *_of_rows(kept, image, boxes, valid))
+            self._pool_boxes(seen.levels, *kept_rows(kept, image, boxes, valid))
         )
         if kept is not None:
             logits, deltas = (
@@ -161,8 +154,8 @@ class Segmenter(nn.Module):
         masks = found.new_zeros(images * detect.keep, side, side)
         rows = (labels > 0).flatten()
         kept = rows.nonzero().squeeze(1) if _counts_rows(boxes) else None
-        image = _rows_of_images(images, detect.keep, boxes.device)
-        image, boxes = _of_rows(kept, image, found.flatten(0, 1), rows)
+        image = rows_of_images(images, detect.keep, boxes.device)
+        image, boxes = kept_rows(kept, image, found.flatten(0, 1), rows)
         if len(boxes):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
             chances = self.network.roi_heads.masks(self._pool_masks(seen.levels, image, boxes), own).float().sigmoid()
@@ -276,7 +269,7 @@ class Segmenter(nn.Module):
         positive = chosen.positive & chosen.taken
         # Positives that fill places left by negatives (GluonCV) train the class alone, as they do there.
         shaped = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
-        image = _rows_of_images(len(batch), roi.samples, boxes.device)
+        image = rows_of_images(len(batch), roi.samples, boxes.device)
         parts = (image, boxes, slots, positive.flatten(), shaped.flatten(), chosen.taken.flatten())
         if _counts_rows(boxes):
             rows = chosen.taken.flatten().nonzero().squeeze(1)
@@ -305,8 +298,8 @@ class Segmenter(nn.Module):
     def _box_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions, told: list[Tensor]) -> tuple[Tensor, Tensor]:
         roi, images = self.settings.roi, len(batch)
         image = rows.image.clamp(min=0)
-        labels = _object_of(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
-        objects = torch.where(rows.positive.unsqueeze(1), _object_of(batch.boxes, image, rows.slots), rows.boxes)
+        labels = objects_of(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
+        objects = torch.where(rows.positive.unsqueeze(1), objects_of(batch.boxes, image, rows.slots), rows.boxes)
         targets = encode_deltas(objects, rows.boxes, roi.weights)
         targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to code by
         logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(seen.levels, rows.image, rows.boxes))
@@ -323,9 +316,9 @@ class Segmenter(nn.Module):
         places = self._mask_places(rows)
         image, boxes, slots, shaped = (part[places] for part in (rows.image, rows.boxes, rows.slots, rows.shaped))
         of = image.clamp(min=0)
-        canvases = _object_of(batch.canvases, of, slots)
-        frames = _object_of(batch.frames, of, slots)
-        labels = _object_of(batch.labels, of, slots)
+        canvases = objects_of(batch.canvases, of, slots)
+        frames = objects_of(batch.frames, of, slots)
+        labels = objects_of(batch.labels, of, slots)
         targets = mask_targets(
             canvases,
             frames,
@@ -397,20 +390,3 @@ class Segmenter(nn.Module):
 def _counts_rows(tensor: Tensor) -> bool:
     """Whether rows may be counted: on a CPU this costs nothing, elsewhere the host would wait for the device."""
     return tensor.device.type == "cpu"
-
-
-def _rows_of_images(images: int, rows: int, device: torch.device) -> Tensor:
-    """0 rows times, 1 rows times, ...: (images * rows,) int64."""
-    return torch.arange(images, device=device).repeat_interleave(rows, output_size=images * rows)
-
-
-def _of_rows(kept: Tensor | None, image: Tensor, boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Image numbers and boxes of the kept rows; of all rows where None, with -1 for the others."""
-    if kept is None:
-        return image.masked_fill(~valid, -1), boxes
-    return image[kept], boxes[kept]
-
-
-def _object_of(values: Tensor, image: Tensor, slots: Tensor) -> Tensor:
-    """values (B, G, ...) at (image, slot) of each row: (N, ...)."""
-    return values[image, slots]

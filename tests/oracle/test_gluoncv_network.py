@@ -20,7 +20,8 @@ from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.sampling import Sample
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.segmenter import Regions, Segmenter
+from paceline.models.region_rows import Regions
+from paceline.models.segmenter import Segmenter
 from paceline.recipes.maskrcnn import gluoncv
 
 CLASSES, HEIGHT, WIDTH = 3, 256, 320
@@ -160,9 +161,9 @@ def test_losses_and_gradients(recorded: Recorded) -> None:
     )
     sums = torch.stack(
         (
-            *model._anchor_losses(batch, seen, anchors, slots),
-            *model._box_losses(batch, seen, rows),
-            model._mask_losses(batch, seen, rows),
+            *model._anchor_losses(batch, seen, anchors, slots, []),
+            *model._box_losses(batch, seen, rows, []),
+            model._mask_losses(batch, seen, rows, []),
         ),
         dim=1,
     )
