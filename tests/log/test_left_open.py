@@ -24,8 +24,8 @@ def tells(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "SINKS", [])
     out = io.StringIO()
     facts = recorder.Facts(
-        target="", eval_steps=(), train_images=8, val_images=4, benchmark="maskrcnn", platform="", mllog={}, weights=(),
-        total_steps=4, global_batch=8, steps_per_epoch=4,
+        target="", eval_steps=(), train_images=8, val_images=4, submission={"benchmark": "maskrcnn"}, cache_cleared=False, mllog={}, weights=(),
+        accuracy=lambda metrics: metrics["box_ap"], total_steps=4, global_batch=8, steps_per_epoch=4,
     )  # fmt: skip
     told = recorder.Recorder(tmp_path, facts, Console(4, out=out), resumed_at=None)
     told.start(0, 0.0)
@@ -45,8 +45,9 @@ def after_steps(tells, counts: list[int | None]) -> None:
         state=SimpleNamespace(meters=meters, scaler=None, step=len(counts)),
         run=SimpleNamespace(plan=SimpleNamespace(global_batch=8)), world=world, recorder=tells,
         interval=SimpleNamespace(close=lambda *_: PACE), clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda _: 1.0,
+        own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {},
     )  # fmt: skip
-    assert report_interval(cast(Any, job), 0.1, 0.0) is None
+    assert report_interval(cast(Any, job), cast(Any, SimpleNamespace(own_time=None)), 0.1, 0.0) is None
 
 
 def test_the_train_event_has_the_interval_s_sum_and_people_are_told_once(tells) -> None:

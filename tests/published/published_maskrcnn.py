@@ -61,7 +61,11 @@ TORCHVISION = joined(
 )  # fmt: skip
 MLPERF = joined(
     TORCHVISION,
-    sheet("B 1 Anchors (legacy, widths + 1), 14 RPN ignore rule", model__rpn__rounding="legacy_edges", model__rpn__edges="inside"),
+    sheet(
+        "B 1 Anchors (legacy, widths + 1), 14 RPN ignore rule",
+        model__rpn__rounding="legacy_edges",
+        model__rpn__edges="inside",
+    ),
     sheet("14 smooth-L1 beta: RPN 1/9, box 1", model__roi__beta=1.0),
     sheet("16 Losses: MLPerf-reference mode, binary mask target", model__mask__target="binary"),
     sheet("14: RPN test 1000 per level, train 2000 per batch of two", model__rpn__post_train=1000),
