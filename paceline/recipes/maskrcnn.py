@@ -26,8 +26,8 @@ TARGET = (("box_ap", 0.377), ("mask_ap", 0.339))
 # GluonCV's settings state the warm-up in iterations and the decay in epochs, of ceil(117,266 / batch) iterations.
 TRAIN_IMAGES = 117_266
 
-# What the MLPerf reference does otherwise than torchvision: rounded anchors, taken by their edges, of which those inside the photo train; smooth L1 of
-# boxes turns at 1; masks to learn are binary; proposals are counted over a device's images.
+# What the MLPerf reference does otherwise than torchvision: rounded anchors, taken by their edges, of which those inside the photo
+# train; smooth L1 of boxes turns at 1; masks to learn are binary; proposals are counted over a device's images.
 MLPERF_MODEL = MaskRCNNModel(
     rpn=RPN(rounding="legacy_edges", edges="inside"),
     roi=RoI(beta=1.0),

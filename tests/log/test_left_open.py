@@ -23,9 +23,10 @@ PACE = {"images_per_second": 2.0, "data_wait": 0.0}
 def tells(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "SINKS", [])
     out = io.StringIO()
+    who = {"benchmark": "maskrcnn", "org": "", "division": "open", "status": "onprem", "platform": ""}
     facts = recorder.Facts(
-        target="", eval_steps=(), train_images=8, val_images=4, submission={"benchmark": "maskrcnn"}, cache_cleared=False, mllog={}, weights=(),
-        accuracy=lambda metrics: metrics["box_ap"], total_steps=4, global_batch=8, steps_per_epoch=4,
+        target="", eval_steps=(), train_images=8, val_images=4, total_steps=4, global_batch=8, steps_per_epoch=4,
+        submission=who, cache_cleared=False, mllog={}, weights=(), accuracy=lambda metrics: metrics["box_ap"],
     )  # fmt: skip
     told = recorder.Recorder(tmp_path, facts, Console(4, out=out), resumed_at=None)
     told.start(0, 0.0)
