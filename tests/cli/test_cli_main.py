@@ -384,7 +384,7 @@ def test_show_json_is_one_object_with_recipe_system_plan_and_memory(capsys):
     facts = json.loads(said.out)
     assert facts["plan"]["steps_per_epoch"] == 401 and facts["plan"]["total_steps"] == 14_837
     assert facts["recipe"]["optim"]["lr"] == 11.0 and facts["system"]["per_node"] == 8
-    assert facts["memory"]["parameters"] == 25_557_032
+    assert facts["memory"]["parameters"] == 25_560_168
     assert set(facts["plan"]) == {field.name for field in dataclasses.fields(paceline.config.plan.Plan)}  # type: ignore[attr-defined]
 
 

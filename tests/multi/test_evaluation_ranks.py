@@ -117,7 +117,8 @@ def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_e
     assert_same_result(run, alone(2))
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", [0, 1])
 def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluation(trainer, alone, rank):
     run = trainer.folder / f"asked-{rank}"
     job, orders = begun_and_held(trainer, run, FLAGS, "look", step=5, train=1, evaluate=1)

@@ -189,7 +189,7 @@ def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks, photos):
 def test_killed_and_resumed_it_goes_on_to_the_same_bits(ranks, photos):
     unbroken, run = trained(ranks, photos, 2, 4), ranks.folder / "killed"
     job = ranks.start(command(ranks, photos, run, 4), ranks=2)
-    wait_until(lambda: step_reached(run) >= 4, "step 4")
+    wait_until(lambda: (run / "checkpoints" / "step-000003").is_dir() and step_reached(run) >= 4, "step 4")
     job.send(signal.SIGKILL)
     ended = job.wait()
     assert [rank.code for rank in ended] == [-signal.SIGKILL] * 2, said(ended)

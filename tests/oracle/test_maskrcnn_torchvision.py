@@ -195,9 +195,13 @@ def background_for(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> floa
 
 
 @pytest.mark.parametrize(
-    ("eps", "kinds"), [(1e-5, "both"), (0.0, "wide"), pytest.param(1e-5, "tall", marks=pytest.mark.nightly)],
-    ids=["a wide and a tall one in a batch", "COCO_V1's epsilon", "a tall one alone"],
-)  # fmt: skip
+    ("eps", "kinds"),
+    [
+        pytest.param(1e-5, "both", id="a wide and a tall one in a batch"),
+        pytest.param(0.0, "wide", id="COCO_V1's epsilon", marks=pytest.mark.nightly),
+        pytest.param(1e-5, "tall", id="a tall one alone", marks=pytest.mark.nightly),
+    ],
+)
 def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkeypatch, eps, kinds) -> None:
     names = [pictures.wide, pictures.tall] if kinds == "both" else [getattr(pictures, kinds)]
     photos = [photo(pictures, name, 128) for name in names]
