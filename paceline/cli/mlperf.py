@@ -15,7 +15,7 @@ from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
 from paceline.mlperf import judge
-from paceline.mlperf.logs import benchmark_of, find_logs, read_mllog
+from paceline.mlperf.logs import benchmark_of, find_logs, read_mllog, value_of
 from paceline.workloads import WORKLOADS
 
 KINDS = """usage: paceline mlperf KIND ...
@@ -25,8 +25,9 @@ KINDS = """usage: paceline mlperf KIND ...
 
 Each answers --help. docs/mlperf.md says what a log holds and how to make one that passes."""
 
-CHECK = """MLPerf's own checkers (mlperf-logging) on one log or on the runs of a submission: compliance of each log, seeds, reference
-convergence points where there are some for as many runs as they judge, and a system description. What they print is shown as it is."""
+CHECK = """MLPerf's own checkers (mlperf-logging) on one log or on the runs of a submission: compliance of each log, in the
+closed division seeds and reference convergence points where there are some for as many runs as they judge, and a system description.
+What they print is shown as it is."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,18 @@ def run(arguments: Sequence[str]) -> int:
 def _check(arguments: Sequence[str]) -> int:
     flags = parse(arguments, CheckFlags(), prog="mlperf check", description=CHECK)
     files = find_logs(flags.logs)
-    benchmarks = {file: benchmark_of(file, read_mllog(file)) for file in files}
+    logs = {file: read_mllog(file) for file in files}
+    benchmarks = {file: benchmark_of(file, lines) for file, lines in logs.items()}
     if len(set(benchmarks.values())) > 1:
         told = ", ".join(f"{file} is of {benchmark}" for file, benchmark in list(benchmarks.items())[:3])
         raise UserError(f"these logs are of several benchmarks: {told}. Name those of one.")
     benchmark = benchmarks[files[0]]
     ruleset = _ruleset(benchmark, flags.ruleset, files[0])
     verdicts = [judge.compliance(file, ruleset) for file in files]
-    verdicts += [judge.seeds(files, ruleset), judge.convergence(files, benchmark, ruleset)]
+    if all(value_of(lines, "submission_division") == "open" for lines in logs.values()):
+        verdicts += [judge.not_of_open(name, files) for name in ("seeds", "rcp")]
+    else:
+        verdicts += [judge.seeds(files, ruleset), judge.convergence(files, benchmark, ruleset)]
     if flags.system_desc != Path():
         if not flags.system_desc.is_file():
             raise UserError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")

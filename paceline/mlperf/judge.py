@@ -98,6 +98,11 @@ def convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Verdict:
     return Verdict("rcp", about, code == 0, text, () if code == 0 else _last(text))
 
 
+def not_of_open(judge: str, files: Sequence[Path]) -> Verdict:
+    """Seeds and convergence are the closed division's alone: MLPerf's package checker asks neither of open submissions."""
+    return Verdict(judge, _count(files), None, "not asked: open division")
+
+
 def system_description(file: Path, ruleset: str) -> Verdict:
     """The checker of system descriptions on a submission's systems/NAME.json."""
     code, text = _run(["-c", SYSTEM, ruleset, str(file.absolute())])

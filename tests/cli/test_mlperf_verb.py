@@ -125,6 +125,23 @@ def test_five_runs_are_judged_by_their_convergence_and_their_seeds(capsys, tmp_p
 
 
 @needs_checker
+def test_five_runs_of_the_open_division_are_asked_for_neither_seeds_nor_convergence(capsys, tmp_path, monkeypatch):
+    """Their compliance alone is judged, and said here without a process for each."""
+    from paceline.mlperf import judge
+
+    for number in range(5):
+        log = resnet_log(tmp_path / f"result_{number}.txt")  # four epochs and one seed: closed runs fail both
+        log.write_text(log.read_text().replace('"closed"', '"open"'))
+    monkeypatch.setattr(judge, "compliance", lambda file, ruleset: judge.Verdict("compliance", str(file), True, "said"))
+    monkeypatch.setattr(judge, "known_rulesets", lambda: ["4.0.0"])
+    said = command(capsys, "mlperf", "check", tmp_path, "--json")
+    judged = {verdict["judge"]: verdict for verdict in json.loads(said.out)["verdicts"]}
+    assert said.code == 0, said
+    for name in ("seeds", "rcp"):
+        assert (judged[name]["passed"], judged[name]["text"]) == (None, "not asked: open division")
+
+
+@needs_checker
 def test_a_system_description_is_judged_too(capsys, tmp_path):
     log, description = resnet_log(tmp_path / "log.txt"), tmp_path / "system.json"
     description.write_text('{"submitter": "somebody"}')
