@@ -87,11 +87,12 @@ def train(
     data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
     out       the run's folder; one with an unfinished run resumes it; "" makes runs/NAME-001, -002, ...
     system    where it runs: auto, cpu, gpu, ... (`paceline show RECIPE` tells)
-    changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}
+    changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
 
     Keywords of the run (paceline.config.run.Controls says what each means):
         weights steps time_budget fit_schedule patience limit_train limit_val log_every save_every eval_every eval_ranks keep
         keep_every overfit_one_batch synthetic stage exact profile quiet json mlperf
+        mlperf is a dict of paceline.config.submission.Submission's fields: {"submitter": "Us", "cache_cleared": True}.
     Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
         global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
         quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.

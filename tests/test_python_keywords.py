@@ -18,6 +18,7 @@ from paceline.config.errors import RecipeError, UserError
 from paceline.config.keywords import OWN, controls_and_changes
 from paceline.config.recipe import Optim, Recipe, override
 from paceline.config.run import Controls
+from paceline.config.submission import Submission, check_submission
 from paceline.recipes import RECIPES
 
 ROOT = Path(paceline.__file__).parents[1]
@@ -69,6 +70,12 @@ def test_numpy_s_numbers_and_paths_are_taken_as_python_s():
         ({"exact": 1}, "exact is 1: must be true or false"),
         ({"data": 7}, "data is 7: must be text"),
         ({"data": ["photos"]}, "must be text"),
+        ({"mlperf": "closed"}, "mlperf is 'closed': must be a dict of its fields"),
+        ({"mlperf": {"submiter": "Us"}}, "mlperf has no field 'submiter'. Known: submitter, division"),
+        ({"mlperf": {5: "Us"}}, "mlperf has no field 5"),
+        ({"mlperf": {"submitter": 5}}, "mlperf.submitter is 5: must be text"),
+        ({"mlperf": {"cache_cleared": 1}}, "mlperf.cache_cleared is 1: must be true or false"),
+        ({"mlperf": Submission(division="foo")}, 'mlperf.division is "foo": must be one of auto, closed, open'),  # type: ignore[arg-type]
     ],
     ids=str,
 )
@@ -110,6 +117,25 @@ def test_changes_that_are_no_dict_of_names_are_refused(changes):
 def test_the_docstring_names_every_keyword_of_the_run():
     text = (paceline.train.__doc__ or "").partition("Keywords of the run")[2].partition("Keywords of the recipe")[0]
     assert {entry.name for entry in fields(Controls)} - set(text.split()) <= set(OWN)
+
+
+def test_the_submission_is_taken_as_a_dict_as_itself_and_by_dotted_names():
+    wanted = Controls(mlperf=Submission(submitter="Us", cache_cleared=True))
+    given = {"submitter": "Us", "cache_cleared": True}
+    for keywords, changes in (
+        ({"mlperf": given}, {}),
+        ({"mlperf": wanted.mlperf}, {}),
+        ({}, {f"mlperf.{name}": value for name, value in given.items()}),
+    ):
+        assert controls_and_changes(tiny(), keywords, {"optim.lr": 0.5, **changes}) == (wanted, {"optim.lr": 0.5})
+    with pytest.raises(UserError, match="mlperf is given as a keyword and in changes"):
+        controls_and_changes(tiny(), {"mlperf": given}, {"mlperf.status": "cloud"})
+
+
+@pytest.mark.parametrize("field, value", [("submitter", 5), ("division", "foo"), ("cache_cleared", "yes")], ids=str)
+def test_a_submission_made_in_python_is_checked_before_a_run(field, value):
+    with pytest.raises(RecipeError, match=f"mlperf.{field} is "):
+        check_submission(Submission(**{field: value}), tiny())
 
 
 def test_a_keyword_given_twice_is_refused():

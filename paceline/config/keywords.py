@@ -6,12 +6,13 @@ import difflib
 import numbers
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls
+from paceline.config.run import Controls, fill
+from paceline.config.submission import Submission
 from paceline.config.typed import checked, hints_of
 
 # Keywords of the call itself.
@@ -31,9 +32,16 @@ def controls_and_changes(
     hints = hints_of(Controls)
     of_recipe = {entry.name for entry in fields(recipe)}
     controls: dict[str, Any] = {}
-    changed = {name: _plain(value) for name, value in changes.items()}
+    of_mlperf = {name.partition(".")[2]: value for name, value in changes.items() if name.startswith("mlperf.")}
+    if of_mlperf and "mlperf" in keywords:
+        raise UserError("mlperf is given as a keyword and in changes: give it once.")
+    if of_mlperf:
+        keywords = {**keywords, "mlperf": of_mlperf}
+    changed = {name: _plain(value) for name, value in changes.items() if not name.startswith("mlperf.")}
     for name, value in keywords.items():
-        if name in hints:
+        if name == "mlperf":
+            controls[name] = _submission(value)
+        elif name in hints:
             controls[name] = checked(hints[name], _plain(value), name)
         elif name not in of_recipe:
             raise UserError(f"there is no keyword {name!r}.{_nearest(name, recipe)}")
@@ -42,6 +50,17 @@ def controls_and_changes(
         else:
             changed[name] = _plain(value)
     return Controls(**controls), changed
+
+
+def _submission(value: Any) -> Submission:
+    """mlperf=... as a dict of its fields, or as a Submission."""
+    facts = asdict(value) if isinstance(value, Submission) else value
+    known = [entry.name for entry in fields(Submission)]
+    if not isinstance(facts, Mapping):
+        raise UserError(f'mlperf is {value!r:.60}: must be a dict of its fields, as mlperf={{"submitter": "Us"}}.')
+    if unknown := [name for name in facts if name not in known]:
+        raise UserError(f"mlperf has no field {unknown[0]!r:.60}. Known: {', '.join(known)}.")
+    return fill(Submission(), {name: _plain(one) for name, one in facts.items()}, "mlperf")
 
 
 def _plain(value: Any) -> Any:

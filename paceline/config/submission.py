@@ -7,6 +7,7 @@ from typing import Literal
 
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
+from paceline.config.typed import checked, hints_of
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Division = Literal["auto", "closed", "open"]
@@ -40,6 +41,8 @@ def check_submission(submission: Submission, recipe: Recipe) -> None:
 
     Raises RecipeError naming the flag.
     """
+    for name, hint in hints_of(Submission).items():
+        checked(hint, getattr(submission, name), f"mlperf.{name}")  # made in Python, it may hold anything
     for flag, text, needed in (
         ("--mlperf.submitter", submission.submitter, True),
         ("--mlperf.platform", submission.platform, False),
