@@ -22,10 +22,11 @@ from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run, saved_system, with_defaults
+from paceline.config.run import Controls, Run, fill, saved_system, with_defaults
 from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
+from paceline.config.submission import Submission
 from paceline.config.system import MOST_THREADS, System
-from paceline.config.typed import check_kinds
+from paceline.config.typed import check_kinds, checked
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.going_on import how_to_go_on, is_another, stand_of
@@ -83,6 +84,20 @@ class RunFolder:
                 f"computes with {count}, as before, on {cores} core{'s'[: cores > 1]}: the same bits, and slower "
                 f"(--system.intra-op-threads {cores} would change them)"
             )
+
+    def submission(self, asked: Submission, say: Callable[[str], None]) -> Submission:
+        """What MLPerf's log says of the submission: a log is one run's, so a resumed run keeps its own, and that is said."""
+        if self.saved is None:
+            return asked
+        where = f"{self.path}: run.json: controls.mlperf"
+        own = fill(Submission(), checked(dict, self.saved["controls"].get("mlperf", {}), where), where)
+        plain = asdict(Submission())
+        new = {name: value for name, value in asdict(asked).items() if value not in (plain[name], getattr(own, name))}
+        if new:
+            flags = ", ".join(f"--mlperf.{name.replace('_', '-')}" for name in new)
+            kept = ", ".join(f"{name.replace('_', ' ')} {getattr(own, name) or 'not given'}" for name in new)
+            say(f"{flags}: not taken, the log of this run was begun with {kept}; another needs a new run (--out)")
+        return own
 
     def load(self, run: Run, given: Collection[str], say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
         """The newest checkpoint that is whole, with its name; None for a fresh run.

@@ -97,6 +97,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         threads = set_threads(system_of_threads, world, warn, placed.share)
         run_folder.say_threads(threads["intra_op"], warn)
         recipe, controls = request.recipe, request.controls
+        controls = replace(controls, mlperf=run_folder.submission(controls.mlperf, warn))
         init_began: list[float] = []  # seconds since 1970; preparing a data set is no part of a timed run
         console.doing("opening the data")
         task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))

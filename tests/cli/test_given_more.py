@@ -18,11 +18,13 @@ from paceline.config.errors import UserError
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import override
 from paceline.config.run import Controls
+from paceline.config.submission import Submission
 from paceline.config.system import System
 from paceline.going_on import _ways
 from paceline.log.events import read_events
 from paceline.log.mllog import PREFIX
 from paceline.recipes import RECIPES
+from paceline.run_folder import RunFolder
 
 TENSORS = ("model.safetensors", "optimiser.safetensors", "average.safetensors")
 
@@ -91,6 +93,26 @@ def test_more_steps_give_bit_for_bit_the_run_that_had_them_at_once(photos, run, 
     (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
     assert (resumed["step"], resumed["after"]) == (5, "stopped_early")
     assert mllog(run) == mllog(whole) and mllog(run)[-1] == ("run_stop", 11, "aborted")
+
+
+def test_its_log_and_its_run_json_keep_the_submission_that_it_was_begun_with(photos, run, capsys):
+    before = (run / "mllog.txt").read_text().splitlines()[:8]
+    asked = ["--mlperf.submitter", "B", "--mlperf.cache-cleared"]
+    said = command(capsys, *words_for(photos, run, "--steps", 6, *asked))
+    told = "--mlperf.submitter, --mlperf.cache-cleared: not taken, the log of this run was begun with submitter reference_imp"
+    assert said.code == 0 and told in said.out + said.err, said
+    saved = json.loads((run / "run.json").read_text())["controls"]["mlperf"]
+    assert (saved["submitter"], saved["cache_cleared"]) == ("reference_implementation", False)
+    assert (run / "mllog.txt").read_text().splitlines()[:8] == before
+    folder = RunFolder(run, {"controls": {"mlperf": {"submitter": "A", "cache_cleared": True}}}, True)
+    lines: list[str] = []
+    for again in (
+        Submission("A"),
+        Submission("A", cache_cleared=True),
+        Submission(),
+    ):  # nothing new, and nothing to say
+        assert folder.submission(again, lines.append) == Submission("A", cache_cleared=True) and not lines
+    assert RunFolder(run, None, True).submission(Submission("B"), lines.append) == Submission("B") and not lines
 
 
 def test_without_steps_it_goes_on_to_the_recipes_end(photos, run, capsys):
