@@ -40,6 +40,7 @@ def proposals(
     limit: float,
     nms_over: NMSOver,
     post_of: PostOf,
+    post_group: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Proposals of each photo, best first.
 
@@ -49,23 +50,25 @@ def proposals(
     sizes       (B, 2) height and width of the photos in the input; boxes are clipped to them
     pre         candidates that enter suppression, by logit: of each level, or of all levels with nms_over "image"
     post        proposals of an image; with post_of "batch" B * post of the whole batch, the best, however they spread
+    post_group  with post_of "batch" the whole batch's number where it is not B * post; 0: it is
     iou         of two candidates of a list that overlap by more, the better one stays
     least_side  narrower or lower boxes are dropped before suppression, pixels
     limit       most that a width or height may grow, logarithm
     return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
                 whose suppression was left open: see `stays_settled`, always 0 on a CPU; no gradient.
-                P is post; with post_of "batch" B * post, or an image's candidates where they are fewer.
+                P is post; with post_of "batch" the batch's number, or an image's candidates where they are fewer.
                 Fixed shapes and no host synchronisation, except on a CPU
     """
     images = len(sizes)
     lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
-    places = post if post_of == "image" else min(images * post, sum(scores.shape[1] for scores, _ in lists))
+    of_batch = post_group or images * post
+    places = post if post_of == "image" else min(of_batch, sum(scores.shape[1] for scores, _ in lists))
     if sizes.device.type == "cpu":
         boxes, scores, valid, unsettled = one_by_one(lists, places, iou=iou, least_side=least_side)
     else:
         boxes, scores, valid, unsettled = together(lists, places, iou=iou, least_side=least_side)
     if post_of == "batch":
-        valid = best_of_batch(scores, valid, images * post)
+        valid = best_of_batch(scores, valid, of_batch)
     return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid, unsettled
 
 

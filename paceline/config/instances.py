@@ -56,6 +56,9 @@ class RPN:
     post_train: int = 2000  # proposals kept in training
     post_test: int = 1000  # proposals kept at test time
     post_of: PostOf = "image"  # whether post_train counts per image, or per image of the loss group on average (MLPerf)
+    post_group: int = (
+        0  # with post_of batch: proposals of a loss group in all, where no multiple of it; 0 = post_train each
+    )
     nms_over: NMSOver = "level"  # boxes of one level compete, or all of an image (GluonCV)
     iou: float = 0.7  # of two proposals that overlap by more, the better one stays
     least_side: float = 1e-3  # narrower or lower proposals are dropped, pixels
@@ -187,6 +190,8 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
         ("--model.rpn.beta", rpn.beta, 0 < rpn.beta < math.inf, "must be above 0"),
         *((f"--model.rpn.{name.replace('_', '-')}", getattr(rpn, name), getattr(rpn, name) >= 1, "must be 1 or more")
           for name in ("pre_train", "pre_test", "post_train", "post_test")),
+        ("--model.rpn.post-group", rpn.post_group, rpn.post_group == 0 or (rpn.post_group > 0 and rpn.post_of == "batch"),
+         "must be 0 or more, and counts with --model.rpn.post-of batch alone"),
         ("--model.rpn.iou", rpn.iou, 0 < rpn.iou <= 1, "an IoU lies in (0, 1]"),
         ("--model.roi.iou", roi.iou, 0 < roi.iou <= 1, "an IoU lies in (0, 1]"),
         ("--model.roi.samples", roi.samples, roi.samples * roi.positive_share >= 1,

@@ -193,6 +193,7 @@ class Segmenter(nn.Module):
                 limit=rpn.limit,
                 nms_over=rpn.nms_over,
                 post_of=rpn.post_of if self.training else "image",
+                post_group=rpn.post_group if self.training else 0,
             )
             for some_logits, some_deltas, sizes in zip(
                 zip(*(level.chunk(parts) for level in logits)),

@@ -16,6 +16,7 @@ Published epochs and times are others' measurements; ours stand in results/ only
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -115,7 +116,10 @@ def nvidia(
     twice as steep.
     """
     reference = mlperf()
-    post = {"post_train": round(candidates / per_gpu), "post_of": "batch"} if candidates else {"post_train": 1000}
+    post: dict[str, Any] = {"post_train": 1000}
+    if candidates:
+        post = {"post_train": round(candidates / per_gpu), "post_of": "batch"}
+        post["post_group"] = candidates if candidates % per_gpu else 0
     return replace(
         reference,
         model=replace(MLPERF_MODEL, loss_group=per_gpu, rpn=replace(MLPERF_MODEL.rpn, **post)),

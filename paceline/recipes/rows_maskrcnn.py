@@ -24,10 +24,7 @@ def _row(
     """images: of one accelerator; candidates: proposals of these together."""
     batch = nodes * per_node * images
     make = partial(nvidia, batch, per_gpu=images, candidates=candidates, **facts, **more)
-    left = f"{round(candidates / images)} proposals of each image for {candidates:,} of {images}"
-    return Row(
-        f"maskrcnn@{name}-{batch}", make, chip, nodes, per_node, source, ours=left if candidates % images else ""
-    )
+    return Row(f"maskrcnn@{name}-{batch}", make, chip, nodes, per_node, source)
 
 
 ROWS = (

@@ -52,7 +52,7 @@ def maskrcnn_facts(run: Run) -> dict[str, Any]:
         factor = optim.lr * (1 - factor) / plan.warmup_steps if plan.warmup_steps else 1.0
     facts = {
         **base_facts(run),
-        "num_image_candidates": rpn.post_train * (max(1, recipe.model.loss_group) if shared else 1),
+        "num_image_candidates": rpn.post_group or rpn.post_train * (max(1, recipe.model.loss_group) if shared else 1),
         "opt_name": "sgd_with_momentum" if optim.kind == "sgd" else optim.kind,
         "opt_base_learning_rate": optim.lr,
         "opt_weight_decay": optim.weight_decay,

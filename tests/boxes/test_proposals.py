@@ -36,13 +36,13 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
     return list(logits.split(list(counts), dim=1)), deltas, anchors
 
 
-def fixed_shapes(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of):
+def fixed_shapes(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of, post_group=0):
     """What an accelerator runs, on the CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "one_by_one", lambda *lists, **rules: module.together(*lists, **rules))
         return proposals(
             logits, deltas, anchors, sizes, pre=pre, post=post, iou=iou, least_side=least_side, limit=limit,
-            nms_over=nms_over, post_of=post_of,
+            nms_over=nms_over, post_of=post_of, post_group=post_group,
         )  # fmt: skip
 
 
@@ -132,6 +132,17 @@ def test_the_best_of_the_batch_spread_as_they_like() -> None:
         assert int(valid.sum()) == 90 and valid[1].sum() > valid[0].sum() > 0 and not valid[2].any()
         boxes, *_ = form(logits, deltas, anchors, SIZES, **{**RULES, "post": 1000, "post_of": "batch"})
         assert boxes.shape[1] == 60 + 60 + 20 + 5, "never more places than candidates"
+
+
+def test_a_batch_s_number_may_be_no_multiple_of_its_images() -> None:
+    """12,000 of 11 images in published logs; here 89 of 3: all of 90 but the worst."""
+    logits, deltas, anchors = outputs(seed=5)
+    for form in (proposals, fixed_shapes):
+        rules = {**RULES, "post": 30, "post_of": "batch"}
+        boxes, most, _ = form(logits, deltas, anchors, SIZES, **rules)
+        fewer, valid, _ = form(logits, deltas, anchors, SIZES, **rules, post_group=89)
+        assert fewer.shape == (3, 89, 4) and int(valid.sum()) == 89
+        assert torch.equal(fewer[valid], boxes[:, :89][valid]) and bool((most[:, :89] | ~valid).all())
 
 
 @pytest.mark.parametrize("nms_over", ["level", "image"])

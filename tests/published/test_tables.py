@@ -216,6 +216,7 @@ def compare_with_log(recipe: Recipe, images: int, world: int, logged: dict[str, 
         assert rise == pytest.approx(logged["opt_learning_rate_warmup_factor"], rel=1e-6)
         rpn, many = recipe.model.rpn, logged["num_image_candidates"]
         assert rpn.post_train == (many if rpn.post_of == "image" else round(many / images))
+        assert rpn.post_of == "image" or many == (rpn.post_group or rpn.post_train * images)
     later = [epoch - 1 for epoch in logged["evaluated"]]  # Fujitsu's and Inspur's log counts epochs from 2
     epochs = [step / plan.steps_per_epoch for step in plan.eval_steps[:2]]
     assert epochs == logged["evaluated"] or epochs == later
@@ -277,7 +278,8 @@ def test_a_row_without_a_log_is_what_its_file_says(name):
 def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():
     free = {"global_batch", "epochs", "images_seen", "bn_span", "optim.lr", "optim.weight_decay", "optim.momentum", "seed",
             "schedule.warmup", "schedule.warmup_from", "schedule.warmup_first", "schedule.boundaries", "quality.first",
-            "quality.every", "quality.at", "model.loss_group", "model.rpn.post_train", "model.rpn.post_of", "optim.clip_value",
+            "quality.every", "quality.at", "model.loss_group", "model.rpn.post_train", "model.rpn.post_of", "model.rpn.post_group",
+            "optim.clip_value",
             "optim.decay_on", "optim.momentum_form", "schedule.end_lr"}  # fmt: skip
     families = {"resnet50": ["resnet50-mlperf-3200"], "maskrcnn": ["maskrcnn-nvidia-96", "maskrcnn-gluoncv"],
                 "ssd": ["ssd", "ssd-mlperf-1024", "ssd-gaudi", "ssd-gaudi-cosine"]}  # fmt: skip
