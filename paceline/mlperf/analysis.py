@@ -6,18 +6,19 @@ Habana's) are counted in blocks, from block_start to eval_start. That is how the
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeGuard
+from typing import Any
 
+from paceline.config.plain_file import read_plain
+from paceline.config.sealed import parse
 from paceline.launch.trials import LEAST_FOR_MEAN, olympic_mean
 from paceline.mlperf.foreign import read_foreign
-from paceline.mlperf.logs import TOKEN, Line, benchmark_of, mllog_lines, read_text, value_of
-from paceline.mlperf.row import Row
+from paceline.mlperf.logs import MOST_BYTES, TOKEN, Line, benchmark_of, mllog_lines, read_text, value_of
+from paceline.mlperf.row import Row, is_number
 
 # Published Mask R-CNN logs have the number of iterations as train_samples.
 ITERATIONS_AS_SAMPLES, COCO_IMAGES = "maskrcnn", 117_266
@@ -85,7 +86,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
-    ours = any(str(line.metadata.get("file", "")).startswith(OURS) for line in lines)
+    ours = any(_text(line.metadata.get("file")).startswith(OURS) for line in lines)
     benchmark = benchmark_of(path, lines)
     start = next((line.ms for line in lines if line.key == "run_start"), None)
     stop = next((line for line in reversed(lines) if line.key == "run_stop"), None)
@@ -96,28 +97,24 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
     if benchmark == ITERATIONS_AS_SAMPLES and not ours:
         images = COCO_IMAGES
     description = _description(path)
-    platform = str(value_of(lines, "submission_platform", ""))
+    platform = _text(value_of(lines, "submission_platform"))
     seconds = _epoch_seconds(lines)
     return Row(
         file=str(path),
         written_by="paceline" if ours else "MLPerf submission",
-        system=description.get("system") or f"{value_of(lines, 'submission_org', '')} {platform}".strip(),
+        system=description.get("system") or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
         benchmark=benchmark,
-        status=str(stop.metadata.get("status", "")) if stop is not None else "no run_stop",
+        status=_text(stop.metadata.get("status")) if stop is not None else "no run_stop",
         accelerators=accelerators
         or description.get("accelerators")
         or _told_accelerators(lines, platform, batch, ours=ours),
-        global_batch=int(batch) if _is_number(batch) else None,
+        global_batch=int(batch) if is_number(batch) else None,
         minutes=(stop.ms - start) / 60_000 if start is not None and stop is not None else None,
         epochs=next(
-            (
-                line.metadata["epoch_num"]
-                for line in reversed(evaluations)
-                if _is_number(line.metadata.get("epoch_num"))
-            ),
+            (line.metadata["epoch_num"] for line in reversed(evaluations) if is_number(line.metadata.get("epoch_num"))),
             None,
         ),
-        images_per_second=images / seconds if _is_number(images) and seconds else None,
+        images_per_second=images / seconds if is_number(images) and seconds else None,
         evaluations=len(evaluations),
         eval_seconds=sum(times) if times else None,
         quality=_quality(evaluations[-1].value) if evaluations else {},
@@ -125,11 +122,16 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
 
 
 def _quality(value: Any) -> dict[str, float]:
-    if _is_number(value):
+    if is_number(value):
         return {"accuracy": float(value)}
     if isinstance(value, dict):
-        return {str(name): float(part) for name, part in value.items() if _is_number(part)}
+        return {_text(name): float(part) for name, part in value.items() if is_number(part)}
     return {}
+
+
+def _text(value: Any) -> str:
+    """A text as any terminal and file can hold it: JSON may escape half a character."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _epoch_seconds(lines: Sequence[Line]) -> float | None:
@@ -144,7 +146,7 @@ def _epoch_seconds(lines: Sequence[Line]) -> float | None:
             begun = line
         elif line.key == "eval_start" and begun is not None:
             count = begun.metadata.get("epoch_count")
-            if _is_number(count) and count > 0 and line.ms > begun.ms:
+            if is_number(count) and count > 0 and line.ms > begun.ms:
                 blocks.append((line.ms - begun.ms) / 1000 / count)
             begun = None
     return median(blocks[1:] or blocks) if blocks else None
@@ -156,7 +158,7 @@ def _pairs(lines: Sequence[Line], start: str, stop: str, by: str) -> Iterator[fl
     over: set[Any] = set()
     for line in lines:
         number = line.metadata.get(by)
-        if not _is_number(number) or number in over:
+        if not is_number(number) or number in over:
             continue
         if line.key == start:
             begun.setdefault(number, line.ms)
@@ -174,7 +176,7 @@ def _told_accelerators(lines: Sequence[Line], platform: str, batch: Any, *, ours
     if ours and counted:
         return int(counted[1])
     each = value_of(lines, "d_batch_size")
-    if _is_number(each) and _is_number(batch) and each > 0 and batch % each == 0:
+    if is_number(each) and is_number(batch) and each >= 1 and batch % each == 0:
         return int(batch // each)
     begun = sum(line.key == "init_start" for line in lines)
     return begun if begun > 1 else None
@@ -188,12 +190,11 @@ def _description(path: Path) -> dict[str, Any]:
     submitter, system = parts[3], parts[1].name
     found: dict[str, Any] = {"system": f"{submitter.name} {system}"}
     try:
-        facts = json.loads((submitter / "systems" / f"{system}.json").read_text(errors="replace"))
-        found["accelerators"] = int(facts["number_of_nodes"]) * int(facts["accelerators_per_node"])
-    except (OSError, ValueError, KeyError, TypeError):
+        content = read_plain(submitter / "systems" / f"{system}.json", MOST_BYTES)
+        facts = parse(content.decode("utf-8", "replace"))
+        count = int(facts["number_of_nodes"]) * int(facts["accelerators_per_node"])
+        if is_number(count) and count > 0:
+            found["accelerators"] = count
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return found  # without it the log itself is asked
     return found
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

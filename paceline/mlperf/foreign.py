@@ -18,8 +18,9 @@ from typing import Any
 from paceline.config.errors import DataError
 from paceline.config.sealed import parse
 from paceline.mlperf.logs import FOREIGN, foreign_name
-from paceline.mlperf.row import Row
+from paceline.mlperf.row import Row, is_number
 
+WHOLE = r"(?<!\d)(\d{1,15})(?!\d)"  # more digits are no count of anything here
 NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
 
 
@@ -39,22 +40,22 @@ def read_foreign(path: Path, text: str, accelerators: int) -> Row:
 
 
 def _gluoncv(text: str) -> dict[str, Any]:
-    epochs = [(int(epoch), float(cost), float(speed)) for epoch, cost, speed in re.findall(
-        rf"\[Epoch (\d+)\] Training cost: {NUMBER}, Speed: {NUMBER} samples/sec", text
+    epochs = [(float(cost), float(speed)) for cost, speed in re.findall(
+        rf"\[Epoch \d+\] Training cost: {NUMBER}, Speed: {NUMBER} samples/sec", text
     )]  # fmt: skip
     steps = _floats(rf"\[Epoch \d+\]\[Batch \d+\], Speed: {NUMBER} samples/sec", text)
     evaluations = _floats(rf"\[Epoch \d+\] Validation Inference cost: {NUMBER}", text)
-    spent = sum(cost for _, cost, _ in epochs) + sum(evaluations)
+    spent = sum(cost for cost, _ in epochs) + sum(evaluations)
     quality = {}
     for kind in ("bbox", "segm"):
         # Of the last summary of that kind: the first line is AP over all IoUs, areas and 100 detections.
         summary = text.rpartition(f"~~~~ Summary {kind} metrics ~~~~")[2] if f"Summary {kind} metrics" in text else ""
         if found := re.search(rf"IoU=0\.50:0\.95 \| area=\s*all \| maxDets=\s*100 \] = {NUMBER}", summary):
             quality[f"{kind}_ap"] = float(found[1])
-    speeds = [speed for _, _, speed in epochs]
+    speeds = [speed for _, speed in epochs]
     return {
         "benchmark": "maskrcnn" if "segm" in text or "RCNN_Mask" in text else "faster_rcnn",
-        "global_batch": _whole(r"Namespace\(.*?\bbatch_size=(\d+)", text),
+        "global_batch": _whole(rf"Namespace\(.*?\bbatch_size={WHOLE}", text),
         "minutes": spent / 60 if epochs else None,
         "epochs": len(epochs) or None,
         "images_per_second": median(speeds[1:] or speeds or steps) if speeds or steps else None,
@@ -67,13 +68,14 @@ def _gluoncv(text: str) -> dict[str, Any]:
 def _habana(text: str) -> dict[str, Any]:
     speeds = _floats(rf"Epoch \d+ finished\. Duration: [^\n]*? IPS: {NUMBER}", text)
     total = re.search(r"Training finished\. Total time: ([^\n]+)", text)
+    seconds = _clock_seconds(total[1]) if total else None
     scores = _floats(rf"COCO/AP value for step \d+ = {NUMBER}", text)
     return {
         "system": "Gaudi" if "habana" in text.lower() or "hpu" in text.lower() else "",
         "benchmark": "ssd",
-        "accelerators": _whole(r"'num_shards': (\d+)", text),
-        "global_batch": _whole(r"'global_batch_size': (\d+)", text),
-        "minutes": _clock_seconds(total[1]) / 60 if total else None,
+        "accelerators": _whole(rf"'num_shards': {WHOLE}", text),
+        "global_batch": _whole(rf"'global_batch_size': {WHOLE}", text),
+        "minutes": seconds / 60 if seconds is not None else None,
         "epochs": len(speeds) or None,
         "images_per_second": median(speeds[1:] or speeds) if speeds else None,
         "evaluations": len(scores),
@@ -96,7 +98,7 @@ def _dllogger(text: str) -> dict[str, Any]:
     for record in records:
         if record.get("step") == "PARAMETER":
             told |= record["data"]
-    seconds = [float(one) for one in elapsed if re.fullmatch(NUMBER, str(one))]
+    seconds = [float(str(one)) for one in elapsed if re.fullmatch(NUMBER, str(one))]
     top1 = [score for data in scores if (score := _first(data, "val.top1", "val.accuracy")) is not None]
     batch, gpus = told.get("batch_size") or told.get("batch-size"), told.get("num_gpus") or told.get("world_size")
     return {
@@ -112,9 +114,9 @@ def _dllogger(text: str) -> dict[str, Any]:
 
 
 def _horovod(text: str) -> dict[str, Any]:
-    found = re.findall(rf"Total img/sec on (\d+) \w+(?:\(s\))?: {NUMBER}", text)
+    found = re.findall(rf"Total img/sec on {WHOLE} \w+(?:\(s\))?: {NUMBER}", text)
     count, speed = found[-1] if found else (None, None)
-    batch = _whole(r"Batch size: (\d+)", text)
+    batch = _whole(rf"Batch size: {WHOLE}", text)
     model = re.search(r"^Model: (\S+)", text, re.MULTILINE)
     return {
         "benchmark": model[1] if model else "",
@@ -158,9 +160,7 @@ def _whole(pattern: str, text: str) -> int | None:
 
 def _first(data: dict[str, Any], *names: str) -> float | None:
     values = (data.get(name) for name in names)
-    return next(
-        (float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)), None
-    )
+    return next((float(value) for value in values if is_number(value)), None)
 
 
 def _dll_records(text: str) -> Iterator[dict[str, Any]]:
@@ -175,10 +175,10 @@ def _dll_records(text: str) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _clock_seconds(text: str) -> float:
-    """Seconds of Python's timedelta: 1 day, 2:03:04."""
-    found = re.match(r"(?:(\d+) days?, )?(\d+):(\d+):(\d+)", text.strip())
+def _clock_seconds(text: str) -> float | None:
+    """Seconds of Python's timedelta: 1 day, 2:03:04. None for what is no such time."""
+    found = re.match(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d{1,2}):(\d{1,2})", text.strip())
     if found is None:
-        return float("nan")
+        return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

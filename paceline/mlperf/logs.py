@@ -14,6 +14,7 @@ from typing import Any
 from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import read_plain
 from paceline.config.sealed import parse
+from paceline.mlperf.row import is_number
 
 MOST_BYTES = 2**28  # published logs have up to 4 MB
 TOKEN = ":::MLLOG "
@@ -114,7 +115,7 @@ def _parsed(text: str) -> Line | None:
     if not isinstance(record, dict):
         return None
     ms, key, metadata = record.get("time_ms"), record.get("key"), record.get("metadata")
-    if isinstance(ms, bool) or not isinstance(ms, int | float) or not isinstance(key, str):
+    if not is_number(ms) or not isinstance(key, str):
         return None
     if not isinstance(metadata, dict) or "value" not in record:
         return None

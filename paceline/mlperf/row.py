@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, fields
+from typing import Any, TypeGuard
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether it is a finite number that a float has room for. JSON has NaN, 1e999 and whole numbers of any length too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one log tells; None is what it does not."""
+    """What one log tells; None is what it does not. Numbers that are not finite are left out: nothing can be told from them."""
 
     file: str
     written_by: str  # paceline, MLPerf submission, GluonCV, ...
@@ -22,6 +29,14 @@ class Row:
     evaluations: int | None = None
     eval_seconds: float | None = None  # of all evaluations together
     quality: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, int | float) and not is_number(value):
+                object.__setattr__(self, entry.name, None)
+        quality = {name: value for name, value in self.quality.items() if is_number(value)}
+        object.__setattr__(self, "quality", quality)
 
     @property
     def per_accelerator(self) -> float | None:

@@ -326,6 +326,84 @@ def test_analyse_knows_the_answers_of_other_programs_logs(capsys, tmp_path, name
     }
 
 
+ENDLESS = 10**400  # JSON has such numbers, floats have not
+DIGITS = "9" * 5000  # nor does Python read so many at once
+# Logs with numbers that are none: what is left empty of each, and one number that is not.
+ABSURD = {
+    "batch": (
+        mllog(key="submission_benchmark", value="ssd")
+        + mllog(key="global_batch_size", value=ENDLESS)
+        + mllog(key="train_samples", value=1000)
+        + mllog(key="d_batch_size", value=8)
+        + mllog(key="eval_accuracy", value=ENDLESS, metadata={"epoch_num": ENDLESS}),
+        ("global_batch", "accelerators", "epochs"),
+        {"evaluations": 1, "quality": {}},
+    ),
+    "times": (
+        mllog(key="submission_benchmark", value="ssd")
+        + mllog(key="run_start", time_ms=-1.5e308)
+        + mllog(key="run_stop", time_ms=1.5e308, metadata={"status": "aborted"}),
+        ("minutes",),
+        {"status": "aborted"},
+    ),
+    "gluoncv": (
+        GLUONCV.replace("[Epoch 0]", f"[Epoch {DIGITS}]").replace("batch_size=8", f"batch_size={DIGITS}"),
+        ("global_batch",),
+        {"epochs": 2, "images_per_second": 80.0},
+    ),
+    "habana": (
+        HABANA.replace("'num_shards': 8", f"'num_shards': {DIGITS}").replace("1 day, 1:30:00", "soon"),
+        ("accelerators", "minutes", EACH),
+        {"global_batch": 1024, "images_per_second": 401.0},
+    ),
+    "habana's days": (HABANA.replace("1 day,", f"{DIGITS} days,"), ("minutes",), {"epochs": 3}),
+    "habana's rate": (HABANA.replace("IPS: 40", "IPS: 1e999"), ("images_per_second", EACH), {"accelerators": 8}),
+    "dllogger": (
+        DLL.replace('"num_gpus": 8', f'"num_gpus": {ENDLESS}').replace("120.0", str(ENDLESS)).replace("75.5", "1e999"),
+        ("accelerators", "minutes", EACH),
+        {"quality": {"top1": 0.4}, "images_per_second": 20.0},
+    ),
+    "horovod": (HOROVOD.replace("on 4 ", f"on {DIGITS} "), ("accelerators", "global_batch"), {"benchmark": "ResNet50"}),
+    "horovod's rate": (HOROVOD.replace("1400.4", "1e999"), ("images_per_second", EACH), {"accelerators": 4}),
+    "mxnet": (MXNET.replace("0.76", "1e999").replace("=30.0", "=1e999"), ("minutes",), {"epochs": 2, "quality": {}}),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_numbers_that_are_none_are_left_empty(capsys, tmp_path, name):
+    text, empty, wanted = ABSURD[name]
+    (tmp_path / "train.log").write_text(text)
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is no JSON")
+
+    said = command(capsys, "mlperf", "analyse", tmp_path / "train.log", "--json")
+    (row,) = json.loads(said.out, parse_constant=refuse)["runs"]
+    assert said.code == 0 and [row[key] for key in empty] == [None] * len(empty), row
+    assert {key: row[key] for key in wanted} == wanted
+    assert command(capsys, "mlperf", "analyse", tmp_path / "train.log").code == 0
+
+
+@pytest.mark.parametrize("time", [str(ENDLESS), DIGITS, "NaN", "1e999"], ids=["endless", "digits", "nan", "inf"])
+def test_a_time_that_is_none_is_named_by_its_line(capsys, tmp_path, time):
+    good, bad = resnet_log(tmp_path / "good.txt"), tmp_path / "bad.txt"
+    lines = good.read_text().splitlines(keepends=True)
+    lines[3] = lines[3].replace('"time_ms": 1700000000000', f'"time_ms": {time}')
+    bad.write_text("".join(lines))
+    refused(command(capsys, "mlperf", "check", bad), f"{bad}: line 4 is no :::MLLOG line")
+    said = command(capsys, "mlperf", "analyse", bad, good)
+    assert said.code == 2 and "somebody" in said.out and f"left out: {bad}: line 4" in said.err, said
+
+
+def test_a_system_description_with_absurd_numbers_leaves_the_log_to_be_asked(capsys, tmp_path):
+    log = published(tmp_path / "Somebody" / "results" / "rack" / "maskrcnn")
+    (tmp_path / "Somebody" / "systems").mkdir()
+    for nodes in (str(ENDLESS), "1e999", f'"{DIGITS}"', "-1", "[" * 5000):
+        text = f'{{"number_of_nodes": {nodes}, "accelerators_per_node": 8}}'
+        (tmp_path / "Somebody" / "systems" / "rack.json").write_text(text)
+        assert facts_of(capsys, log)["runs"][0]["accelerators"] == 4
+
+
 def test_a_log_that_cannot_be_read_leaves_the_others_in_the_table(capsys, tmp_path):
     good, bad = resnet_log(tmp_path / "good.txt"), tmp_path / "bad.txt"
     bad.write_text("nothing\n")
