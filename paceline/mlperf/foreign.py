@@ -40,19 +40,18 @@ def read_foreign(path: Path, text: str, accelerators: int) -> Row:
 
 
 def _gluoncv(text: str) -> dict[str, Any]:
-    epochs = [(float(cost), float(speed)) for cost, speed in re.findall(
-        rf"\[Epoch \d+\] Training cost: {NUMBER}, Speed: {NUMBER} samples/sec", text
-    )]  # fmt: skip
+    # Until January 2021 an epoch's line had no speed.
+    epochs = re.findall(rf"\[Epoch \d+\] Training cost: {NUMBER}(?:, Speed: {NUMBER} samples/sec)?", text)
     steps = _floats(rf"\[Epoch \d+\]\[Batch \d+\], Speed: {NUMBER} samples/sec", text)
     evaluations = _floats(rf"\[Epoch \d+\] Validation Inference cost: {NUMBER}", text)
-    spent = sum(cost for cost, _ in epochs) + sum(evaluations)
+    spent = sum(float(cost) for cost, _ in epochs) + sum(evaluations)
     quality = {}
     for kind in ("bbox", "segm"):
         # Of the last summary of that kind: the first line is AP over all IoUs, areas and 100 detections.
         summary = text.rpartition(f"~~~~ Summary {kind} metrics ~~~~")[2] if f"Summary {kind} metrics" in text else ""
         if found := re.search(rf"IoU=0\.50:0\.95 \| area=\s*all \| maxDets=\s*100 \] = {NUMBER}", summary):
             quality[f"{kind}_ap"] = float(found[1])
-    speeds = [speed for _, speed in epochs]
+    speeds = [float(speed) for _, speed in epochs if speed]
     return {
         "benchmark": "maskrcnn" if "segm" in text or "RCNN_Mask" in text else "faster_rcnn",
         "global_batch": _whole(rf"Namespace\(.*?\bbatch_size={WHOLE}", text),

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,12 @@ KNOWN = {
         GLUONCV,
         dict(written_by="GluonCV", benchmark="maskrcnn", global_batch=8, epochs=2, evaluations=2)
         | dict(minutes=6.0, images_per_second=80.0, eval_seconds=60.0, quality={"bbox_ap": 0.2, "segm_ap": 0.18}),
+    ),
+    # Before 2021: an epoch's line has no speed, and nothing tells how long an evaluation took.
+    "old gluoncv": (
+        re.sub(r"(?<=0, )Speed: [0-9.]+ samples/sec, (?=RPN_Conf=0.2\n)|.*Inference cost.*\n", "", GLUONCV),
+        dict(written_by="GluonCV", benchmark="maskrcnn", global_batch=8, epochs=2, evaluations=0)
+        | dict(minutes=5.0, images_per_second=65.0, quality={"bbox_ap": 0.2, "segm_ap": 0.18}),
     ),
     "habana": (
         HABANA,
