@@ -99,10 +99,10 @@ def _dllogger(text: str) -> dict[str, Any]:
             told |= record["data"]
     seconds = [float(str(one)) for one in elapsed if re.fullmatch(NUMBER, str(one))]
     top1 = [score for data in scores if (score := _first(data, "val.top1", "val.accuracy")) is not None]
-    batch, gpus = told.get("batch_size") or told.get("batch-size"), told.get("num_gpus") or told.get("world_size")
+    gpus = _count(told, "num_gpus", "world_size")
     return {
-        "accelerators": gpus if type(gpus) is int and gpus > 0 else None,
-        "global_batch": batch if type(batch) is int else None,
+        "accelerators": gpus,
+        "global_batch": _dll_batch(told, gpus),
         "minutes": (seconds[-1] - seconds[0]) / 60 if len(seconds) > 1 else None,
         "epochs": len(epochs) or None,
         "images_per_second": median(speeds[1:] or speeds) if speeds else None,
@@ -110,6 +110,21 @@ def _dllogger(text: str) -> dict[str, Any]:
         # Percent in the PyTorch examples, a fraction in the MXNet ones.
         "quality": {"top1": top1[-1] / 100 if top1[-1] > 1 else top1[-1]} if top1 else {},
     }
+
+
+def _dll_batch(told: dict[str, Any], gpus: int | None) -> int | None:
+    """The global batch: the PyTorch examples tell one GPU's, the MXNet one (which has a kv_store) the whole.
+
+    Source: the help of `--batch-size` and `--optimizer-batch-size` in NVIDIA's ConvNets; get_epoch_size in their MXNet fit.py.
+    """
+    batch = _count(told, "batch_size", "batch-size")
+    if batch is None or "kv_store" in told:
+        return batch
+    if gpus is None:
+        return None
+    at_once = batch * gpus
+    # The ConvNets accumulate as many whole batches as --optimizer-batch-size has room for.
+    return at_once * max((_count(told, "optimizer_batch_size") or 0) // at_once, 1)
 
 
 def _horovod(text: str) -> dict[str, Any]:
@@ -160,6 +175,11 @@ def _whole(pattern: str, text: str) -> int | None:
 def _first(data: dict[str, Any], *names: str) -> float | None:
     values = (data.get(name) for name in names)
     return next((float(value) for value in values if is_number(value)), None)
+
+
+def _count(data: dict[str, Any], *names: str) -> int | None:
+    values = (data.get(name) for name in names)
+    return next((value for value in values if is_number(value) and type(value) is int and value > 0), None)
 
 
 def _dll_records(text: str) -> Iterator[dict[str, Any]]:

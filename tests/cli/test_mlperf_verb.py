@@ -313,7 +313,7 @@ KNOWN = {
     ),
     "dllogger": (
         DLL,
-        dict(accelerators=8, global_batch=256, minutes=2.0, epochs=2, images_per_second=20.0, quality={"top1": 0.755}),
+        dict(accelerators=8, global_batch=2048, minutes=2.0, epochs=2, images_per_second=20.0, quality={"top1": 0.755}),
     ),
     "horovod": (
         HOROVOD,
@@ -367,13 +367,31 @@ ABSURD = {
     "habana's rate": (HABANA.replace("IPS: 40", "IPS: 1e999"), ("images_per_second", EACH), {"accelerators": 8}),
     "dllogger": (
         DLL.replace('"num_gpus": 8', f'"num_gpus": {ENDLESS}').replace("120.0", str(ENDLESS)).replace("75.5", "1e999"),
-        ("accelerators", "minutes", EACH),
+        ("accelerators", "global_batch", "minutes", EACH),
         {"quality": {"top1": 0.4}, "images_per_second": 20.0},
     ),
     "horovod": (HOROVOD.replace("on 4 ", f"on {DIGITS} "), ("accelerators", "global_batch"), {"benchmark": "ResNet50"}),
     "horovod's rate": (HOROVOD.replace("1400.4", "1e999"), ("images_per_second", EACH), {"accelerators": 4}),
     "mxnet": (MXNET.replace("0.76", "1e999").replace("=30.0", "=1e999"), ("minutes",), {"epochs": 2, "quality": {}}),
 }
+
+
+@pytest.mark.parametrize(
+    "told, batch",
+    [
+        ({"batch_size": 256, "world_size": 8}, 2048),
+        ({"batch_size": 256, "world_size": 8, "optimizer_batch_size": -1}, 2048),
+        ({"batch_size": 128, "world_size": 2, "optimizer_batch_size": 1024}, 1024),
+        ({"batch_size": 1664, "gpus": [0, 1, 2, 3, 4, 5, 6, 7], "kv_store": "horovod"}, 1664),
+        ({"batch_size": 256}, None),
+        ({"batch_size": 10**308, "num_gpus": 10**308}, None),
+    ],
+    ids=["each", "no accumulation", "accumulation", "mxnet", "unknown", "absurd"],
+)
+def test_dllogger_tells_the_batch_of_one_gpu(capsys, tmp_path, told, batch):
+    record = {"elapsedtime": 0.0, "type": "LOG", "step": "PARAMETER", "data": told}
+    (tmp_path / "train.log").write_text(f"DLLL {json.dumps(record)}\n")
+    assert facts_of(capsys, tmp_path / "train.log")["runs"][0]["global_batch"] == batch
 
 
 @pytest.mark.parametrize("name", ABSURD)
