@@ -256,6 +256,7 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
     device      what each rank computes on
     """
     plan, said = run.plan, run.controls.mlperf
+    ranks = plan.world + plan.eval_ranks
     return Facts(
         target=in_words(run.recipe.quality.targets),
         total_steps=plan.stop_after,
@@ -269,7 +270,8 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
             "org": said.submitter,
             "division": division_of(said, run.recipe),
             "status": said.status,
-            "platform": said.platform or f"{plan.world + plan.eval_ranks}x{device}",
+            "platform": said.platform or f"{ranks}x{device}",
+            "accelerators": ranks,
         },
         cache_cleared=said.cache_cleared,
         mllog=workload.log_facts(run),

@@ -63,14 +63,19 @@ class MLLog:
         if not self.started:
             self._lines.rewrite(lambda line: False)
 
-    def submission(self, benchmark: str, *, org: str, division: str, status: str, platform: str) -> None:
+    def submission(
+        self, benchmark: str, *, org: str, division: str, status: str, platform: str, accelerators: int = 0
+    ) -> None:
         """Who submits what.
 
         benchmark: resnet, ssd, maskrcnn; division: closed, open; status: onprem, cloud, preview, research.
+        accelerators: how many the platform has in this run, written beside its name, which anybody may choose; 0 = not told
         """
-        facts = {"benchmark": benchmark, "org": org, "division": division, "status": status, "platform": platform}
+        facts = {"benchmark": benchmark, "org": org, "division": division, "status": status}
         for name, value in facts.items():
             self._before_run("POINT_IN_TIME", f"submission_{name}", value)
+        counted = {"accelerators": accelerators} if accelerators else {}
+        self._before_run("POINT_IN_TIME", "submission_platform", platform, counted)
 
     def cache_clear(self, cleared: bool, *, at: float | None = None) -> None:
         """Whether the system's caches were cleared before this run (a submission must). at: see init_start"""

@@ -46,7 +46,7 @@ class Facts:
     eval_steps: Sequence[int]
     train_images: int
     val_images: int
-    submission: Mapping[str, str]  # MLPerf's benchmark, org, division, status, platform
+    submission: Mapping[str, Any]  # MLPerf's benchmark, org, division, status, platform, and its number of accelerators
     cache_cleared: bool  # for MLPerf: whether the systems' caches were cleared before
     mllog: Mapping[str, Any]  # MLPerf keys and values, in order
     weights: Iterable[str]  # names of the tensors that were initialised

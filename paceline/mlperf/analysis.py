@@ -105,9 +105,7 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
         system=description.get("system") or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
         benchmark=benchmark,
         status=_text(stop.metadata.get("status")) if stop is not None else "no run_stop",
-        accelerators=accelerators
-        or description.get("accelerators")
-        or _told_accelerators(lines, platform, batch, ours=ours),
+        accelerators=accelerators or description.get("accelerators") or _told_accelerators(lines, batch),
         global_batch=int(batch) if is_number(batch) else None,
         minutes=(stop.ms - start) / 60_000 if start is not None and stop is not None else None,
         epochs=next(
@@ -167,14 +165,14 @@ def _pairs(lines: Sequence[Line], start: str, stop: str, by: str) -> Iterator[fl
             yield (line.ms - begun[number]) / 1000
 
 
-def _told_accelerators(lines: Sequence[Line], platform: str, batch: Any, *, ours: bool) -> int | None:
-    """From our platform ("8xNVIDIA H100"), or the batch of one device, or the ranks that each wrote init_start.
+def _told_accelerators(lines: Sequence[Line], batch: Any) -> int | None:
+    """As our log has it beside the platform, or from the batch of one device, or the ranks that each wrote init_start.
 
-    Others count nodes in their platform's name; a single init_start tells nothing, as rank 0 may have written for all.
+    A platform's name tells nothing: "1xDGX H100" counts nodes. Nor does a single init_start: rank 0 may have written for all.
     """
-    counted = re.match(r"(\d{1,6})x", platform)
-    if ours and counted:
-        return int(counted[1])
+    counted = next((line.metadata.get("accelerators") for line in lines if line.key == "submission_platform"), None)
+    if type(counted) is int and counted > 0:
+        return counted
     each = value_of(lines, "d_batch_size")
     if is_number(each) and is_number(batch) and each >= 1 and batch % each == 0:
         return int(batch // each)

@@ -29,6 +29,8 @@ def resnet_log(
     epoch: float = 10.0,
     eval_seconds: float = 2.0,
     benchmark: str = "resnet",
+    platform: str = "8xNVIDIA H100",
+    accelerators: int = 8,
 ) -> Path:
     """Our log of a run of 8 devices, 4 epochs of 1,000 images: the first takes 20 s, the others `epoch` seconds each."""
     now = [1_700_000_000.0]
@@ -36,7 +38,8 @@ def resnet_log(
     log = MLLog(path, clock=lambda: now[0])
     log.cache_clear(True)
     log.init_start()
-    log.submission(benchmark, org="somebody", division="closed", status="onprem", platform="8xNVIDIA H100")
+    who = dict(org="somebody", division="closed", status="onprem", platform=platform)
+    log.submission(benchmark, **who, accelerators=accelerators)
     log.run_facts({"seed": seed, "model_bn_span": 8, "global_batch_size": 64, "gradient_accumulation_steps": 1})
     log.run_facts(optimiser_facts("lars", **LARS))
     log.init_stop()
@@ -228,6 +231,15 @@ def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
     assert "0.90" in table and "12" in table.splitlines()[1] and "trial-0/mllog.txt" in table
     rows = list(csv.DictReader(io.StringIO(command(capsys, "mlperf", "analyse", tmp_path, "--csv").out)))
     assert float(rows[0]["images_per_second"]) == pytest.approx(100) and float(rows[0]["accuracy"]) == 0.76
+
+
+@pytest.mark.parametrize("accelerators", [8, 0], ids=["told", "unknown"])
+def test_a_platforms_name_is_no_number_of_accelerators(capsys, tmp_path, accelerators):
+    log = resnet_log(tmp_path / "mllog.txt", platform="1xDGX H100", accelerators=accelerators)
+    (row,) = facts_of(capsys, log)["runs"]
+    each = pytest.approx(12.5) if accelerators else None
+    assert (row["system"], row["accelerators"]) == ("somebody 1xDGX H100", accelerators or None)
+    assert row["images_per_second"] == pytest.approx(100) and row["images_per_second_per_accelerator"] == each
 
 
 def test_analyse_reads_a_published_log_and_the_description_of_its_system(capsys, tmp_path):
