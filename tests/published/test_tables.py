@@ -1,4 +1,4 @@
-"""Every recipe of the menu is its published table, field by field, and no field can change without a red test.
+"""Every recipe of the menu and every row is its published table, field by field, and no field can change without a red test.
 
 The tables are typed from the fact sheets (published_*.py beside this file), logged.json is what the published runs
 logged themselves (scripts/record_published_logs.py).
@@ -6,7 +6,6 @@ logged themselves (scripts/record_published_logs.py).
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import published_maskrcnn as maskrcnn
 import published_resnet50 as resnet50
+import published_rows as rows
 import published_ssd as ssd
 import pytest
 from published_cells import differences, leaves
@@ -29,9 +29,7 @@ from paceline.recipes.rows import ROWS
 
 TABLES = resnet50.TABLES | ssd.TABLES | maskrcnn.TABLES
 PLANS = resnet50.PLANS | ssd.PLANS | maskrcnn.PLANS
-LOGGED = json.loads(Path(__file__).with_name("logged.json").read_text())
-# Rows without a log: the keys of a row's source are files there, or another system's.
-WITHOUT_A_LOG = {name for name, row in ROWS.items() if not any(key.rpartition(" ")[0] == row.source for key in LOGGED)}
+WITHOUT_A_LOG = ROWS.keys() - rows.LOGS.keys()
 # Recipes of the menu and the run that they are.
 RUNS = {
     "resnet50-mlperf-3200": "v3.0 NVIDIA dgxh100_ngc23.04_mxnet",
@@ -54,9 +52,10 @@ RUNS = {
 BENCHMARKS = {"classification": "resnet", "ssd": "ssd", "maskrcnn": "maskrcnn"}
 
 
-def test_every_recipe_of_the_menu_has_a_table_whose_cells_name_their_source():
+def test_every_recipe_and_row_has_a_table_whose_cells_name_their_source():
     assert TABLES.keys() == RECIPES.keys()
-    for name, table in TABLES.items():
+    assert rows.TABLES.keys() == ROWS.keys()
+    for name, table in (TABLES | rows.TABLES).items():
         for field, cell in table.items():
             assert cell.source and cell.source != "ours: ", (name, field)
 
@@ -64,6 +63,11 @@ def test_every_recipe_of_the_menu_has_a_table_whose_cells_name_their_source():
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_its_table_field_by_field(name):
     assert differences(RECIPES[name](), TABLES[name]) == []
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_its_table_field_by_field(name):
+    assert differences(ROWS[name].make(), rows.TABLES[name]) == []
 
 
 def mutants(node: Any, kind: type) -> Iterator[tuple[str, Any]]:
@@ -115,6 +119,46 @@ def test_no_mutation_of_any_field_of_any_recipe_survives():
     assert survivors == [] and seen > 6000
 
 
+def test_no_mutation_of_any_field_of_any_row_survives():
+    """A field that has one value in many rows, and one in their tables, is changed in one of them: it would be the same change."""
+    survivors, seen, done = [], 0, set()
+    for name, row in ROWS.items():
+        recipe, table = row.make(), rows.TABLES[name]
+        found = dict(leaves(recipe))
+        here = set()
+        for field, changed in mutants(recipe, Recipe):
+            alike = (recipe.task, field, repr(found[field]), repr(table[field].value) if field in table else None)
+            if alike in done:
+                continue
+            here.add(alike)
+            seen += 1
+            if [line.partition(":")[0] for line in differences(changed, table)] != [field]:
+                survivors.append((name, field))
+        done |= here
+    assert survivors == [] and seen > 1400
+
+
+# Fields of rows that once could change unseen, and what they were changed to.
+PLANTED_IN_ROWS = [
+    ("resnet50@dell-4xh100-3264", "optim.momentum_form", "torch"),
+    ("resnet50@nvidia-527x8xa100-67456", "optim.decay_on", "no_norm"),
+    ("ssd@nvidia-dgx-a100-v1.1-912", "optim.momentum", 0.95),
+    ("ssd@nvidia-dgx-a100-v1.1-912", "epochs", 80.0),
+    ("ssd@nvidia-dgx1-pytorch-960", "quality.at", (40, 50, 56, 60, 65, 70, 75, 80)),
+    ("ssd@nvidia-dgx1-pytorch-960", "schedule.warmup_first", 1),
+    ("ssd@google-tpu-v4-1024", "schedule.warmup_from", 0.1),
+    ("ssd@habana-gaudi2-240", "schedule.end_lr", 0.0),
+    ("ssd@reference-2x8-1024", "schedule.warmup_first", 1),
+    ("maskrcnn@dell-4xa100-40gb-48", "images_seen", 40_000 * 48),
+    ("maskrcnn@iei-8xa40-64", "optim.weight_decay", 5e-4),
+    ("maskrcnn@iei-8xa40-64", "bn_span", 8),
+    ("maskrcnn@iei-8xa40-64", "optim.clip_value", 1.5),
+    ("maskrcnn@gluoncv-26-epochs-8", "model.rpn.post_train", 1000),
+    ("maskrcnn@gluoncv-26-epochs-8", "model.rpn.post_of", "batch"),
+    ("maskrcnn@gluoncv-26-epochs-8", "seed", 1),
+]
+
+
 # The 21 errors that a review planted and that stayed green: recipe, field, value.
 PLANTED = [
     ("ssd-mlperf-1024", "optim.weight_decay", 1.6e-3),
@@ -154,6 +198,9 @@ def test_the_errors_that_once_stayed_green_are_caught():
     for name, field, value in PLANTED:
         planted = put(RECIPES[name](), field.split("."), value)
         assert [line.partition(":")[0] for line in differences(planted, TABLES[name])] == [field]
+    for name, field, value in PLANTED_IN_ROWS:
+        planted = put(ROWS[name].make(), field.split("."), value)
+        assert [line.partition(":")[0] for line in differences(planted, rows.TABLES[name])] == [field]
 
 
 def planned(recipe: Recipe, world: int, most: int):
@@ -226,44 +273,23 @@ def compare_with_log(recipe: Recipe, images: int, world: int, logged: dict[str, 
 def test_a_recipe_is_what_its_run_logged(name):
     recipe = RECIPES[name]()
     (world, images) = next((world, plan[0]) for (of, world), plan in PLANS.items() if of == name)
-    compare_with_log(recipe, images, world, LOGGED[f"{RUNS[name]} {BENCHMARKS[recipe.task]}"])
+    compare_with_log(recipe, images, world, rows.LOGGED[f"{RUNS[name]} {BENCHMARKS[recipe.task]}"])
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in WITHOUT_A_LOG])
+@pytest.mark.parametrize("name", rows.LOGS)
 def test_a_row_is_what_its_run_logged(name):
     row = ROWS[name]
     recipe = row.make()
-    compare_with_log(recipe, row.images, row.nodes * row.per_node, LOGGED[f"{row.source} {BENCHMARKS[recipe.task]}"])
-
-
-# Rows without a log: steps of an epoch, of the warm-up, the rate, decay, span, falls (or the schedule's length in epochs), from the
-# files that their sources name.
-FROM_FILES = {
-    "resnet50@nvidia-316x8xh100-40448": (32, 24 * 32, 19.4, 1e-4, 32, 70),
-    "resnet50@nvidia-527x8xa100-67456": (19, 31 * 19, 24.699, 1e-4, 32, 90),
-    "ssd@dell-dgx-a100-1x8x2x1-16": (7330, 190_557, 2.5e-3, 4e-5, 2, (61, 76)),
-    "ssd@dell-dgx-a100-1x8x2x8-16": (7330, 190_557, 2.5e-3, 4e-5, 16, (61, 76)),
-    "ssd@dell-dgx1-1024": (115, 299, 0.08, 5e-4, 128, (44, 55)),
-    "ssd@dell-dgx1-gbn2-512": (230, 299, 0.04, 5e-4, 128, (44, 55)),
-    "ssd@dell-dgx1-gbn4-256": (459, 299, 0.02, 5e-4, 128, (44, 55)),
-    "ssd@reference-1x8-1024": (115, 299, 0.08, 5e-4, 128, (40, 50)),
-    "ssd@reference-2x8-1024": (115, 299, 0.08, 5e-4, 64, (40, 50)),
-    "ssd@habana-gaudi-50-epochs-128": (917, 4585, 0.012, 5e-4, 128, (40, 50)),
-    "ssd@habana-8xgaudi-cosine-1024": (115, 805, 1.01 * 0.096, 5e-4, 128, 55),
-    "ssd@habana-gaudi2-240": (489, 3423, 1.01 * 0.0225, 5e-4, 240, 55),
-    "ssd@habana-8xgaudi2-1920": (62, 434, 1.01 * 0.18, 5e-4, 240, 55),
-    "maskrcnn@dell-32x4xa100-40gb-256": (459, 1800, 0.24, 1e-4, 1, (5627 / 459, 7501 / 459)),
-    "maskrcnn@gluoncv-26-epochs-8": (14_659, 1000, 0.01, 1e-4, 1, (17, 23)),
-}
+    compare_with_log(recipe, row.images, row.nodes * row.per_node, rows.LOGS[name])
 
 
 def test_rows_without_a_log_are_those_that_were_typed_from_files():
-    assert FROM_FILES.keys() == WITHOUT_A_LOG
+    assert rows.FROM_FILES.keys() == rows.TYPED.keys() == WITHOUT_A_LOG
 
 
-@pytest.mark.parametrize("name", FROM_FILES)
+@pytest.mark.parametrize("name", rows.FROM_FILES)
 def test_a_row_without_a_log_is_what_its_file_says(name):
-    per_epoch, warmup, lr, decay, span, falls = FROM_FILES[name]
+    per_epoch, warmup, lr, decay, span, falls = rows.FROM_FILES[name]
     row = ROWS[name]
     recipe = row.make()
     plan = planned(recipe, row.nodes * row.per_node, row.images)
