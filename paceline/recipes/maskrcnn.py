@@ -9,7 +9,8 @@ batch is refused for it; a recipe of your own with `--model.norm batch` wants a 
 What is not the systems' own: their trunks. The MLPerf reference starts from Caffe2's MSRA ResNet-50, whose bottlenecks stride in
 the first 1x1 convolution and whose input is BGR minus (102.98, 115.95, 122.77); ours strides in the 3x3 (v1.5, as GluonCV's
 v1b and torchvision's) and takes RGB with ImageNet's mean and deviation. The reference counts a box's last pixel as part of its
-width (+1); ours takes its anchors so and no other box. Photos are padded to a few shapes; the systems padded to the batch's largest photo.
+width (+1); ours takes its anchors so and no other box. Photos are padded to a few shapes; the systems padded to the batch's
+largest photo.
 Published epochs and times are others' measurements; ours stand in results/ only.
 """
 
