@@ -29,7 +29,10 @@ def choose_recipe(name: str) -> Recipe:
         from paceline.recipes.rows import ROWS
 
         if name not in ROWS:
-            raise RecipeError(f"there is no row {name!r}. {_hint(name, ROWS)} `paceline list rows` prints them all.")
+            hint = _hint(name, ROWS)
+            raise RecipeError(
+                f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list rows` prints them all."
+            )
         return ROWS[name].make()
     found = _choose(name, RECIPES, (Recipe, Workload), "recipe")
     return Recipe(task=name, model=found.model, input=found.input) if isinstance(found, Workload) else found

@@ -65,7 +65,7 @@ def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
 @pytest.mark.parametrize("verb", ["show", "train", "preview"])
 def test_an_unknown_row_names_its_neighbours(capsys, verb):
     refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "no row", "resnet50@dell-4xh100-3264", "list rows")
-    refused(command(capsys, verb, "x@y"), "there is no row 'x@y'", "list rows")
+    refused(command(capsys, verb, "x@y"), "there is no row 'x@y'. `paceline list rows` prints them all.")
 
 
 def test_a_row_is_trained_like_a_recipe(tmp_path):
