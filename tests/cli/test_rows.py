@@ -39,22 +39,42 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
     assert "so ours: the machine" in about
 
 
-def test_a_machine_that_is_named_is_taken_in_place_of_the_row_s(capsys):
-    text = command(capsys, "show", "resnet50@dell-4xh100-3264", "--system", "h100x8").out
-    assert "8 ranks on 1 node   408 images a forward x 2 forwards" not in text and "bn_span" not in text
-    for words in (["--system", "cpu"], ["--nodes=2"], ["--world", "2"], ["--system.per-node", "2"], ["--help"]):
-        given = ["resnet50@dell-4xh100-3264", *words]
+def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
+    name = "resnet50@dell-4xh100-3264"
+    text = command(capsys, "show", name, "--system", "h100x8").out
+    assert "8 ranks on 1 node   408 images a forward x 1 forward" in text
+    assert text.startswith(f"{name}: planned on your --system; its own machine, 4 x H100-SXM5-80GB, is not taken.\n")
+    for words in (["--system", "cpu"], ["--system=cpu", "--nodes", "2"]):
+        assert on_its_machine([name, *words])[0] == [name, *words] and len(on_its_machine([name, *words])[1]) == 1
+    for given in ([name, "--help"], [name, "--system", "cpu", "-h"], ["resnet50-tiny"], []):
         assert on_its_machine(given) == (given, [])
-    assert on_its_machine(["resnet50-tiny"]) == (["resnet50-tiny"], [])
-    assert on_its_machine([]) == ([], [])
-    assert machine_flags(ROWS["ssd@dell-dgx1-1024"])[:6] == [
-        "--system",
-        "dgx1",
-        "--nodes",
-        "1",
-        "--system.per-node",
-        "8",
-    ]
+    assert machine_flags(ROWS["ssd@dell-dgx1-1024"])["--system"] == "dgx1"
+
+
+@pytest.mark.parametrize(
+    ("words", "gone"),
+    [
+        (["--nodes=2"], {"--nodes"}),
+        (["--world", "2"], {"--nodes"}),
+        (["--system.per_node", "2"], {"--system.per-node"}),
+        (["--system.precision", "bf16"], {"--system.precision", "--system.loss-scale"}),
+        (["--system.chip", "X", "--nodes", "3"], {"--system.chip", "--nodes"}),
+        (["--rate", "100"], set()),
+    ],
+    ids=" ".join,
+)
+def test_another_flag_of_the_machine_changes_that_alone(words, gone):
+    row = ROWS["resnet50@dell-4xh100-3264"]
+    taken, (about, there) = on_its_machine([row.name, *words])
+    kept = [word for name, value in machine_flags(row).items() if name not in gone for word in (name, value)]
+    assert taken == [row.name, *words, *kept] and row.source in about
+    assert there.endswith(f": {' '.join(kept)}") and ("but for your --" in there) == bool(gone)
+
+
+def test_a_row_on_more_nodes_stays_on_its_accelerators(capsys):
+    text = command(capsys, "show", "resnet50@dell-4xh100-3264", "--nodes", "2").out
+    assert "v3.0 Dell XE8640x4H100-SXM-80GB, on 4 x H100-SXM5-80GB" in text and "but for your --nodes:" in text
+    assert "8 ranks on 2 nodes   408 images a forward" in text and "H100-SXM5-80GB x 4 a node" in text
 
 
 def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
