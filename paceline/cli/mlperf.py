@@ -36,7 +36,7 @@ class CheckFlags:
 
     logs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()  # runs, logs, folders of trial-N/ or of result_N.txt
     ruleset: str = ""  # rules to judge by, e.g. 3.0.0; empty = the last of the log's benchmark
-    system_desc: Path = Path()  # a submission's systems/NAME.json, to be judged too
+    system_desc: str = ""  # a submission's systems/NAME.json, to be judged too; empty = none
     json: bool = False  # print one JSON object instead of text
 
 
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check(arguments: Sequence[str]) -> int:
     flags = parse(arguments, CheckFlags(), prog="mlperf check", description=CHECK)
-    files = find_logs(flags.logs)
+    files = find_logs(flags.logs, "check")
     logs = {file: read_mllog(file) for file in files}
     benchmarks = {file: benchmark_of(file, lines) for file, lines in logs.items()}
     if len(set(benchmarks.values())) > 1:
@@ -70,10 +70,11 @@ def _check(arguments: Sequence[str]) -> int:
         verdicts += [judge.not_of_open(name, files) for name in ("seeds", "rcp")]
     else:
         verdicts += [judge.seeds(files, ruleset), judge.convergence(files, benchmark, ruleset)]
-    if flags.system_desc != Path():
-        if not flags.system_desc.is_file():
+    if flags.system_desc:
+        description = Path(flags.system_desc).expanduser()
+        if not description.is_file():
             raise UserError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
-        verdicts.append(judge.system_description(flags.system_desc, ruleset))
+        verdicts.append(judge.system_description(description, ruleset))
     missed = [verdict for verdict in verdicts if verdict.passed is False]
     # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
     allowed = len(files) == judge.runs_needed(benchmark) and [verdict.judge for verdict in missed] == ["compliance"]

@@ -57,7 +57,7 @@ def run_analyse(arguments: Sequence[str]) -> int:
         raise UserError(f"--accelerators {flags.accelerators}: must be 0 (as the log says) or more.")
     rows: list[Row] = []
     problems: list[str] = []
-    for file in find_logs(flags.logs):
+    for file in find_logs(flags.logs, "analyse"):
         try:
             rows.append(analyse(file, flags.accelerators))
         except UserError as problem:

@@ -56,9 +56,7 @@ class RPN:
     post_train: int = 2000  # proposals kept in training
     post_test: int = 1000  # proposals kept at test time
     post_of: PostOf = "image"  # whether post_train counts per image, or per image of the loss group on average (MLPerf)
-    post_group: int = (
-        0  # with post_of batch: proposals of a loss group in all, where no multiple of it; 0 = post_train each
-    )
+    post_group: int = 0  # with post_of batch: a loss group's proposals in all; 0 = post_train for each of its images
     nms_over: NMSOver = "level"  # boxes of one level compete, or all of an image (GluonCV)
     iou: float = 0.7  # of two proposals that overlap by more, the better one stays
     least_side: float = 1e-3  # narrower or lower proposals are dropped, pixels

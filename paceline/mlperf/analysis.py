@@ -17,12 +17,11 @@ from paceline.config.plain_file import read_plain
 from paceline.config.sealed import parse
 from paceline.launch.trials import LEAST_FOR_MEAN, olympic_mean
 from paceline.mlperf.foreign import read_foreign
-from paceline.mlperf.logs import MOST_BYTES, TOKEN, Line, benchmark_of, mllog_lines, read_text, value_of
+from paceline.mlperf.logs import MOST_BYTES, OURS, TOKEN, Line, benchmark_of, mllog_lines, read_text, value_of
 from paceline.mlperf.row import Row, is_number
 
 # Published Mask R-CNN logs have the number of iterations as train_samples.
 ITERATIONS_AS_SAMPLES, COCO_IMAGES = "maskrcnn", 117_266
-OURS = "paceline/"  # what the file names in our own lines start with
 
 
 def analyse(path: Path, accelerators: int = 0) -> Row:
@@ -102,7 +101,8 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
     return Row(
         file=str(path),
         written_by="paceline" if ours else "MLPerf submission",
-        system=description.get("system") or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
+        system=(not ours and description.get("system"))
+        or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
         benchmark=benchmark,
         status=_text(stop.metadata.get("status")) if stop is not None else "no run_stop",
         accelerators=accelerators or description.get("accelerators") or _told_accelerators(lines, batch),
@@ -181,7 +181,10 @@ def _told_accelerators(lines: Sequence[Line], batch: Any) -> int | None:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    """The system of a log that lies as MLPerf publishes it: SUBMITTER/results/SYSTEM/BENCHMARK/result_N.txt."""
+    """The system of a log that lies as MLPerf publishes it: SUBMITTER/results/SYSTEM/BENCHMARK/result_N.txt.
+
+    Runs of ours may lie in such folders by chance: they are called as their own lines say.
+    """
     parts = path.absolute().parents
     if len(parts) < 4 or parts[2].name != "results":
         return {}

@@ -18,6 +18,7 @@ from paceline.mlperf.row import is_number
 
 MOST_BYTES = 2**28  # published logs have up to 4 MB
 TOKEN = ":::MLLOG "
+OURS = "paceline/"  # what the file names in our own lines start with
 # What `paceline mlperf analyse` reads and `check` cannot: how each is told.
 FOREIGN = (
     ("GluonCV", re.compile(r"\[Epoch \d+\]\[Batch \d+\], Speed: ")),
@@ -38,13 +39,14 @@ class Line:
     metadata: dict[str, Any]
 
 
-def find_logs(words: Sequence[str]) -> list[Path]:
+def find_logs(words: Sequence[str], kind: str) -> list[Path]:
     """The log files that the words mean: files, run folders, folders of trials (trial-N/) or of a submission (result_N.txt).
 
-    Raises UserError for a word that means none.
+    kind  what asks for them: check or analyse
+    Raises UserError for a word that means none, and for no words.
     """
     if not words:
-        raise UserError("name a run's folder, or a log: paceline mlperf check RUN|FILE")
+        raise UserError(f"name a run's folder, or a log: paceline mlperf {kind} RUN|FILE")
     return [file for word in words for file in _logs_of(Path(word).expanduser())]
 
 
@@ -88,10 +90,13 @@ def mllog_lines(path: Path, text: str) -> list[Line]:
             continue
         found = _parsed(line.partition(TOKEN)[2])
         if found is None:
-            raise DataError(
-                f"{path}: line {number} is no :::MLLOG line: the log was cut there, or damaged. Go on with its run (the same "
-                "--out mends its log), or name another one."
+            ours = f'"file": "{OURS}' in text  # others' runs cannot go on
+            advice = (
+                "Go on with its run (the same --out mends its log), or name another one."
+                if ours
+                else "Name another one."
             )
+            raise DataError(f"{path}: line {number} is no :::MLLOG line: the log was cut there, or damaged. {advice}")
         lines.append(found)
     if not lines:
         name = foreign_name(text)

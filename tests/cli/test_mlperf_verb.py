@@ -181,6 +181,8 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
     log = resnet_log(tmp_path / "log.txt")
     torn = tmp_path / "torn.txt"
     torn.write_bytes(log.read_bytes()[:-60])
+    strange = published(tmp_path / "theirs")
+    strange.write_bytes(strange.read_bytes()[:-60])
     gluon = tmp_path / "gluon.log"
     gluon.write_text("[Epoch 0][Batch 99], Speed: 10.000 samples/sec, RPN_Conf=0.1\n")
     (tmp_path / "empty.txt").write_text("\n")
@@ -188,7 +190,8 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     other = resnet_log(tmp_path / "bert.txt", benchmark="bert")
     for file, *wanted in (
-        (torn, "line ", "is no :::MLLOG line: the log was cut there"),
+        (torn, "line ", "is no :::MLLOG line: the log was cut there", "Go on with its run (the same --out mends"),
+        (strange, "is no :::MLLOG line: the log was cut there, or damaged. Name another one."),
         (tmp_path / "empty.txt", "empty"),
         (tmp_path / "words.txt", "no line with :::MLLOG", "no MLPerf log"),
         (gluon, "log of GluonCV, which `paceline mlperf analyse` reads"),
@@ -196,7 +199,8 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         (tmp_path / "folder", "no mllog.txt here"),
     ):
         refused(command(capsys, "mlperf", "check", file), str(file), *wanted)
-    refused(command(capsys, "mlperf", "check"), "name a run's folder")
+    for kind in ("check", "analyse"):
+        refused(command(capsys, "mlperf", kind), f"name a run's folder, or a log: paceline mlperf {kind} RUN|FILE")
     refused(command(capsys, "mlperf", "judge"), "Known: check, analyse")
     refused(command(capsys, "mlperf", "analyse", tmp_path / "words.txt"), "no log that is known here")
     if importlib.util.find_spec("mlperf_logging") is not None:
@@ -253,6 +257,18 @@ def test_analyse_reads_a_published_log_and_the_description_of_its_system(capsys,
     (systems / "rack.json").write_text('{"number_of_nodes": "2", "accelerators_per_node": "8"}')
     assert facts_of(capsys, log)["runs"][0]["accelerators"] == 16
     assert facts_of(capsys, log, "--accelerators", 3)["runs"][0]["accelerators"] == 3
+
+
+def test_a_run_of_ours_in_a_folder_of_results_is_called_as_it_says(capsys, tmp_path):
+    log = resnet_log(tmp_path / "somewhere" / "results" / "first" / "run" / "mllog.txt")
+    (row,) = facts_of(capsys, log)["runs"]
+    assert (row["system"], row["accelerators"]) == ("somebody 8xNVIDIA H100", 8)
+
+
+def test_check_shows_no_system_description_where_none_is_named(capsys):
+    said = command(capsys, "mlperf", "check", "--help")
+    text = " ".join(said.out.replace("│", " ").split())
+    assert "to be judged too; empty = none" in text and "default: .)" not in text, said
 
 
 def test_analyse_counts_blocks_where_a_log_has_no_epochs(capsys, tmp_path):
