@@ -130,6 +130,7 @@ def of_nvidia(log: dict[str, Any], accelerators: int, steps: int) -> Table:
         sheet(
             "its log's num_image_candidates, whole ones for each image",
             model__rpn__post_train=round(log["num_image_candidates"] / each),
+            model__rpn__post_group=log["num_image_candidates"] if log["num_image_candidates"] % each else 0,
         ),
     )
 
