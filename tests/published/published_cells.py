@@ -1,6 +1,7 @@
 """A cell of a published table: a value, and where it stands: a fact sheet's section, a source file, or `ours` with the reason.
 
-Sheets: shared/spec/resnet50.md (A), ssd.md, maskrcnn.md (B); their paragraphs are cited by number.
+The sheets (A: ResNet-50, B: Mask R-CNN, one of SSD) are lists of facts gathered from the systems' public sources. They are no
+part of this repository; their paragraphs are cited by number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every field of every Mask R-CNN recipe, typed from fact sheet B (shared/spec/maskrcnn.md; 14b is torchvision's column)."""
+"""Every field of every Mask R-CNN recipe, typed from fact sheet B (see published_cells.py; 14b is torchvision's column)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of every ResNet-50 recipe, typed from fact sheet A (shared/spec/resnet50.md)."""
+"""Every field of every ResNet-50 recipe, typed from fact sheet A, ResNet-50's (published_cells.py says what the sheets are)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of every SSD recipe, typed from the fact sheet of SSD (shared/spec/ssd.md; R, A and B are its systems)."""
+"""Every field of every SSD recipe, typed from the fact sheet of SSD (see published_cells.py; R, A and B are its systems)."""
 
 from __future__ import annotations
 
