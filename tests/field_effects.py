@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,13 @@ def hashed(*seen: Any) -> str:
 def both(row: Row, recipe: Recipe) -> tuple[Any, Any]:
     """What is seen without the change and with it."""
     before = override(recipe, dict(row.beside))
-    return row.shown(before), row.shown(override(before, {row.field: row.value}))
+    return seen(row.shown, before), row.shown(override(before, {row.field: row.value}))
+
+
+@cache
+def seen(shown: Observe, recipe: Recipe) -> Any:
+    """Once for all rows that begin with that recipe."""
+    return shown(recipe)
 
 
 def fields_of(node: Any, path: str) -> Iterator[str]:

@@ -7,12 +7,16 @@ import torch
 from mlperf_recorded import PHOTOS, inputs, outside, recorded, tensor
 from torch import Tensor
 
+from paceline.batch.instances import InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.box_deltas import decode_deltas, encode_deltas
 from paceline.boxes.proposals import proposals
 from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.config.recipe import override
 from paceline.models.region_losses import anchor_box_loss, objectness_loss
+from paceline.models.segmenter import Segmenter
 from paceline.recipes import RECIPES
+from paceline.workloads import WORKLOADS
 
 RPN = RECIPES["maskrcnn"]().model.rpn
 ONES = (1.0, 1.0, 1.0, 1.0)
@@ -59,6 +63,35 @@ def test_the_same_anchors_of_a_real_photo_train_towards_the_same_objects(photo: 
     assert torch.equal(slots[positive].to(torch.int16), tensor(f"photo{photo}_anchor_slots"))
     deltas = encode_deltas(objects[slots[positive]], anchors[positive], ONES)
     torch.testing.assert_close(deltas, tensor(f"photo{photo}_anchor_deltas"), rtol=0, atol=2e-6)
+
+
+def test_a_segmenter_of_the_preset_trains_the_same_anchors_of_a_real_photo() -> None:
+    """With room for all of them the sample is every positive and every negative, so that nothing is drawn."""
+    rows, columns = (4 * side for side in recorded()["photo2_grids"][0].tolist())
+    wanted = tensor("photo2_anchor_kinds")
+    recipe = override(
+        RECIPES["maskrcnn"](), {"model.rpn.samples": len(wanted), "model.rpn.positive_share": 1.0, "model.depth": 18}
+    )
+    with torch.device("meta"):
+        model = WORKLOADS["maskrcnn"].build(recipe, 80)
+    assert isinstance(model, Segmenter)
+    boxes, labels = outside(recorded()["photo2_boxes"]), tensor("photo2_labels")
+    batch = InstanceBatch(
+        images=torch.zeros(1, 3, rows, columns, dtype=torch.uint8),
+        labels=labels[None].long(),
+        indices=torch.zeros(1, dtype=torch.int64),
+        boxes=boxes[None],
+        sizes=torch.from_numpy(recorded()["photo2_size"][2:].astype("int64"))[None],
+        keys=torch.zeros(1, dtype=torch.int64),
+        canvases=torch.zeros(1, len(boxes), 2, 2, dtype=torch.uint8),
+        frames=torch.ones(1, len(boxes), 4),
+    )
+    levels = [torch.empty(1, 1, *grid) for grid in recorded()["photo2_grids"].tolist()]
+    chosen, slots = model._sample_anchors(batch, torch.cat(model._anchors_of(batch.images, levels)))
+    kinds = torch.full_like(wanted, -1)
+    kinds[chosen.places[chosen.taken]] = chosen.positive[chosen.taken].to(kinds.dtype)
+    assert torch.equal(kinds, wanted)
+    assert torch.equal(slots[0][kinds == 1].to(torch.int16), tensor("photo2_anchor_slots"))
 
 
 @pytest.mark.parametrize("mode", ["train", "test"])
