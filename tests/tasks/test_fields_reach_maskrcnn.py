@@ -230,6 +230,7 @@ TABLE = [
     Row("model.rpn.post_train", 20, trained),
     Row("model.rpn.post_test", 10, predicted),
     Row("model.rpn.post_of", "batch", trained, {"model.rpn.post_train": 30}),
+    Row("model.rpn.post_group", 31, trained, {"model.rpn.post_of": "batch"}),
     Row("model.rpn.nms_over", "image", trained, {"model.rpn.iou": 0.2}),
     Row("model.rpn.iou", 0.4, trained),
     Row("model.rpn.least_side", 20.0, trained),
