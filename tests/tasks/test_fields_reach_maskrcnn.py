@@ -330,3 +330,11 @@ def test_binary_masks_are_not_soft_ones_cut_at_a_half(monkeypatch):
             model(batch())
     assert set(found["binary"].unique().tolist()) == {0.0, 1.0} and len(found["soft"].unique()) > 2
     assert not torch.equal((found["soft"] >= 0.5).float(), found["binary"])
+
+
+def test_boxes_that_are_cut_after_their_masks_end_at_the_photo_s_border():
+    for when in ("before", "after"):
+        model = speaking(override(SMALL, {"model.detect.clip": when})).eval()
+        model.network.roi_heads.box_predictor.bbox_pred.bias.data.fill_(8.0)  # five times as wide and as high
+        edges = model.predict(batch()).detections[..., :4]
+        assert edges.min() == 0 and edges.max() == 1
