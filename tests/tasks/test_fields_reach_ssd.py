@@ -209,6 +209,11 @@ TABLE = [
     Row("input.flip", 1.0, samples),
     *(Row("input.jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
     Row("input.jitter", "tensorflow", samples, {"input.jitter": "dali"}),
+    # Of one order of the same changes, so that the arithmetic alone differs.
+    *(
+        Row("input.jitter", kind, samples, {"input.jitter": "hsv", "input.brightness_form": "add"})
+        for kind in ("dali", "tensorflow")
+    ),
     Row("input.brightness", 0.5, samples),
     Row("input.brightness_form", "add", samples),
     Row("input.contrast", 0.1, samples),
