@@ -54,12 +54,24 @@ def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
 @pytest.mark.parametrize(
     ("words", "gone"),
     [
-        (["--nodes=2"], {"--nodes"}),
-        (["--world", "2"], {"--nodes"}),
-        (["--system.per_node", "2"], {"--system.per-node"}),
-        (["--system.precision", "bf16"], {"--system.precision", "--system.loss-scale"}),
-        (["--system.chip", "X", "--nodes", "3"], {"--system.chip", "--nodes"}),
-        (["--rate", "100"], set()),
+        (["--nodes=2"], ("--nodes",)),
+        (["--world", "2"], ("--nodes",)),
+        (["--system.per_node", "2"], ("--system.per-node",)),
+        (
+            ["--system.precision", "bf16"],
+            (
+                "--system.precision",
+                "--system.loss-scale",
+            ),
+        ),
+        (
+            ["--system.chip", "X", "--nodes", "3"],
+            (
+                "--system.chip",
+                "--nodes",
+            ),
+        ),
+        (["--rate", "100"], ()),
     ],
     ids=" ".join,
 )
