@@ -77,6 +77,7 @@ def test_where(number):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("group", ["clock"])
 def test_a_file_stays_in_one_process_and_so_do_the_files_of_a_group(tmp_path, group):
     for number in range(6):

@@ -47,6 +47,7 @@ def test_one_rank_has_nothing_to_compress(trainer, tmp_path):
     assert tensor_files(runs[0]) == tensor_files(runs[1])
 
 
+@pytest.mark.nightly
 def test_variables_of_the_system_are_set_in_every_rank_before_groups_are_made(trainer, tmp_path):
     """gloo looks for an interface that is not there, and says so: the variable was set in time."""
     job = trainer.run(trainer.train(tmp_path / "run", f"{SHORT} --system.env GLOO_SOCKET_IFNAME=nope0"), ranks=2)
