@@ -61,6 +61,7 @@ def test_every_box_contender_makes_whole_batches(coco, name):
         assert [take() for _ in range(3)] == [BATCH] * 3
 
 
+@pytest.mark.nightly
 def test_the_box_report_holds_rates_and_ratios(coco, tmp_path, monkeypatch):
     real = bench.contenders
     monkeypatch.setattr(  # without worker processes, which take seconds to start

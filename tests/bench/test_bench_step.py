@@ -29,6 +29,7 @@ def told():
     return known
 
 
+@pytest.mark.nightly
 def test_every_number_format_is_measured_beside_the_peers(told):
     steps = told[-1]["step"]
     assert list(steps) == ["fp32", "bf16"]

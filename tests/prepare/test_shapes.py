@@ -250,7 +250,7 @@ def test_a_linear_classifier_on_thumbnails_cannot_learn_it(classes, one_thread):
 # --- the same everywhere
 
 
-@pytest.mark.parametrize("render", [render_boxes, render_classes])
+@pytest.mark.parametrize("render", [render_boxes, pytest.param(render_classes, marks=pytest.mark.nightly)])
 def test_the_same_bytes_for_one_and_for_two_processes(render, tmp_path):
     calls = []
     render(tmp_path / "one", seed=7, train=70, val=20, side=96, processes=1)
