@@ -22,6 +22,7 @@ ABOUT = """One table of logs: MLPerf's (published ones, and ours), GluonCV's, Ha
 MXNet's. Several runs of one system in one folder get a line of their own: the mean of their times without the fastest and the slowest,
 medians of the rest. The steady rate is of the median epoch, the first left out."""
 COLUMNS = (
+    "#",
     "system",
     "benchmark",
     "acc",
@@ -96,7 +97,7 @@ def _print_table(rows: Sequence[Row], means: Sequence[Row]) -> None:
         say(
             "  ".join(
                 f"{cell:<{width}}" if number in WORDS else f"{cell:>{width}}"
-                for number, (cell, width) in enumerate(zip(line, widths))
+                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
             ).rstrip()
         )
     for number, row in enumerate((*rows, *means), start=1):

@@ -233,6 +233,8 @@ def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
     assert mean["minutes"] == pytest.approx((54 + 72) / 2 / 60) and mean["status"] == "3 of 4 reached the target"
     table = command(capsys, "mlperf", "analyse", tmp_path).out
     assert "0.90" in table and "12" in table.splitlines()[1] and "trial-0/mllog.txt" in table
+    head, first = table.splitlines()[:2]
+    assert first[head.index("quality") :] == "accuracy 0.7600" and first[head.index("system") - 2 - 1] == "1"
     rows = list(csv.DictReader(io.StringIO(command(capsys, "mlperf", "analyse", tmp_path, "--csv").out)))
     assert float(rows[0]["images_per_second"]) == pytest.approx(100) and float(rows[0]["accuracy"]) == 0.76
 
