@@ -18,7 +18,7 @@ import torch
 
 from paceline.config.errors import CheckpointError
 from paceline.config.length import fit_schedule, steps_in_time
-from paceline.config.plan import Plan, ema_at, evaluation_batch, lr_at
+from paceline.config.plan import Plan, evaluation_batch, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, seconds_in
 from paceline.dist.exchange import from_main, smallest
@@ -119,12 +119,7 @@ def try_out(run: Run, state: State, task: Task, place: Place, world: World) -> P
         began = time.monotonic()
         first, steps, losses = 0.0, 0, {}
         for step, batches in loader:
-            losses = step_once(
-                batches,
-                lr=lr_at(recipe, plan, step),
-                previous_lr=lr_at(recipe, plan, max(0, step - 1)),
-                ema=ema_at(recipe, plan, step),
-            )
+            losses = step_once(batches, rates_at(recipe, plan, step))
             if step == 0:
                 losses["loss"].item()  # waits for the device
                 first, began = time.monotonic() - began, time.monotonic()

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from paceline.batch.batch import Batch
-from paceline.config.plan import Plan
+from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
 from paceline.loss_groups import LossGroupModel, count_ahead, group_losses
 from paceline.machine import autocast_for
@@ -69,13 +69,8 @@ class TrainStep:
         self.network = network
         self.own_time = OwnTime(state.model, device) if plan.world > 1 else None
 
-    def __call__(
-        self, batches: Sequence[Batch], *, lr: float, previous_lr: float, ema: float = 0.0
-    ) -> dict[str, Tensor]:
-        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device.
-
-        ema  decay of the weight average in this step, where there is one
-        """
+    def __call__(self, batches: Sequence[Batch], rates: Rates) -> dict[str, Tensor]:
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device."""
         state = self.state
         if self.own_time is not None:
             self.own_time.begins()
@@ -83,11 +78,11 @@ class TrainStep:
         if (positives := losses.pop("positives", None)) is not None:
             self._divide(losses, positives)
         with record_function("update"):
-            state.optimiser.step(lr, previous_lr=previous_lr, scaler=state.scaler)
+            state.optimiser.step(rates.lr, previous_lr=rates.previous_lr, scaler=state.scaler)
             state.optimiser.zero_grad()
             commit_running_statistics(state.model)
             if state.average is not None:
-                state.average.update(ema)
+                state.average.update(rates.ema)
         return losses
 
     def discard(self, batches: Sequence[Batch]) -> None:

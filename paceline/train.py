@@ -18,7 +18,7 @@ from typing import Any, Literal
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
-from paceline.config.plan import ema_at, lr_at
+from paceline.config.plan import rates_at
 from paceline.config.recipe import Recipe, override
 from paceline.config.run_names import STOP_FILE
 from paceline.dist.environment import environment
@@ -195,9 +195,8 @@ def loop(job: Job) -> Ending:
         job.interval.begin(state.step, loader.wait_seconds)
         tracer.starts_at(state.step)
         for step, batches in loader:
-            lr = lr_at(recipe, plan, step)
-            previous_lr = lr_at(recipe, plan, max(0, step - 1))
-            losses = step_once(batches, lr=lr, previous_lr=previous_lr, ema=ema_at(recipe, plan, step))
+            rates = rates_at(recipe, plan, step)
+            losses = step_once(batches, rates)
             state.step = step + 1
             state.meters.add(losses, step)
             job.interval.took(batch.images.shape for batch in batches)
@@ -205,7 +204,7 @@ def loop(job: Job) -> Ending:
             if job.result_due() and (ending := take_result(job)) is not None:
                 return ending
             recorder.passed(state.step, job.clock.seconds())
-            if job.log_due() and (ending := report_interval(job, step_once, lr, loader.wait_seconds)) is not None:
+            if job.log_due() and (ending := report_interval(job, step_once, rates.lr, loader.wait_seconds)) is not None:
                 return ending
             if job.out_of_time():
                 stop_request.ask("time budget")

@@ -21,7 +21,7 @@ import torchvision
 
 from paceline.batch.detection import Objects, detection_batch
 from paceline.building import build_model, build_state
-from paceline.config.plan import lr_at, make_plan
+from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -87,8 +87,7 @@ def ours(dump: Path, recipe: SSDRecipe, steps: int) -> list[dict[str, float]]:
         for step, part in zip(range(steps), batches(dump, recipe.global_batch)):
             images = torch.from_numpy(np.stack([pixels for pixels, _ in part])).permute(0, 3, 1, 2)
             batch = detection_batch(images, [objects for _, objects in part], torch.arange(len(part)))
-            lr, previous = lr_at(recipe, plan, step), lr_at(recipe, plan, max(0, step - 1))
-            found = step_once([batch], lr=lr, previous_lr=previous)
+            found = step_once([batch], rates_at(recipe, plan, step))
             losses.append({name: float(found[name]) for name in LOSSES})
             print(f"ours {recipe.model.tie} {recipe.optim.momentum_form} {step} {losses[-1]}", flush=True)
     return losses

@@ -10,7 +10,7 @@ from torch import Tensor
 from toy_loss_groups import IMAGES, TERMS, Toy, slow_losses, toy_batch, toy_recipe
 
 from paceline.config.errors import RecipeError
-from paceline.config.plan import Plan, make_plan
+from paceline.config.plan import Plan, Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.system import System
 from paceline.loss_groups import configure_loss_groups, group_losses
@@ -39,7 +39,7 @@ def step(plan: Plan, objects: list[int], *, scale: float = 0.0) -> tuple[dict[st
     state = State(toy, optimiser, None, scaler, Meters(torch.device("cpu")))
     each = plan.images_per_forward
     batches = [toy_batch(objects, slice(start, start + each)) for start in range(0, IMAGES, each)]
-    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, lr=0.1, previous_lr=0.1)
+    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, Rates(0.1, 0.1))
     return losses, toy, {name.removeprefix("velocity."): value for name, value in optimiser.state().items()}
 
 

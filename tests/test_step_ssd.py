@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, override
 from paceline.config.system import System
 from paceline.models.batch_norm import configure_batch_norm
@@ -46,7 +46,7 @@ def step(over: str, batches: list[DetectionBatch]):
     configure_batch_norm(model, groups=4 // len(batches), join=1, join_group=None, forwards=len(batches))
     optimiser = SGD(named_parameters(model, "all"), Optim(momentum=0.0, weight_decay=0.0))
     state = State(model, optimiser, None, None, Meters(torch.device("cpu")))
-    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, lr=0.05, previous_lr=0.05)
+    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, Rates(0.05, 0.05))
     return losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 

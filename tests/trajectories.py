@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from paceline.batch.batch import Batch
 from paceline.building import build_model, build_state
-from paceline.config.plan import lr_at, make_plan
+from paceline.config.plan import Rates, lr_at, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -82,8 +82,8 @@ def take_steps(
         losses = []
         for step, batch in enumerate(batches):
             before_step(step, state)
-            lr, previous = (lr_at(recipe, plan, max(0, at - late)) for at in (step, max(0, step - 1)))
-            found = step_once([batch.to(device)], lr=lr, previous_lr=previous)
+            rates = Rates(*(lr_at(recipe, plan, max(0, at - late)) for at in (step, max(0, step - 1))))
+            found = step_once([batch.to(device)], rates)
             losses.append({name: float(value) for name, value in found.items()})
     return losses, state
 

@@ -26,7 +26,7 @@ from paceline.batch.batch import Batch
 from paceline.bench.step_ssd_profile import where_time_goes
 from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, as_graph, ready, seconds_of
 from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision, System
 from paceline.machine import autocast_for, make_exact
@@ -174,7 +174,7 @@ def our_step(
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
     batch = Batch(images, labels, labels)
-    return lambda: step([batch], lr=LR, previous_lr=LR)["loss"]
+    return lambda: step([batch], Rates(LR, LR))["loss"]
 
 
 def _recipe(bench: StepBench) -> Recipe[ResNetModel, PhotoInput]:

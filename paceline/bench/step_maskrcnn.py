@@ -39,7 +39,7 @@ from paceline.bench.step_maskrcnn_scene import Scene, synthetic_scene
 from paceline.bench.step_ssd import NUMBERS
 from paceline.bench.timing import as_graph, first_wait, ready, seconds_of
 from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision, System
 from paceline.loss_groups import configure_loss_groups
@@ -349,7 +349,7 @@ def our_contender(bench: MaskRCNNBench, precision: Precision, scene: Scene, devi
         (model, "_mask_losses", "losses"),
     )
     sampled = (model, "_sample_regions", lambda regions: regions.positive.sum())
-    return Contender(lambda: step([batch], lr=LR, previous_lr=LR)["loss"], parts, sampled, optimiser)
+    return Contender(lambda: step([batch], Rates(LR, LR))["loss"], parts, sampled, optimiser)
 
 
 def give_proposals(model: Segmenter, regions: Tensor) -> None:

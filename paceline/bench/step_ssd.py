@@ -26,7 +26,7 @@ from paceline.bench.step_ssd_profile import gflop_of, loss_is_marked, matrix_gfl
 from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, as_graph, first_wait, ready, seconds_of
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.system import Precision, System
 from paceline.machine import TYPES, autocast_for, make_exact
 from paceline.models.detector import Detector
@@ -221,7 +221,7 @@ def our_step(
     batch: Batch = scene.batch
     if system.channels_last:
         batch = replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
-    return model, lambda: step([batch], lr=lr, previous_lr=lr)["loss"]
+    return model, lambda: step([batch], Rates(lr, lr))["loss"]
 
 
 def peer_model(bench: SSDBench, device: torch.device, memory: torch.memory_format) -> PlainSSD:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from paceline.config.errors import RecipeError
 from paceline.config.loss_groups import cut_losses, group_refusal, recipe_loss_group
@@ -23,6 +23,14 @@ from paceline.config.system import System, check_system
 STEP_TOLERANCE = 1e-6
 # Where the first weights would weigh more than this in the weight average at the run's end, its decay is warmed up.
 MOST_FIRST_WEIGHTS = 0.01
+
+
+class Rates(NamedTuple):
+    """What changes from step to step by the recipe's rules. Data order and augmentation follow the step's number too."""
+
+    lr: float  # learning rate
+    previous_lr: float  # of the step before; of step 0 its own. 0: no momentum is corrected for it
+    ema: float = 0.0  # share of the old weight average that is kept, in [0, 1); 0 where there is no average
 
 
 @dataclass(frozen=True)
@@ -266,6 +274,11 @@ def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
         factor=schedule.factor,
         warmup_first=schedule.warmup_first,
     )
+
+
+def rates_at(recipe: Recipe, plan: Plan, step: int) -> Rates:
+    """The rates of 0-based step `step`: `lr_at`, `lr_at` of the step before, `ema_at`."""
+    return Rates(lr_at(recipe, plan, step), lr_at(recipe, plan, max(0, step - 1)), ema_at(recipe, plan, step))
 
 
 def first_weights_share(recipe: Recipe, plan: Plan) -> float:

@@ -13,7 +13,7 @@ from stand_ins import made_up
 from paceline.batch.batch import Batch
 from paceline.bench.timing import first_wait
 from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import System
 from paceline.data.loader import Loader
@@ -55,7 +55,7 @@ def a_batch(device: str, number: int) -> Batch:
 
 def losses(device: str, precision: str, steps: int = 10, **more: bool) -> list[float]:
     step, _ = a_step(device, precision, **more)
-    return [float(step([a_batch(device, n)], lr=0.05, previous_lr=0.05)["loss"]) for n in range(steps)]
+    return [float(step([a_batch(device, n)], Rates(0.05, 0.05))["loss"]) for n in range(steps)]
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 5e-3), ("bf16", 5e-2), ("fp16", 5e-2)])
@@ -71,11 +71,11 @@ def test_a_compiled_step_gives_the_losses_of_the_eager_one() -> None:
 def test_a_step_never_waits_for_the_device(precision: str) -> None:
     step, state = a_step("cuda:0", precision)
     batches = [a_batch("cuda:0", n) for n in range(3)]
-    step([batches[0]], lr=0.05, previous_lr=0.05)
+    step([batches[0]], Rates(0.05, 0.05))
 
     def more() -> None:
         for number, batch in enumerate(batches):
-            state.meters.add(step([batch], lr=0.05, previous_lr=0.05), number)
+            state.meters.add(step([batch], Rates(0.05, 0.05)), number)
 
     assert first_wait(more, CUDA) == ""
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from toy_loss_groups import IMAGES, Toy, toy_batch, toy_recipe
 
 from paceline.building import build_model, build_state
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -42,7 +42,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     batches = [toy_batch(OBJECTS[case], slice(start, start + plan.images_per_forward)) for start in starts]
     take = TrainStep(state, plan, run.system, torch.device("cpu"))
     take.discard(batches)  # a warm-up step leaves no trace
-    losses = take(batches, lr=0.1, previous_lr=0.1)
+    losses = take(batches, Rates(0.1, 0.1))
     assert isinstance(state.model, Toy)
     found = {f"loss.{name}": value for name, value in losses.items()}
     found.update({f"weight.{name}": value.detach() for name, value in state.model.named_parameters()})

@@ -25,7 +25,7 @@ from paceline.batch.batch import Batch
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
 from paceline.building import build_model, build_state
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -144,7 +144,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     first, each = world.rank * plan.images_per_rank, plan.images_per_forward
     starts = range(first, first + plan.images_per_rank, each)
     batches = [forward_of(case, range(start, start + each)) for start in starts]
-    losses = TrainStep(state, plan, run.system, torch.device("cpu"))(batches, lr=0.02, previous_lr=0.02)
+    losses = TrainStep(state, plan, run.system, torch.device("cpu"))(batches, Rates(0.02, 0.02))
     found = {f"loss.{name}": value for name, value in losses.items()}
     found.update({name: value for name, value in state.optimiser.state().items() if name.startswith("velocity.")})
     found.update({f"buffer.{name}": value for name, value in model.named_buffers() if "running_" in name})
@@ -178,7 +178,7 @@ def memory(data: Path, tried: bool) -> list[int]:
             take.discard([task.warm_up_batch(plan, place.device)])
         peaks.append(peak())
         for batch in batches:
-            take([batch], lr=0.02, previous_lr=0.02)
+            take([batch], Rates(0.02, 0.02))
             peaks.append(peak())
     return peaks
 

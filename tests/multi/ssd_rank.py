@@ -21,7 +21,7 @@ from training_rank import main as command_line
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
 from paceline.building import build_model, build_state
 from paceline.config.detection import BoxInput, SSDModel
-from paceline.config.plan import make_plan
+from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -101,7 +101,7 @@ def steps(folder: Path, case: str, over: str) -> None:
         model.network.register_forward_hook(lambda module, given, output: outputs.append(output))
         batch = part_of_batch(case, world.rank, world.world)
         for step in range(2):
-            losses = step_once([batch], lr=0.002, previous_lr=0.002)
+            losses = step_once([batch], Rates(0.002, 0.002))
             found.update({f"{step}.loss.{name}": value.clone() for name, value in losses.items()})
             # Without decay the momentum form's velocity holds the gradients: g, then 0.9 g + g'.
             found.update({f"{step}.{name}": value.clone() for name, value in state.optimiser.state().items()})
