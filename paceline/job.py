@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 from paceline.config.length import schedule_in_words
 from paceline.config.run import Run, seconds_in
+from paceline.config.whole import write_whole
 from paceline.dist.roles import Roles
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
@@ -214,12 +214,9 @@ class Job:
         Raises UserError where it cannot be written.
         """
         file = self.folder / "predictions" / f"step-{step:06d}.json"
-        part = file.with_name(f".{file.name}.part")
         try:
             file.parent.mkdir(exist_ok=True)
-            with part.open("w") as out:
-                out.writelines(json_in_pieces({"step": step, **result.predictions}))
-            os.replace(part, file)
+            write_whole(file, json_in_pieces({"step": step, **result.predictions}))
         except OSError as error:
             raise cannot_write(file, error) from error
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
 from paceline.config.submission import Submission
 from paceline.config.system import MOST_THREADS, System
 from paceline.config.typed import check_kinds, checked
+from paceline.config.whole import sweep, write_whole
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.going_on import how_to_go_on, is_another, stand_of
@@ -162,12 +162,10 @@ class RunFolder:
         """run.json, whole or not at all; a resumed run's says how it goes on, and keeps the first one beside it."""
         if not self.is_main:
             return
-        file, part = self.path / "run.json", self.path / ".run.json.part"
-        if self.saved is not None and not (self.path / "run-first.json").exists():
-            shutil.copyfile(file, part)
-            os.replace(part, self.path / "run-first.json")
-        part.write_text(run.to_json())
-        os.replace(part, file)
+        file, first = self.path / "run.json", self.path / "run-first.json"
+        if self.saved is not None and not first.exists():
+            write_whole(first, file.read_bytes(), sync=True)
+        write_whole(file, run.to_json(), sync=True)
 
     @contextmanager
     def writer(self, controls: Controls) -> Iterator[CheckpointWriter | None]:
@@ -211,6 +209,8 @@ def open_run_folder(
     if world.is_main:
         path, made = _choose(name, controls.out)
         lock = _lock(path)
+        for folder in (path, path / "predictions"):
+            sweep(folder)
         try:
             saved = None
             if (path / "run.json").exists():

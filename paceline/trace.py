@@ -10,13 +10,13 @@ In both a step is a range "step 50", from the end of the step before; in it are 
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from paceline.config.run import profile_steps
+from paceline.config.whole import whole
 
 
 class Tracer:
@@ -75,9 +75,8 @@ class Tracer:
 
     def _write(self, profiler: torch.profiler.profile) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        part = self.file.with_suffix(".part")
-        profiler.export_chrome_trace(str(part))
-        os.replace(part, self.file)
+        with whole(self.file) as part:
+            profiler.export_chrome_trace(str(part))
 
     def _close(self) -> None:
         self._range.close()

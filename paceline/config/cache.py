@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.whole import write_whole
 
 
 def cache_folder() -> Path:
@@ -49,9 +50,7 @@ def remembered(kind: str, question: Mapping[str, Any], work_out: Callable[[], di
     answer = work_out()
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(sealed({"question": question, "answer": answer})))
-        os.replace(part, file)
+        write_whole(file, json.dumps(sealed({"question": question, "answer": answer})))
     return answer
 
 

@@ -14,7 +14,7 @@ STOP_FILE = "STOP"
 # The files of `paceline launch`, and what all ranks print.
 LAUNCH_FOLDER = "launch"
 # What a start that failed or was killed, or one that is about to come, leaves in a folder before there is a run.json.
-LEFT_OVER = re.compile(rf"{LAUNCH_FOLDER}|\.lock|\.probe.*|\.run\.json\.part|\.secret-.*")
+LEFT_OVER = re.compile(rf"{LAUNCH_FOLDER}|\.lock|\.probe.*|\.run\.json\..*part|\.secret-.*")
 
 
 def numbered(name: str) -> Path:

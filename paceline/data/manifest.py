@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,6 +28,7 @@ from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain, read_plain
 from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.whole import write_whole
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
@@ -173,16 +173,7 @@ class Manifest:
             for split in record["splits"].values():
                 del split["boxes"]
         path = self.folder / FILE_NAME
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        try:
-            with open(part, "w", encoding="ascii") as file:
-                json.dump(sealed(record), file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(path, json.dumps(sealed(record), indent=1) + "\n", sync=True)
         return path
 
     @classmethod

@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import open_plain
+from paceline.config.whole import write_whole
 
 MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
 OURS = {MARKER, LEDGER, COPYING, IN_USE}
@@ -57,7 +57,7 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
     in_use = lock(folder / IN_USE, fcntl.LOCK_SH)
     try:
         if not (folder / MARKER).exists():
-            _write_whole(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1).encode() + b"\n")
+            write_whole(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1) + "\n", sync=True)
         (folder / PARTS).mkdir(exist_ok=True)
     except OSError:
         os.close(in_use)
@@ -188,18 +188,6 @@ def copies(stage: Path) -> list[Path]:
                 if isinstance(marker, dict) and marker.get("paceline_staged") == 1:
                     found.append(folder)
     return found
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> int:

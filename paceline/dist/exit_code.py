@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.whole import write_whole
 from paceline.dist.launcher import read_launch
 
 # The variable: absolute path of the file, on a file system that rank 0's node and the one that waits both see.
@@ -23,11 +24,8 @@ def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
             return
     except UserError:
         code = code or 2
-    path = Path(named)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(f"{code}\n")
-        os.replace(part, path)
+        write_whole(Path(named), f"{code}\n")
     except OSError as problem:  # the run's end is told by its events all the same
         print(f"paceline: {named}: cannot be written ({problem.strerror})")
 

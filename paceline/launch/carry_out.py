@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.whole import whole
 from paceline.launch.axes import File
 from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of, missing
 from paceline.launch.follow import follow
@@ -56,13 +56,9 @@ def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
         job.launch_folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             path = job.launch_folder / file.name
-            part = path.with_name(f".{file.name}.{os.getpid()}.part")
-            with part.open("w") as out:
-                out.write(file.text)
-                out.flush()
-                os.fsync(out.fileno())
-            part.chmod(0o755 if file.runs else 0o644)
-            os.replace(part, path)
+            with whole(path, sync=True) as part:
+                part.write_text(file.text, encoding="utf-8")
+                part.chmod(0o755 if file.runs else 0o644)
             paths.append(path)
     except OSError as problem:
         raise UserError(

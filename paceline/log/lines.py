@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.whole import write_whole
 
 _BLOCK = 1 << 16
 
@@ -52,15 +53,11 @@ class LineFile:
 
     def rewrite(self, keep: Callable[[str], bool]) -> int:
         """Drop every line for which `keep` is false, and return how many were dropped."""
-        part = self.path.with_name(f".{self.path.name}.part")  # one name: what a kill leaves is overwritten by the next
         try:
             lines = self.lines()
             kept = [line for line in lines if keep(line)]
-            with open(part, "wb") as file:
-                file.writelines(line.encode(errors="surrogateescape") + b"\n" for line in kept)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self.path)
+            pieces = (line.encode(errors="surrogateescape") + b"\n" for line in kept)
+            write_whole(self.path, pieces, sync=True)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         return len(lines) - len(kept)

@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.whole import sweep
 from paceline.data.manifest import Manifest
 from paceline.pack.objects import in_label
 from paceline.pack.packed import prepare_packed, write_classes
 from paceline.pack.plan import Shard, Source, identity, open_sources, plan_shards
 from paceline.pack.record import PackRecord, locked
 from paceline.pack.request import PackRequest, check_request
-from paceline.pack.write import Pool, remove_parts, write_shard
+from paceline.pack.write import Pool, write_shard
 from paceline.systems.detect import cpu_cores
 
 # Index, journal and what a file system needs itself.
@@ -61,7 +62,7 @@ def pack(
         if any(not len(source.order) for source in sources.values()):
             raise DataError(f"{manifest.folder}: a split without photos cannot be packed.")
         shards = _planned(record, manifest, request, sources)
-        remove_parts(out)
+        sweep(out)
         total = sum(shard.last - shard.first for shard in shards)
         left, done = [], 0
         for shard in shards:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.printable import tidy_name
+from paceline.config.whole import write_whole
 from paceline.data.boxes import BoxSplit
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
@@ -48,15 +48,7 @@ def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
         ids = manifest.category_ids if request.to == "webdataset" else range(len(manifest.classes))
         named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
         text = json.dumps({"categories": named}, indent=1)
-    part = out / f".{CLASSES}.{secrets.token_hex(4)}.part"
-    try:
-        with open(part, "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, out / CLASSES)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(out / CLASSES, text + "\n", sync=True)
 
 
 def prepare_packed(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.whole import whole
 from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.containers.write_tar import write_tar
 from paceline.data.digest import digest_of
@@ -90,24 +91,18 @@ def write_shard(
     """
     photos = _told(pool.photos(source, shard.first, shard.last), progress)
     if request.to == "webdataset":
-        return {shard.file: _write_whole(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
+        return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
     placed: list[tuple[int, int]] = []
     lines: list[bytes] = []
     parts = {
-        shard.file: _write_whole(
+        shard.file: _write_summed(
             out / shard.file, lambda file: placed.extend(write_recordio(file, _records(photos, source, lines)))
         )
     }
     stem = Path(shard.file).stem
     for name, text in ((f"{stem}.idx", idx_text(placed)), (f"{stem}.lst", b"".join(lines))):
-        parts[name] = _write_whole(out / name, lambda file, text=text: file.write(text))
+        parts[name] = _write_summed(out / name, lambda file, text=text: file.write(text))
     return parts
-
-
-def remove_parts(out: Path) -> None:
-    """Delete what a pack that was killed had half written."""
-    for entry in out.glob(".*.part"):
-        entry.unlink(missing_ok=True)
 
 
 def _samples(photos: Iterator[Photo], source: Source) -> Iterator[tuple[bytes, bytes]]:
@@ -150,15 +145,8 @@ class _Summed(io.RawIOBase):
         return len(data)
 
 
-def _write_whole(path: Path, write: Callable[[Any], object]) -> dict[str, Any]:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb", buffering=1 << 20) as file:
-            summed = _Summed(file)
-            write(summed)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+def _write_summed(path: Path, write: Callable[[Any], object]) -> dict[str, Any]:
+    with whole(path, sync=True) as part, open(part, "wb", buffering=1 << 20) as file:
+        summed = _Summed(file)
+        write(summed)
     return {"bytes": summed.total, "sha256": summed.digest.hexdigest()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
+from paceline.config.whole import write_whole
 from paceline.data.boxes import box_index
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
@@ -29,14 +29,10 @@ def write_check_page(manifest: Manifest) -> tuple[Path, Page]:
         splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
         page = class_page(manifest.root_path, manifest.class_names or manifest.classes, splits)
     path = manifest.folder / FILE_NAME
-    part = path.with_name(f".{FILE_NAME}.{os.getpid()}.part")
     try:
-        part.write_text(page.html, encoding="utf-8", errors="replace")
-        os.replace(part, path)
+        write_whole(path, page.html.encode("utf-8", "replace"))
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
-    finally:
-        part.unlink(missing_ok=True)
     return path, page
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, Stri
 
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
+from paceline.config.whole import write_whole
 from paceline.log.console import SLOW_INPUT
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import (
@@ -83,11 +83,9 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
             f"{run}: the report's template {named} cannot be filled in ({type(error).__name__}: {error})."
         ) from None
     path = run / "report.html"
-    part = run / ".report.html.part"
     try:
         # A folder's name may be no text: its odd bytes are shown as "?".
-        part.write_text(page, encoding="utf-8", errors="replace")
-        os.replace(part, path)
+        write_whole(path, page.encode("utf-8", "replace"))
     except OSError as error:
         raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
     return path

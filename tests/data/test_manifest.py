@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -91,7 +90,7 @@ def test_a_save_that_fails_leaves_the_old_manifest_whole(photos, monkeypatch):
     def fail(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         replace(manifest, made_by="other").save()
     monkeypatch.undo()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.config.errors import UserError
+from paceline.config.whole import whole
 from paceline.models.forms.ours import FormError, Ours, to_metadata
 from paceline.models.forms.table import FORMS, Form
 from paceline.models.weight_file import WeightFile
@@ -38,16 +38,10 @@ def write_form(file: WeightFile, ours: Ours, form: Form, out: Path) -> tuple[dic
     except FormError as problem:
         raise UserError(f"{file.path}: {problem}. It cannot be written as --to {form.name}.") from None
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with whole(out, sync=True) as part:
             _write(part, out.suffix, tensors, beside, form, ours)
-            with part.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
     except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
         reason = getattr(problem, "strerror", None) or (str(problem).splitlines() or [""])[0]
         raise UserError(f"--out {out}: cannot be written ({reason}). Name another file.") from None

@@ -1,0 +1,90 @@
+"""A file appears whole or not at all, and there is one way to write it so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.config.whole import sweep, whole, write_whole
+
+PACKAGE = Path(paceline.__file__).parent
+# Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
+OWN = {
+    "config/whole.py",
+    "checkpoint/writer.py",
+    "data/index.py",
+    "data/staged_copy.py",
+    "download/part.py",
+    "download/unpack.py",
+    "predict/answers.py",
+    "bench/peers/peer_protocol.py",  # runs where no paceline is installed
+}
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("content", ["tür\n", "tür\n".encode(), ["t", "ür".encode(), "\n"], (), ""], ids=str)
+def test_the_file_holds_all_pieces_and_nothing_else_is_left(tmp_path, content, sync):
+    file = tmp_path / "a"
+    file.write_text("much longer than what comes")
+    write_whole(file, content, sync=sync)
+    assert file.read_bytes() == ("tür\n".encode() if content else b"")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError()], ids=repr)
+def test_an_error_half_way_leaves_the_old_file_and_no_part(tmp_path, error):
+    def pieces():
+        yield "new"
+        raise error
+
+    file = tmp_path / "a"
+    write_whole(file, "old")
+    with pytest.raises(type(error)):
+        write_whole(file, pieces())
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_take_its_place_leaves_no_part(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "a", "x")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_two_writers_at_once_do_not_meet(tmp_path):
+    file = tmp_path / "a"
+    with whole(file) as first, whole(file) as second:
+        first.write_text("first")
+        second.write_text("second")
+        assert not file.exists()
+    assert file.read_text() == "first" and list(tmp_path.iterdir()) == [file]
+
+
+def test_synced_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    done: list[str] = []
+
+    def noting(name, real):
+        return lambda *args: (done.append(name), real(*args))[1]
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    write_whole(tmp_path / "a", "x", sync=True)
+    assert done == ["fsync", "replace"]
+
+
+def test_what_a_kill_left_is_swept_and_nothing_else(tmp_path):
+    names = [".run.json.0f0f0f0f.part", ".events.jsonl.part", "a.part", ".lock", "run.json"]
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / ".folder.part").mkdir()
+    sweep(tmp_path)
+    sweep(tmp_path / "missing")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.part", ".lock", "a.part", "run.json"]
+
+
+def test_there_is_one_way_to_write_a_file_whole():
+    files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "os.replace(" in path.read_text()}
+    assert files == OWN
