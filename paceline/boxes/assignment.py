@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import pairwise_iou
 
 BestAnchor = Literal["positive", "negative"]
@@ -53,10 +54,8 @@ def match_anchors(
                   kind (B, A) int8: 1 positive, 0 negative, -1 neither
     """
     boxes, anchors = boxes.float(), anchors.float()
-    if labels.device.type == "cpu":
-        best, slots, forced = overlaps_by_block(boxes, labels, anchors, eligible)
-    else:
-        best, slots, forced = overlaps_fixed(boxes, labels, anchors, eligible)
+    form = overlaps_fixed if fixed_shapes(labels) else overlaps_by_block
+    best, slots, forced = form(boxes, labels, anchors, eligible)
     return slots, kinds(best, forced, positive_iou, negative_iou, best_anchor, eligible)
 
 
@@ -177,7 +176,7 @@ def match_regions(
              positive (B, P) bool
     """
     boxes, regions = boxes.float(), regions.float()
-    if labels.device.type != "cpu":
+    if fixed_shapes(labels):
         return match_regions_fixed(boxes, labels, regions, valid, iou)
     slots = labels.new_zeros(valid.shape)
     positive = torch.zeros_like(valid)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.boxes.forms import fixed_shapes
+
 
 def cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Neighbourhoods as rows, zeros outside the map.
@@ -20,7 +22,7 @@ def cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Te
     image, level, row, column  (n,) int64, where each chosen cell is
     return  (n, 9 * C) in the maps' type: row by row, column by column, channels last
     """
-    if levels[0].device.type != "cpu":
+    if fixed_shapes(levels[0]):
         return fixed_cell_patches(levels, image, level, row, column)
     parts, places = [], []
     for number, map in enumerate(levels):

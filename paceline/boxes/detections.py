@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.boxes.coding import decode
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import clip as clip_to_image
 from paceline.boxes.suppression import stays_in_list, stays_in_lists
 
@@ -52,12 +53,12 @@ def detections(
     """
     images, boxes, classes = logits.shape
     found = logits.new_zeros((images, keep, 6), dtype=torch.float32)
-    on_cpu = logits.device.type == "cpu"
-    step = 1 if on_cpu else IMAGES_AT_ONCE
+    fixed = fixed_shapes(logits)
+    step = IMAGES_AT_ONCE if fixed else 1
     for first in range(0, images if boxes and classes > 1 else 0, step):
         part = slice(first, first + step)
         chances = logits[part].float().softmax(dim=2)[..., 1:]
-        if on_cpu:
+        if not fixed:
             rows = of_one_image(
                 chances[0], deltas[first], anchors, score_above, iou, candidates, candidates_of, keep
             ).unsqueeze(0)

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import pairwise_iou
 
 Positive = Literal["above", "at_least"]
@@ -52,7 +53,7 @@ def match(
         found = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie, equal=equal)
         slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in found)
         return slots, positives
-    if labels.device.type != "cpu":
+    if fixed_shapes(labels):
         return match_slots(boxes, labels, anchors, iou, positive, tie, equal)
     # Image by image everything stays in the cache, and slots behind an image's last object cost nothing.
     slots = labels.new_zeros(len(labels), len(anchors))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from paceline.boxes.box_deltas import decode_deltas
 from paceline.boxes.detections import best, rows_of
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.kernels import nms
 from paceline.boxes.suppression import ROUNDS, stays_settled
 
@@ -63,10 +64,8 @@ def proposals(
     lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
     of_batch = post_group or images * post
     places = post if post_of == "image" else min(of_batch, sum(scores.shape[1] for scores, _ in lists))
-    if sizes.device.type == "cpu":
-        boxes, scores, valid, unsettled = one_by_one(lists, places, iou=iou, least_side=least_side)
-    else:
-        boxes, scores, valid, unsettled = together(lists, places, iou=iou, least_side=least_side)
+    form = together if fixed_shapes(sizes) else one_by_one
+    boxes, scores, valid, unsettled = form(lists, places, iou=iou, least_side=least_side)
     if post_of == "batch":
         valid = best_of_batch(scores, valid, of_batch)
     return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid, unsettled

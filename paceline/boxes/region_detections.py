@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paceline.boxes.box_deltas import Weights, decode_deltas
 from paceline.boxes.detections import best, rows_of
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.proposals import clip_to_photo, large_enough, padded, suppressed_by_torchvision
 from paceline.boxes.suppression import ROUNDS, stays_settled
 
@@ -61,7 +62,7 @@ def detections(
     chances = class_logits.float().softmax(dim=2)[..., 1:]
     chances = chances.masked_fill(~(valid.unsqueeze(2) & (chances > score_above)), 0.0)
     of_class = deltas.unflatten(2, (class_logits.shape[2], 4))
-    if sizes.device.type == "cpu":
+    if not fixed_shapes(sizes):
         return one_by_one(
             chances, of_class, regions, sizes,
             weights=weights, limit=limit, iou=iou, keep=keep, least_side=least_side, clip=clip,

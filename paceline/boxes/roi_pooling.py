@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.kernels import roi_align, roi_pool
 
 PoolingMode = Literal["align", "pool"]
@@ -71,11 +72,11 @@ def pool_regions(
     return          (n, C, S, S) of the features' dtype, computed in float32; zeros where image is -1. Every level takes
                     part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
     """
-    on_cpu = boxes.device.type == "cpu"
+    fixed = fixed_shapes(boxes)
     if mode == "pool":
-        form = largest_on_own_level if on_cpu else largest_on_all_levels
+        form = largest_on_all_levels if fixed else largest_on_own_level
         return form(features, strides, image, boxes, levels, side=side)
-    form = on_own_level if on_cpu else on_all_levels
+    form = on_all_levels if fixed else on_own_level
     return form(features, strides, image, boxes, levels, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
 
 

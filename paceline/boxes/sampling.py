@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from paceline.boxes.forms import fixed_shapes
+
 Fill = Literal["negatives", "any"]
 Number = TypeVar("Number", int, Tensor)
 
@@ -77,7 +79,7 @@ def sample(positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most
     fill           what fills places that lack negatives: nothing ("negatives"), or the positives left over ("any")
     return         S is `count`
     """
-    if positive.device.type == "cpu":
+    if not fixed_shapes(positive):
         rows = [
             sample_of_one(*row, count=count, most_positive=most_positive, fill=fill)
             for row in zip(positive, negative, bits)

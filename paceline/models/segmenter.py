@@ -21,6 +21,7 @@ from paceline.batch.batch import Batch
 from paceline.batch.instances import FoundInstances, InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
 from paceline.boxes.box_deltas import encode_deltas
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.mask_targets import mask_targets
 from paceline.boxes.proposals import clip_to_photo, proposals
 from paceline.boxes.pyramid_anchors import BEYOND_LAST, pyramid_anchors
@@ -102,7 +103,7 @@ class Segmenter(nn.Module):
         }
         if told:
             found["accuracies"] = dict(zip(region_accuracies.ACCURACIES, told))
-        if not _counts_rows(sums):
+        if fixed_shapes(sums):
             found["unsettled"] = seen.unsettled.sum()
         return found
 
@@ -127,7 +128,7 @@ class Segmenter(nn.Module):
         images, places = seen.valid.shape
         image = rows_of_images(images, places, seen.regions.device)
         boxes, valid = seen.regions.flatten(0, 1), seen.valid.flatten()
-        kept = valid.nonzero().squeeze(1) if _counts_rows(boxes) else None
+        kept = None if fixed_shapes(boxes) else valid.nonzero().squeeze(1)
         logits, deltas = self.network.roi_heads.boxes(
             self._pool_boxes(seen.levels, *kept_rows(kept, image, boxes, valid))
         )
@@ -153,7 +154,7 @@ class Segmenter(nn.Module):
         side = 2 * self.settings.mask.side
         masks = found.new_zeros(images * detect.keep, side, side)
         rows = (labels > 0).flatten()
-        kept = rows.nonzero().squeeze(1) if _counts_rows(boxes) else None
+        kept = None if fixed_shapes(boxes) else rows.nonzero().squeeze(1)
         image = rows_of_images(images, detect.keep, boxes.device)
         image, boxes = kept_rows(kept, image, found.flatten(0, 1), rows)
         if len(boxes):
@@ -166,7 +167,7 @@ class Segmenter(nn.Module):
         fractions = found / width_height
         table = torch.cat((fractions, scores.unsqueeze(2), labels.unsqueeze(2).to(fractions.dtype)), dim=2)
         masks = masks.unflatten(0, (images, detect.keep))
-        if _counts_rows(table):
+        if not fixed_shapes(table):
             return FoundInstances(table, masks)
         left_open[:, 0] += seen.unsettled
         return FoundInstances(table, masks, left_open)
@@ -272,7 +273,7 @@ class Segmenter(nn.Module):
         shaped = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
         image = rows_of_images(len(batch), roi.samples, boxes.device)
         parts = (image, boxes, slots, positive.flatten(), shaped.flatten(), chosen.taken.flatten())
-        if _counts_rows(boxes):
+        if not fixed_shapes(boxes):
             rows = chosen.taken.flatten().nonzero().squeeze(1)
             parts = tuple(part[rows] for part in parts)
         image, boxes, slots, positive, shaped, taken = parts
@@ -337,7 +338,7 @@ class Segmenter(nn.Module):
 
     def _mask_places(self, rows: Regions) -> Tensor:
         """Rows that enter the mask head: those whose mask trains, at least one; or the first places of each image."""
-        if not _counts_rows(rows.boxes):
+        if fixed_shapes(rows.boxes):
             first = torch.arange(self._most_positive(), device=rows.boxes.device)
             starts = torch.arange(0, len(rows.boxes), self.settings.roi.samples, device=rows.boxes.device)
             return (starts.unsqueeze(1) + first).flatten()
@@ -386,8 +387,3 @@ class Segmenter(nn.Module):
     def _grouped(self, of_images: Tensor) -> Tensor:
         """(B, 5) -> (groups, 5), sums over each group's images."""
         return of_images.unflatten(0, (self.loss_groups, -1)).sum(dim=1)
-
-
-def _counts_rows(tensor: Tensor) -> bool:
-    """Whether rows may be counted: on a CPU this costs nothing, elsewhere the host would wait for the device."""
-    return tensor.device.type == "cpu"

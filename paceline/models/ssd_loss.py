@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paceline.boxes.coding import encode
+from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import to_cxcywh, to_ltrb
 from paceline.boxes.matching import Positive, Tie, match
 
@@ -82,7 +83,7 @@ def ssd_loss(
 
 def background_loss(logits: Tensor) -> Tensor:
     """Cross-entropy of each default box if it were background: (B, A, K + 1) -> (B, A) float32, without a graph."""
-    if logits.device.type != "cpu":
+    if fixed_shapes(logits):
         return -logits.log_softmax(dim=2, dtype=torch.float32)[..., 0]
     # One image's probabilities fit into the cache.
     losses = logits.new_empty(logits.shape[:2], dtype=torch.float32)
@@ -103,10 +104,10 @@ def hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
         return candidates
     losses = losses.masked_fill(~candidates, -1.0)
     wanted = wanted.minimum(candidates.sum(dim=1)).unsqueeze(1)
-    if losses.device.type == "cpu":
-        ranked = losses.topk(max(1, int(wanted.max())) if len(wanted) else 1, dim=1).values
-    else:
+    if fixed_shapes(losses):
         ranked = losses.sort(dim=1, descending=True).values
+    else:
+        ranked = losses.topk(max(1, int(wanted.max())) if len(wanted) else 1, dim=1).values
     bar = ranked.gather(1, (wanted - 1).clamp_(min=0))
     above = losses > bar
     level = losses == bar
@@ -119,7 +120,7 @@ def box_loss(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, an
 
     deltas  (B, A, 4) float32, boxes (B, G, 4) ltrb, slots and positives (B, A) from `match`, anchors (A, 4) cxcywh
     """
-    if deltas.device.type != "cpu":
+    if fixed_shapes(deltas):
         return fixed_box_loss(deltas, boxes, slots, positives, anchors)
     image, anchor = positives.nonzero(as_tuple=True)
     true = encode(to_cxcywh(boxes[image, slots[image, anchor]]), anchors[anchor])
@@ -148,7 +149,7 @@ class ChosenCrossEntropy(torch.autograd.Function):
     def backward(ctx, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         logits, logsumexp, targets, chosen = ctx.saved_tensors
         weight = grads[0].unsqueeze(1) * chosen
-        if logits.device.type != "cpu":
+        if fixed_shapes(logits):
             return softmax_minus_one_hot(logits, logsumexp, targets, weight), None, None, None
         rows = chosen.nonzero(as_tuple=True)
         grad = torch.zeros_like(logits)

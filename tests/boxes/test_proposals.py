@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.rpn import RegionProposalNetwork
 
-from paceline.boxes import proposals as module
+from paceline.boxes import forms
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.proposals import proposals
 
@@ -38,8 +38,7 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
 
 def fixed_shapes(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of, post_group=0):
     """What an accelerator runs, on the CPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "one_by_one", lambda *lists, **rules: module.together(*lists, **rules))
+    with forms.fixed():
         return proposals(
             logits, deltas, anchors, sizes, pre=pre, post=post, iou=iou, least_side=least_side, limit=limit,
             nms_over=nms_over, post_of=post_of, post_group=post_group,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import RoIHeads
 
+from paceline.boxes import forms
 from paceline.boxes import region_detections as module
 from paceline.boxes.region_detections import detections
 
@@ -35,11 +36,7 @@ def outputs(seed: int, count: int = 60, classes: int = 4, spread: float = 2.0, i
 
 def fixed_shapes(logits, deltas, regions, valid, sizes, *, candidates, **rules):
     """What an accelerator runs, on the CPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            module, "one_by_one",
-            lambda *parts, **others: module.together(*parts, candidates=candidates, **others),
-        )  # fmt: skip
+    with forms.fixed():
         return detections(logits, deltas, regions, valid, sizes, candidates=candidates, **rules)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
-from paceline.boxes import assignment, region_detections, roi_pooling, sampling
+from paceline.boxes import forms, region_detections
 from paceline.boxes import proposals as proposing
 from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
-from paceline.models import segmenter
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.region_accuracies import ACCURACIES
@@ -92,36 +93,21 @@ def part(whole: InstanceBatch, rows: slice) -> InstanceBatch:
 
 @pytest.fixture
 def fixed_forms(monkeypatch):
-    """Call it, and from then on the forms for an accelerator compute everything, here on the CPU."""
+    """Call it, and from then on the forms for an accelerator compute everything, here on the CPU, and leave nothing open."""
+    with ExitStack() as stack:
 
-    def switch() -> None:
-        def sample_of_one(positive: Tensor, negative: Tensor, bits: Tensor, **choices) -> sampling.Sample:
-            rows = (row.unsqueeze(0) for row in (positive, negative, bits))
-            return sampling.Sample(*(row.squeeze(0) for row in sampling.sample_fixed(*rows, **choices)))
+        def switch() -> None:
+            stack.enter_context(forms.fixed())
+            for module in (proposing, region_detections):
+                monkeypatch.setattr(module, "together", partial(settled, module.together))
 
-        def match_regions(boxes, labels, regions, valid, *, iou):
-            return assignment.match_regions_fixed(boxes, labels, regions, valid, iou)
+        yield switch
 
-        def propose(lists, places, *, iou, least_side):
-            found = proposing.together(lists, places, iou=iou, least_side=least_side)
-            assert not found[-1].any()
-            return found
 
-        def detect(*inputs, **choices):
-            found = region_detections.together(*inputs, candidates=SMALL.detect.candidates, **choices)
-            assert not found[-1].any()
-            return found
-
-        monkeypatch.setattr(segmenter, "_counts_rows", lambda tensor: False)
-        monkeypatch.setattr(segmenter, "match_regions", match_regions)
-        monkeypatch.setattr(assignment, "overlaps_by_block", assignment.overlaps_fixed)
-        monkeypatch.setattr(sampling, "sample_of_one", sample_of_one)
-        monkeypatch.setattr(proposing, "one_by_one", propose)
-        monkeypatch.setattr(roi_pooling, "on_own_level", roi_pooling.on_all_levels)
-        monkeypatch.setattr(roi_pooling, "largest_on_own_level", roi_pooling.largest_on_all_levels)
-        monkeypatch.setattr(region_detections, "one_by_one", detect)
-
-    return switch
+def settled(form, *inputs, **choices):
+    found = form(*inputs, **choices)
+    assert not found[-1].any()
+    return found
 
 
 def trained(net: Segmenter, images: InstanceBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -336,11 +322,13 @@ def test_what_fixed_shapes_leave_open_comes_along(fixed_forms, monkeypatch):
     fixed_forms()
     assert int(net.train()(images)["unsettled"]) == 0 and not net.eval().predict(images).open.any()
 
+    together = proposing.together
+
     def cut_off(*inputs, **choices):
-        *found, unsettled = proposing.together(*inputs, **choices)
+        *found, unsettled = together(*inputs, **choices)
         return *found, unsettled + torch.tensor([2, 5])
 
-    monkeypatch.setattr(proposing, "one_by_one", cut_off)
+    monkeypatch.setattr(proposing, "together", cut_off)
     assert int(net.train()(images)["unsettled"]) == 7
     assert net.eval().predict(images).open.tolist() == [[2, 0], [5, 0]]
 

@@ -1,0 +1,35 @@
+"""One switch between an operation's two forms."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import paceline
+from paceline.boxes import forms
+
+PACKAGE = Path(paceline.__file__).parent
+
+
+def test_off_a_cpu_shapes_are_fixed_and_on_one_where_it_was_asked_for() -> None:
+    here, there = torch.zeros(1), torch.zeros(1, device="meta")
+    assert not forms.fixed_shapes(here) and forms.fixed_shapes(there)
+    with forms.fixed(), forms.fixed():
+        assert forms.fixed_shapes(here) and forms.fixed_shapes(there)
+    with pytest.raises(KeyError), forms.fixed():
+        raise KeyError
+    assert not forms.fixed_shapes(here)
+
+
+def test_no_network_and_no_loss_asks_for_the_device_itself() -> None:
+    """Else a CPU could not take the form that an accelerator takes. Run lengths end on the host: pasting may ask."""
+    asking = [
+        str(path.relative_to(PACKAGE))
+        for room in ("boxes", "models")
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        if re.search(r"\.type [!=]= \"cpu\"", path.read_text())
+    ]
+    assert asking == ["boxes/forms.py", "boxes/paste.py", "models/forms/files.py"]
