@@ -33,6 +33,7 @@ from paceline.models.batch_norm import (
     restore_running_statistics,
     snapshot_running_statistics,
 )
+from paceline.optim.step_numbers import StepNumbers
 from paceline.own_time import OwnTime
 from paceline.state import State
 
@@ -44,7 +45,8 @@ COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16
 class TrainStep:
     """Callable: one optimiser step of `state` on one rank's batches.
 
-    group  the ranks that train together; None: all there are
+    group    the ranks that train together; None: all there are
+    numbers  what its rates are written into; None: floats on a CPU, scalars on any other device
     """
 
     def __init__(
@@ -54,11 +56,14 @@ class TrainStep:
         system: System,
         device: torch.device,
         group: dist.ProcessGroup | None = None,
+        *,
+        numbers: StepNumbers | None = None,
     ) -> None:
         self.state = state
         self.plan = plan
         self.group = group
         self.device = device
+        self.numbers = numbers or StepNumbers(state.optimiser.optim, device)
         self.autocast = autocast_for(system, device)
         self.share = plan.world / plan.global_batch
         network: nn.Module = state.model
@@ -72,17 +77,18 @@ class TrainStep:
     def __call__(self, batches: Sequence[Batch], rates: Rates) -> dict[str, Tensor]:
         """Take the step; -> this rank's share of each loss's mean over the global batch, on the device."""
         state = self.state
+        self.numbers.write(rates)
         if self.own_time is not None:
             self.own_time.begins()
         losses = self._gradients(batches)
         if (positives := losses.pop("positives", None)) is not None:
             self._divide(losses, positives)
         with record_function("update"):
-            state.optimiser.step(rates.lr, previous_lr=rates.previous_lr, scaler=state.scaler)
+            state.optimiser.step(self.numbers, scaler=state.scaler)
             state.optimiser.zero_grad()
             commit_running_statistics(state.model)
             if state.average is not None:
-                state.average.update(rates.ema)
+                state.average.update(self.numbers.fresh)
         return losses
 
     def discard(self, batches: Sequence[Batch]) -> None:

@@ -17,7 +17,9 @@ from torch import Tensor
 from paceline.config.recipe import Optim
 from paceline.optim import foreach
 from paceline.optim.optimiser import Optimiser
-from paceline.optim.parameter_groups import NamedParameter, by_rate
+from paceline.optim.parameter_groups import NamedParameter, treated_alike
+from paceline.optim.step_numbers import Number, StepNumbers, times
+from paceline.optim.update import zero_where
 
 # Published defaults (Kingma and Ba 2015).
 SECOND_MOMENT = 0.999
@@ -29,29 +31,32 @@ class AdamW(Optimiser):
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim) -> None:
         super().__init__(parameters, optim, "mean", "square")
-        device = self.parameters[0].tensor.device if self.parameters else torch.device("cpu")
-        self.steps = torch.zeros((), dtype=torch.float32, device=device)
+        self.steps = torch.zeros((), dtype=torch.float32, device=self.device)
 
     def update(
         self,
         parameters: list[NamedParameter],
         gradients: list[Tensor],
         own: Mapping[str, list[Tensor]],
-        *,
-        lr: float,
-        previous_lr: float | None,
+        numbers: StepNumbers,
         found: Tensor | None,
     ) -> None:
         """See `Optimiser.update`."""
         momentum, decay = self.optim.momentum, self.optim.weight_decay
         weights: list[Tensor] = [parameter.tensor for parameter in parameters]
         means, squares = own["mean"], own["square"]
-        taken = 1.0 if found is None else 1 - found
+        groups = treated_alike(parameters)
+        lr, taken = numbers.lr, 1.0 if found is None else 1 - found
         self.steps += taken
-        for rate, places in by_rate(parameters).items():
-            decaying = [weights[place] for place in places if parameters[place].decays]
-            if decay and decaying:
-                foreach.mul_(decaying, torch.as_tensor(1 - lr * rate * decay * taken))
+        if self.fused:
+            for (rate, decays), places in groups.items():
+                alike = [[tensors[place] for place in places] for tensors in (weights, gradients, means, squares)]
+                self._update_fused(*alike, lr=times(lr, rate), weight_decay=decay if decays else 0.0, found=found)
+            return
+        zero_where(found, gradients)
+        for (rate, decays), places in groups.items():
+            if decay and decays:
+                foreach.mul_([weights[place] for place in places], 1 - lr * rate * decay * taken)
         keep = [1 - (1 - beta) * taken for beta in (momentum, SECOND_MOMENT)]
         foreach.mul_(means, keep[0])
         foreach.add_(means, gradients, alpha=1 - momentum)
@@ -65,9 +70,38 @@ class AdamW(Optimiser):
         foreach.div_(divisors, root)
         foreach.add_(divisors, EPSILON)
         moves = foreach.div(means, divisors)
-        for rate, places in by_rate(parameters).items():
-            foreach.mul_([moves[place] for place in places], scale * rate)
+        for (rate, _), places in groups.items():
+            foreach.mul_([moves[place] for place in places], times(scale, rate))
         foreach.sub_(weights, moves)
+
+    def _update_fused(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        *,
+        lr: Number,
+        weight_decay: float,
+        found: Tensor | None,
+    ) -> None:
+        """The same in torch's one kernel; a skipped step's gradients may be anything."""
+        foreach.fused_adamw_(
+            weights,
+            gradients,
+            means,
+            squares,
+            [],
+            [self.steps] * len(weights),
+            lr=lr,
+            beta1=self.optim.momentum,
+            beta2=SECOND_MOMENT,
+            weight_decay=weight_decay,
+            eps=EPSILON,
+            amsgrad=False,
+            maximize=False,
+            found_inf=found,
+        )
 
     def state(self) -> dict[str, Tensor]:
         """The averages and the step count themselves: "mean.<name>", "square.<name>", "steps"."""

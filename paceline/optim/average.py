@@ -2,7 +2,8 @@
 
 average <- decay * average + (1 - decay) * weight, after every optimiser step, over parameters and BatchNorm's running
 statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the weights as they are when it is
-made, so it is made after somebody's weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`).
+made, so it is made after somebody's weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`); what
+is handed over is 1 - decay, the share that is new (step_numbers.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.optim import foreach
+from paceline.optim.step_numbers import Number
 from paceline.optim.tensor_state import copy_into
 
 
@@ -25,12 +27,18 @@ class WeightAverage:
         self.averages = {name: tensor.detach().clone() for name, tensor in self.sources.items()}
 
     @torch.no_grad()
-    def update(self, decay: float) -> None:
+    def update(self, fresh: Number) -> None:
         """Move the average towards the model's state; call it after the optimiser step and BatchNorm's commit.
 
-        decay  share of the old average that is kept, in [0, 1)
+        fresh  share of the model's state in the new average, in (0, 1]
         """
-        foreach.lerp_(list(self.averages.values()), list(self.sources.values()), 1 - decay)
+        averages, sources = list(self.averages.values()), list(self.sources.values())
+        if isinstance(fresh, Tensor):  # torch interpolates whole lists by Python numbers alone
+            ways = foreach.sub(sources, averages)
+            foreach.mul_(ways, fresh)
+            foreach.add_(averages, ways)
+        else:
+            foreach.lerp_(averages, sources, fresh)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ it the learning rate. Norms are float32 and, like the ratio, never leave the dev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,13 +25,13 @@ class LARS(SGD):
         super().__init__(parameters, optim)
         # One decay serves all ratios: every DecayOn decays weights, and only weights adapt.
         assert all(parameter.decays for parameter in parameters if parameter.adapts)
+        self.fused = False  # torch's kernel decays by itself, and the ratios come after the decay
 
-    def _ratios(
-        self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]
-    ) -> Mapping[int, Tensor]:
+    def _decay(self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """g <- trust * (g + d w), in place."""
         adapting = [index for index, parameter in enumerate(parameters) if parameter.adapts]
         if not adapting:
-            return {}
+            return super()._decay(parameters, weights, gradients)
         ratios = trust_ratios(
             [weights[index] for index in adapting],
             [gradients[index] for index in adapting],
@@ -39,7 +39,8 @@ class LARS(SGD):
             eta=self.optim.lars_eta,
             eps=self.optim.lars_eps,
         )
-        return dict(zip(adapting, ratios.unbind()))
+        super()._decay(parameters, weights, gradients)
+        foreach.mul_([gradients[index] for index in adapting], list(ratios.unbind()))
 
 
 def trust_ratios(

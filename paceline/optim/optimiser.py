@@ -12,6 +12,7 @@ from paceline.config.recipe import Optim
 from paceline.optim.clip import clip_gradients
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import NamedParameter
+from paceline.optim.step_numbers import StepNumbers
 from paceline.optim.tensor_state import copy_into
 
 
@@ -26,14 +27,16 @@ class Optimiser(ABC):
         """
         self.parameters, self.optim = list(parameters), optim
         self.own = {name: [torch.zeros_like(parameter.tensor) for parameter in parameters] for name in own}
+        self.device = self.parameters[0].tensor.device if self.parameters else torch.device("cpu")
+        # torch's kernels that take a whole step at once round otherwise: a CPU keeps the bits of its runs.
+        self.fused = self.device.type == "cuda"
 
     @torch.no_grad()
-    def step(self, lr: float, *, previous_lr: float | None = None, scaler: LossScaler | None = None) -> None:
+    def step(self, numbers: StepNumbers, *, scaler: LossScaler | None = None) -> None:
         """Update every parameter that has a gradient; the gradients serve as scratch. No host sync.
 
-        lr           learning rate of this step
-        previous_lr  that of the step before; None on the first step
-        scaler       divides the gradients first; a step that overflowed changes nothing but the scale
+        numbers  of this step
+        scaler   divides the gradients first; a step that overflowed changes nothing but the scale
         """
         chosen = [place for place, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
         if not chosen:
@@ -41,12 +44,9 @@ class Optimiser(ABC):
         parameters = [self.parameters[place] for place in chosen]
         gradients = [parameter.tensor.grad for parameter in parameters if parameter.tensor.grad is not None]
         found = None if scaler is None else scaler.unscale(gradients)
-        if found is not None:
-            for gradient in gradients:
-                gradient.masked_fill_(found > 0, 0.0)
         clip_gradients(gradients, value=self.optim.clip_value, norm=self.optim.clip_norm)
         own = {name: [tensors[place] for place in chosen] for name, tensors in self.own.items()}
-        self.update(parameters, gradients, own, lr=lr, previous_lr=previous_lr, found=found)
+        self.update(parameters, gradients, own, numbers, found)
         if scaler is not None and found is not None:
             scaler.update(found)
 
@@ -56,15 +56,13 @@ class Optimiser(ABC):
         parameters: list[NamedParameter],
         gradients: list[Tensor],
         own: Mapping[str, list[Tensor]],
-        *,
-        lr: float,
-        previous_lr: float | None,
+        numbers: StepNumbers,
         found: Tensor | None,
     ) -> None:
         """One step of those parameters that have a gradient, in place.
 
         gradients  of the global batch's mean loss, unscaled and clipped; with `own`, in the order of `parameters`
-        found      None, or a float32 scalar on the device that is 1 where the step must be skipped (then the gradients are zero)
+        found      None, or a float32 scalar on the device that is 1 where the step must be skipped (the gradients are then anything)
         """
 
     def zero_grad(self) -> None:

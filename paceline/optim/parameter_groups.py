@@ -51,9 +51,9 @@ def named_parameters(model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.
     return parameters
 
 
-def by_rate(parameters: Sequence[NamedParameter]) -> dict[float, list[int]]:
-    """Factor on the learning rate -> places in `parameters` of those that have it, in order."""
-    places: dict[float, list[int]] = {}
+def treated_alike(parameters: Sequence[NamedParameter]) -> dict[tuple[float, bool], list[int]]:
+    """(Factor on the learning rate, whether it decays) -> places in `parameters` of those that have both, in order."""
+    places: dict[tuple[float, bool], list[int]] = {}
     for place, parameter in enumerate(parameters):
-        places.setdefault(parameter.rate, []).append(place)
+        places.setdefault((parameter.rate, parameter.decays), []).append(place)
     return places

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from paceline.config.recipe import Optim
 from paceline.optim.optimiser import Optimiser
-from paceline.optim.parameter_groups import NamedParameter, by_rate
-from paceline.optim.update import decay, update_lr_inside, update_torch
+from paceline.optim.parameter_groups import NamedParameter, treated_alike
+from paceline.optim.step_numbers import StepNumbers, times
+from paceline.optim.update import decay, update_fused, update_lr_inside, update_torch, zero_where
 
 
 class SGD(Optimiser):
-    """Momentum SGD; the torch form equals torch.optim.SGD bit for bit."""
+    """Momentum SGD; the torch form equals torch.optim.SGD bit for bit, its foreach or its fused kernels."""
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim) -> None:
         super().__init__(parameters, optim, "velocity")
@@ -30,31 +31,34 @@ class SGD(Optimiser):
         parameters: list[NamedParameter],
         gradients: list[Tensor],
         own: Mapping[str, list[Tensor]],
-        *,
-        lr: float,
-        previous_lr: float | None,
+        numbers: StepNumbers,
         found: Tensor | None,
     ) -> None:
         """See `Optimiser.update`."""
         optim = self.optim
         weights: list[Tensor] = [parameter.tensor for parameter in parameters]
-        ratios = self._ratios(parameters, weights, gradients)
-        decaying = [index for index, parameter in enumerate(parameters) if parameter.decays]
-        decay([gradients[index] for index in decaying], [weights[index] for index in decaying], optim.weight_decay)
-        for index, ratio in ratios.items():
-            gradients[index].mul_(ratio)
-        momentum = optim.momentum
-        if optim.momentum_form == "lr_inside_corrected" and previous_lr:
-            momentum *= lr / previous_lr
-        for rate, places in by_rate(parameters).items():
-            of_rate = ([group[place] for place in places] for group in (weights, gradients, own["velocity"]))
-            if optim.momentum_form == "torch":
-                update_torch(*of_rate, lr=lr * rate, momentum=momentum, nesterov=optim.nesterov, found=found)
+        fused = self.fused and optim.momentum_form == "torch"
+        if not fused:
+            zero_where(found, gradients)
+            self._decay(parameters, weights, gradients)
+        for (rate, decays), places in treated_alike(parameters).items():
+            alike = [[group[place] for place in places] for group in (weights, gradients, own["velocity"])]
+            lr = times(numbers.lr, rate)
+            if fused:
+                update_fused(
+                    *alike,
+                    lr=lr,
+                    momentum=optim.momentum,
+                    nesterov=optim.nesterov,
+                    weight_decay=optim.weight_decay if decays else 0.0,
+                    found=found,
+                )
+            elif optim.momentum_form == "torch":
+                update_torch(*alike, lr=lr, momentum=optim.momentum, nesterov=optim.nesterov, found=found)
             else:
-                update_lr_inside(*of_rate, lr=lr * rate, momentum=momentum, found=found)
+                update_lr_inside(*alike, lr=lr, momentum=numbers.momentum, found=found)
 
-    def _ratios(
-        self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]
-    ) -> Mapping[int, Tensor]:
-        """Factors of some tensors' (g + d w), by position; SGD has none."""
-        return {}
+    def _decay(self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """g <- g + d w, in place, of those that decay."""
+        decaying = [index for index, parameter in enumerate(parameters) if parameter.decays]
+        decay([gradients[index] for index in decaying], [weights[index] for index in decaying], self.optim.weight_decay)

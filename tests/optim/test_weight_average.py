@@ -30,7 +30,7 @@ def test_average_is_the_exponential_one_of_weights_and_running_statistics():
     expected = {name: tensor.double() for name, tensor in model.state_dict().items() if "num" not in name}
     for step in range(5):
         move(model, step)
-        average.update(0.9)
+        average.update(1 - 0.9)
         for name, value in expected.items():
             expected[name] = 0.9 * value + 0.1 * model.state_dict()[name].double()
     assert average.state().keys() == expected.keys()
@@ -59,7 +59,7 @@ def test_state_comes_back_by_name_and_another_models_is_refused():
     model = net()
     first, second = WeightAverage(model), WeightAverage(model)
     move(model, 1)
-    first.update(0.9)
+    first.update(1 - 0.9)
     second.load_state(first.state())
     assert all(torch.equal(value, first.state()[name]) for name, value in second.state().items())
     with pytest.raises(CheckpointError, match="weight average"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from step_rates import take
 from torch import nn
 
 from paceline.config.recipe import Optim
@@ -12,7 +13,7 @@ from paceline.optim.adamw import AdamW
 from paceline.optim.clip import clip_gradients
 from paceline.optim.lars import LARS
 from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import by_rate, named_parameters
+from paceline.optim.parameter_groups import named_parameters, treated_alike
 from paceline.optim.sgd import SGD
 
 
@@ -59,7 +60,7 @@ def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, n
         set_gradients(mine, step)
         set_gradients(theirs, step)
         mine[1].weight.grad = theirs[1].weight.grad = None
-        optimiser.step(lr)
+        take(optimiser, lr)
         oracle.param_groups[0]["lr"], oracle.param_groups[1]["lr"] = lr, 2 * lr
         if clip_norm:
             before = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
@@ -79,7 +80,7 @@ def test_adamw_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm)
         set_gradients(mine, step)
         set_gradients(theirs, step)
         mine[1].weight.grad = theirs[1].weight.grad = None
-        optimiser.step(0.01)
+        take(optimiser, 0.01)
         if clip_norm:
             torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
         oracle.step()
@@ -109,7 +110,7 @@ def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
             clipped = np.clip(gradient, -0.5, 0.5) + decay * weights[name]
             velocities[name] = momentum * velocities[name] - rate * clipped
             weights[name] = weights[name] + velocities[name]
-        optimiser.step(lr, previous_lr=previous)
+        take(optimiser, lr, previous_lr=previous)
     for parameter in parameters:
         np.testing.assert_allclose(parameter.tensor.detach().numpy(), weights[parameter.name], rtol=1e-5, atol=1e-6)
 
@@ -122,8 +123,8 @@ def test_gradients_are_clipped_after_the_loss_scale_is_divided_out():
     scaler = LossScaler("static", 128.0)
     set_gradients(plain, 0)
     set_gradients(scaled, 0, scale=128.0)
-    first.step(0.1)
-    second.step(0.1, scaler=scaler)
+    take(first, 0.1)
+    take(second, 0.1, scaler=scaler)
     for a, b in zip(plain.parameters(), scaled.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
@@ -137,7 +138,7 @@ def test_a_step_that_overflowed_changes_nothing_clipped_or_not(value, norm):
     scaler = LossScaler("dynamic", 128.0)
     set_gradients(model, 0)
     model[0].weight.grad[0] = torch.inf
-    optimiser.step(0.1, scaler=scaler)
+    take(optimiser, 0.1, scaler=scaler)
     assert int(scaler.skipped) == 1
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before))
 
@@ -151,7 +152,7 @@ def test_lars_gives_biases_their_rate_too():
             named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1)
         )
         set_gradients(model, 0)
-        optimiser.step(0.1)
+        take(optimiser, 0.1)
         moved.append(model[4].bias.detach() - before)
     torch.testing.assert_close(moved[1], 3 * moved[0], rtol=1e-4, atol=1e-7)
 
@@ -168,4 +169,4 @@ def test_every_bias_has_the_rate_and_nothing_else():
     parameters = named_parameters(network(), "all", bias_lr=2.0)
     assert {p.name for p in parameters if p.rate == 2.0} == {"0.bias", "1.bias", "2.bias", "4.bias"}
     assert {p.rate for p in parameters if not p.name.endswith("bias")} == {1.0}
-    assert by_rate(parameters) == {1.0: [0, 2, 4, 6], 2.0: [1, 3, 5, 7]}
+    assert treated_alike(parameters) == {(1.0, True): [0, 2, 4, 6], (2.0, True): [1, 3, 5, 7]}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gluoncv_recorded import Recorded, reader
+from step_rates import take
 from torch import nn
 
 from paceline.boxes import paste
@@ -54,7 +55,7 @@ def test_sgd_with_its_clip_and_its_decay(recorded: Recorded) -> None:
     for rate, gradients, after in zip(theirs["rates"].tolist(), theirs["gradients"], theirs["after"]):
         model.conv.weight.grad = torch.from_numpy(gradients[0].copy()).view(40, 1, 1, 1)
         model.conv.bias.grad = torch.from_numpy(gradients[1].copy())
-        optimiser.step(rate)
+        take(optimiser, rate)
         assert np.allclose(model.conv.weight.detach().flatten(), after[0], rtol=0, atol=5e-7)
         assert np.allclose(model.conv.bias.detach(), after[1], rtol=0, atol=5e-7)
 

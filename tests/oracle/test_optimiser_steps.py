@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from step_rates import take
 from torch import nn
 
 from paceline.config.errors import CheckpointError
@@ -55,7 +56,7 @@ def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_
     for step in range(20):
         set_gradients(ours, step)
         set_gradients(theirs, step)
-        optimiser.step(rate(step), previous_lr=None)
+        take(optimiser, rate(step))
         oracle.param_groups[0]["lr"] = rate(step)
         oracle.step()
         for a, b in zip(ours, theirs):
@@ -71,7 +72,7 @@ def test_the_corrected_form_moves_like_the_torch_form_and_the_uncorrected_one_do
         optimiser = SGD(own, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
         for step in range(12):
             set_gradients(own, step)
-            optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None)
+            take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0)
     for a, b, c in zip(made["torch"], made["lr_inside_corrected"], made["lr_inside"]):
         torch.testing.assert_close(b.tensor, a.tensor, rtol=1e-5, atol=1e-5)
         assert (c.tensor - a.tensor).abs().max() > 1e-3
@@ -115,7 +116,7 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
         for parameter in made:
             if parameter.name in zero:
                 parameter.tensor.grad.zero_()
-        optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None)
+        take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0)
     for parameter, target in zip(made, expected):
         assert torch.isfinite(parameter.tensor).all()
         np.testing.assert_allclose(parameter.tensor.detach().double().numpy(), target, rtol=2e-5, atol=1e-6)
@@ -124,7 +125,7 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
 def test_lars_with_eps_0_survives_a_tensor_of_zeros_with_a_zero_gradient():
     made = [NamedParameter("weight", nn.Parameter(torch.zeros(3)), decays=True, adapts=True)]
     made[0].tensor.grad = torch.zeros(3)
-    LARS(made, Optim(weight_decay=5e-5, momentum_form="lr_inside_corrected")).step(0.1)
+    take(LARS(made, Optim(weight_decay=5e-5, momentum_form="lr_inside_corrected")), 0.1)
     assert torch.equal(made[0].tensor, torch.zeros(3))
 
 
@@ -147,11 +148,11 @@ def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes
                 set_gradients(made, step)
                 made[1].tensor.grad[2] = bad
                 before = [p.tensor.detach().clone() for p in made], [v.clone() for v in optimiser.own["velocity"]]
-                optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None, scaler=scaler)
+                take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0, scaler=scaler)
                 after = [p.tensor.detach() for p in made], optimiser.own["velocity"]
                 assert all(torch.equal(a, b) for left, right in zip(before, after) for a, b in zip(left, right))
             set_gradients(made, step, scale=float(scaler.current))
-            optimiser.step(rate(step), previous_lr=rate(step - 1) if step else None, scaler=scaler)
+            take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0, scaler=scaler)
         return made, scaler
 
     smooth, scaler = run(False)
@@ -170,8 +171,8 @@ def test_scaled_gradients_take_the_unscaled_step():
     for step in range(5):
         set_gradients(plain, step)
         set_gradients(scaled, step, scale=128.0)
-        first.step(rate(step))
-        second.step(rate(step), scaler=scaler)
+        take(first, rate(step))
+        take(second, rate(step), scaler=scaler)
     for a, b in zip(plain, scaled):
         torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-6, atol=1e-6)
 
@@ -183,7 +184,7 @@ def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refuse
     first = make_optimiser(straight, optim)
     for step in range(6):
         set_gradients(straight, step)
-        first.step(rate(step), previous_lr=rate(step - 1) if step else None)
+        take(first, rate(step), previous_lr=rate(step - 1) if step else 0.0)
         if step == 2:
             saved = {name: value.clone() for name, value in first.state().items()}
             weights = [p.tensor.detach().clone() for p in straight]
@@ -195,7 +196,7 @@ def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refuse
         parameter.tensor.data.copy_(weight)
     for step in range(3, 6):
         set_gradients(resumed, step)
-        second.step(rate(step), previous_lr=rate(step - 1))
+        take(second, rate(step), previous_lr=rate(step - 1))
     assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(straight, resumed))
     with pytest.raises(CheckpointError, match="1 tensors missing"):
         second.load_state({name: value for name, value in saved.items() if name != "velocity.fc.bias"})
@@ -209,7 +210,7 @@ def test_every_kind_that_a_recipe_can_name_is_made():
         made = parameters()
         set_gradients(made, 0)
         before = [parameter.tensor.detach().clone() for parameter in made]
-        make_optimiser(made, Optim(kind)).step(0.1)
+        take(make_optimiser(made, Optim(kind)), 0.1)
         assert not any(torch.equal(parameter.tensor, old) for parameter, old in zip(made, before)), kind
 
 
@@ -217,10 +218,10 @@ def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
     made = parameters()
     optimiser = SGD(made, Optim(momentum=0.9, weight_decay=0.1))
     before = [p.tensor.detach().clone() for p in made]
-    optimiser.step(0.1)
+    take(optimiser, 0.1)
     set_gradients(made, 0)
     made[3].tensor.grad = None
-    optimiser.step(0.1)
+    take(optimiser, 0.1)
     assert [torch.equal(p.tensor, b) for p, b in zip(made, before)] == [False, False, False, True, False]
     optimiser.zero_grad()
     assert all(p.tensor.grad is None for p in made)
@@ -240,7 +241,7 @@ def test_adamw_equals_torch_optim_adamw_to_rounding_over_40_steps(weight_decay):
     for step in range(40):
         set_gradients(ours, step)
         set_gradients(theirs, step)
-        optimiser.step(rate(step))
+        take(optimiser, rate(step))
         oracle.param_groups[0]["lr"] = rate(step)
         oracle.step()
     for a, b in zip(ours, theirs):
@@ -253,7 +254,7 @@ def test_adamw_decays_only_what_decays_and_an_overflowed_step_changes_nothing_bu
     for parameter in ours:
         parameter.tensor.grad = torch.zeros_like(parameter.tensor)
     before = {p.name: p.tensor.detach().clone() for p in ours}
-    optimiser.step(0.1)
+    take(optimiser, 0.1)
     for parameter in ours:
         kept = 0.95 if parameter.decays else 1.0
         torch.testing.assert_close(parameter.tensor.detach(), kept * before[parameter.name])
@@ -262,11 +263,11 @@ def test_adamw_decays_only_what_decays_and_an_overflowed_step_changes_nothing_bu
     before = {p.name: p.tensor.detach().clone() for p in ours}
     set_gradients(ours, 0)
     ours[0].tensor.grad[0] = torch.inf
-    optimiser.step(0.1, scaler=scaler)
+    take(optimiser, 0.1, scaler=scaler)
     assert all(torch.equal(p.tensor, before[p.name]) for p in ours)
     assert all(torch.equal(tensor, saved[name]) for name, tensor in optimiser.state().items())
     set_gradients(ours, 1, scale=4.0)
-    optimiser.step(0.1, scaler=scaler)
+    take(optimiser, 0.1, scaler=scaler)
     assert not torch.equal(ours[0].tensor, before[ours[0].name])
 
 
@@ -278,11 +279,11 @@ def test_adamw_survives_an_overflow_in_its_very_first_step():
     before = [p.tensor.detach().clone() for p in ours]
     set_gradients(ours, 0)
     ours[0].tensor.grad[0] = torch.inf
-    first.step(0.1, scaler=scaler)
+    take(first, 0.1, scaler=scaler)
     assert all(torch.equal(p.tensor, b) for p, b in zip(ours, before)) and scaler.current == 4
     set_gradients(ours, 1, scale=4.0)
     set_gradients(smooth, 1)
-    first.step(0.1, scaler=scaler)
-    second.step(0.1)
+    take(first, 0.1, scaler=scaler)
+    take(second, 0.1)
     for a, b in zip(ours, smooth):
         torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-6)
