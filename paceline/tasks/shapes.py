@@ -6,7 +6,7 @@ Letters: n images   N photos of a split   H, W pixels of the network's input
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,12 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.data.buckets import Shape, aspect_groups, padded, resized_all, short_of_step
 from paceline.data.grouped import group_batches, grouped_order, shapes_of_run
-from paceline.data.stream import permutation
+from paceline.data.stream import batch_indices, permutation
+
+# Of a run whose steps are looked at, for their shapes: most photos, and most epochs of a small set. A few seconds.
+MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 10_000
+# Photos whose sizes are looked at in one go.
+AT_ONCE = 2**20
 
 
 class Fit(NamedTuple):
@@ -40,7 +45,15 @@ class Shapes(Protocol):
         ...
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """All of this run's training, the largest first."""
+        """All that the steps of this run have, the largest first."""
+        ...
+
+    def largest_of_run(self, plan: Plan) -> Fit:
+        """One that holds every step of this run, found without ordering an epoch."""
+        ...
+
+    def widest(self) -> Shape:
+        """H, W of an input as large as any that these photos can need: of every step, however mixed, and of every evaluation."""
         ...
 
     def largest_of_data(self) -> Shape | None:
@@ -77,6 +90,14 @@ class OneShape:
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """The one."""
         return (self.fit,)
+
+    def largest_of_run(self, plan: Plan) -> Fit:
+        """The one."""
+        return self.fit
+
+    def widest(self) -> Shape:
+        """Of training or of evaluation."""
+        return max(self.fit.shape, self.eval_fit.shape, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """The recipe tells."""
@@ -138,7 +159,37 @@ class Buckets:
         return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """Of every step's size, those that the order brings."""
+        """Those of its steps, each looked at; past MOST_PHOTOS or MOST_EPOCHS those that follow from its groups alone.
+
+        Nearly all of the latter are true ones; a rare step that mixes portraits with landscapes may have a smaller shape than is
+        listed for it.
+        """
+        sizes = {short: self._resized(*self.train.chosen(), short) for short in self.photo.short}
+        batch, images = plan.global_batch, len(self.train.numbers)
+        steps = min(plan.stop_after, max(1, min(MOST_PHOTOS, MOST_EPOCHS * images) // batch))
+        together = max(1, min(AT_ONCE, images) // batch)
+        found = set() if steps == plan.stop_after else self._by_groups(plan)
+        for first in range(0, steps, together):
+            here = range(first, min(first + together, steps))
+            # The positions of several steps in the stream are those of one step of a larger batch.
+            _, places = batch_indices(
+                images, seed=self.seed, step=first // together, global_batch=together * batch, order=self._order
+            )
+            of_steps = places[: len(here) * batch].reshape(-1, batch)
+            shorts = np.array([short_of_step(self.seed, step, self.photo.short) for step in here])
+            for short, each in sizes.items():
+                sides = each[of_steps[shorts == short]].max(axis=1, initial=0)
+                found |= {
+                    Fit(short, padded(height, width, self.photo, short))
+                    for height, width in np.unique(sides, axis=0).tolist()
+                }
+        return _largest_first(found)
+
+    def largest_of_run(self, plan: Plan) -> Fit:
+        """It follows from how many photos each group has."""
+        return _largest_first(self._by_groups(plan))[0]
+
+    def _by_groups(self, plan: Plan) -> set[Fit]:
         found: set[Fit] = set()
         for short in self.photo.short:
             shapes = shapes_of_run(
@@ -149,7 +200,17 @@ class Buckets:
                 steps=plan.total_steps,
             )
             found |= {Fit(short, shape) for shape in shapes}
-        return sorted(found, key=lambda fit: (-math.prod(fit.shape), fit))
+        return found
+
+    def widest(self) -> Shape:
+        """A step may mix the tallest photo with the widest; an evaluation pads each photo for itself."""
+        trained = [
+            padded(*self._resized(*self.train.chosen(), short).max(axis=0).tolist(), self.photo, short)
+            for short in self.photo.short
+        ]
+        short = self.photo.short[-1]
+        sizes = np.unique(self._resized(*self.val.chosen(), short), axis=0).tolist()
+        return max(*trained, *(padded(height, width, self.photo, short) for height, width in sizes), key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
@@ -172,3 +233,7 @@ class Buckets:
         parts = [numbers[places] for places in group_batches(groups, batch)]
         height, width = shapes[shapes.prod(axis=1).argmax()].tolist()
         return [(part, Fit(short, tuple(shapes[part[0]].tolist()))) for part in parts], (height, width)
+
+
+def _largest_first(fits: Iterable[Fit]) -> list[Fit]:
+    return sorted(fits, key=lambda fit: (-math.prod(fit.shape), fit))

@@ -8,9 +8,10 @@ Letters: n images   H, W pixels of the network's input
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +24,7 @@ from paceline.batch.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
+from paceline.data.buckets import Shape
 from paceline.data.decode import require_decoder
 from paceline.data.draw import Draw, DrawSample, render
 from paceline.data.header import Header, read_header
@@ -178,8 +180,13 @@ class Task(ABC):
         return Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))
 
     def memory(self, system: System) -> MemoryEstimate:
-        """What a training step needs on one rank."""
-        return memory_of(self.workload, self.recipe, system, len(self.classes), self.shapes.largest_of_data())
+        """What a training step needs on one rank.
+
+        Its largest tensor, which accelerators alone ask for, is that of the widest input there can be: kernels must count it.
+        """
+        found = memory_of(self.workload, self.recipe, system, len(self.classes), self.shapes.largest_of_data())
+        wider = max(math.prod(self.shapes.widest()), found.pixels)
+        return replace(found, largest=-(-found.largest * wider // found.pixels))
 
     # Batches
 
@@ -218,9 +225,9 @@ class Task(ABC):
                 forwards.append(Forward(when, numbers, fit.shape, partial(self.draw_train, fit)))
             return forwards
 
-        # On an accelerator each new shape would be compiled, captured or searched for anew; on a CPU empty slots cost time.
-        least = 0 if place.device.type == "cpu" else self.most_objects
-        largest = self.shapes.of_run(plan)[0]
+        # A new shape would be compiled, captured or searched for anew; elsewhere empty slots cost time.
+        least = self.slots_to_try(place.device) if each_shape_counts(system, place.device) else 0
+        largest = self.shapes.largest_of_run(plan)
         loader = Loader(
             records=self.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
             fetch_threads=threads_that_fetch(self.train_index.records, system),
@@ -261,14 +268,21 @@ class Task(ABC):
             make_batch=self.workload.batch,
         )
 
-    def warm_up_batch(self, plan: Plan, device: torch.device) -> Batch:
-        """A batch for a step whose result is thrown away: made up without reading an image, as large as any of this run."""
-        shape = self.shapes.of_run(plan)[0].shape
+    def input_shapes(self, plan: Plan) -> list[Shape]:
+        """H, W of every input that a step of this run has, the largest first. A batch's other shapes follow from `slots_to_try`."""
+        return list(dict.fromkeys(fit.shape for fit in self.shapes.of_run(plan)))
+
+    def warm_up_batch(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> Batch:
+        """A batch for a step whose result is thrown away: made up without reading an image.
+
+        shape  H, W of its input; None: as large as any of this run
+        """
+        shape = shape or self.shapes.largest_of_run(plan).shape
         batch = self.workload.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
         return batch.to(device)
 
     def slots_to_try(self, device: torch.device) -> int:
-        """Objects of an image of the batch above."""
+        """Objects of an image of the batch above: as many as every batch has room for where shapes must not change."""
         return self.most_objects
 
     def images_of_step(self, step: int) -> list[str]:
@@ -292,6 +306,11 @@ class Task(ABC):
         drawn = draw(epoch, number, read_header(data, name, self.recipe.input.exif), name)
         render(data, drawn, out)
         return drawn
+
+
+def each_shape_counts(system: System, device: torch.device) -> bool:
+    """Whether a step's first input of a new shape costs more than others: on accelerators, and where the network is compiled."""
+    return device.type != "cpu" or system.compile
 
 
 def threads_that_fetch(records: Records, system: System) -> int:

@@ -58,14 +58,19 @@ def tasks(tmp_path_factory) -> Iterator[list[Detection | InstanceSegmentation]]:
         yield found
 
 
-@pytest.mark.parametrize(("device", "wanted"), [("meta", {SLOTS}), ("cpu", {8})])
-def test_an_accelerator_has_slots_for_the_most_objects_of_the_data_in_every_batch(tasks, device, wanted):
+@pytest.mark.parametrize(
+    ("device", "compiled", "wanted"), [("meta", False, {SLOTS}), ("cpu", False, {8}), ("cpu", True, {SLOTS})]
+)
+def test_where_a_new_shape_costs_every_batch_has_slots_for_the_most_objects_of_the_data(
+    tasks, device, compiled, wanted
+):
+    system = System(compile=compiled)
     for task in tasks:
         plan = make_plan(
             task.recipe, System(), world=1, most=2, train_images=task.train_images, val_images=task.val_images
         )
         place, slots = Place(0, 1, torch.device(device), 1), set()
-        with task.train_loader(replace(plan, stop_after=3), System(), place, first=0, one_batch=False) as loader:
+        with task.train_loader(replace(plan, stop_after=3), system, place, first=0, one_batch=False) as loader:
             for _, batches in loader:
                 slots |= {batch.labels.shape[1] for batch in batches}
         assert slots == wanted
@@ -81,6 +86,19 @@ def test_the_step_tried_first_on_an_accelerator_has_the_shapes_of_a_run_s_steps(
     tried = task.warm_up_batch(plan, place.device)
     for name in ("labels", "boxes", "canvases", "frames", "sizes", "keys"):
         assert getattr(tried, name).shape == getattr(batch, name).shape, name
+
+
+def test_tensors_are_counted_at_the_widest_input_that_photos_can_need(tasks):
+    detection, instances = tasks
+    cuda, alone = System("cuda"), instances.shapes.largest_of_data()
+    widest = instances.shapes.widest()
+    counted = memory_of(instances.workload, instances.recipe, cuda, len(instances.classes), alone)
+    wider = instances.memory(cuda)
+    assert wider.largest * alone[0] * alone[1] >= counted.largest * widest[0] * widest[1]
+    assert wider.largest > counted.largest  # portraits beside landscapes need a square
+    assert replace(wider, largest=counted.largest) == counted
+    assert instances.memory(System("cpu")).largest == 0
+    assert detection.memory(cuda) == memory_of(detection.workload, detection.recipe, cuda, len(detection.classes))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "ssd", "maskrcnn", "maskrcnn-nvidia-256", "maskrcnn-gluoncv-192"])

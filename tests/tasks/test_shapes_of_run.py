@@ -1,0 +1,85 @@
+"""All shapes that a run's steps will have are known before its first: nothing is compiled or captured later."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.config.instances import InstanceInput
+from paceline.config.plan import make_plan
+from paceline.config.recipe import override
+from paceline.config.system import System
+from paceline.data.stream import batch_indices
+from paceline.recipes import RECIPES
+from paceline.tasks import shapes as shapes_module
+from paceline.tasks.shapes import Buckets, OneShape, Sizes
+from paceline.tasks.synthetic import SyntheticTask
+from paceline.workloads import WORKLOADS
+
+SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
+
+
+def run_of(sizes, short, padding, batch, steps):
+    recipe = override(RECIPES["maskrcnn-tiny"](), {"global_batch": batch, "optim.lr": 0.01, "bn_span": 1})
+    recipe = replace(recipe, input=InstanceInput(short=short, long=96, padding=padding))
+    heights, widths = np.array(sizes).T
+    # A photo that is not learned from stands before the others.
+    every = Sizes(np.append(999, heights), np.append(1, widths), np.arange(1, len(sizes) + 1))
+    plan = make_plan(recipe, System(), world=1, most=batch, train_images=len(sizes), val_images=len(sizes))
+    return Buckets(recipe, every, every), replace(plan, stop_after=steps, total_steps=steps)
+
+
+def brought(shapes, plan, steps):
+    """What the loader asks for, step by step."""
+    numbers = shapes.train.numbers
+    for step in steps:
+        _, places = batch_indices(
+            len(numbers), seed=shapes.seed, step=step, global_batch=plan.global_batch, order=shapes.order
+        )
+        yield shapes.of_step(step, numbers[places])
+
+
+@examples(60)
+@given(
+    sizes=st.lists(SIDES, min_size=1, max_size=24),
+    short=st.sampled_from([(64,), (48, 64), (40, 56, 64)]),
+    padding=st.sampled_from(["buckets", "multiple"]),
+    batch=st.integers(1, 10),
+    steps=st.integers(1, 40),
+)
+def test_the_shapes_of_a_run_are_those_that_its_steps_have(sizes, short, padding, batch, steps):
+    shapes, plan = run_of(sizes, short, padding, batch, steps)
+    listed, taken = shapes.of_run(plan), list(brought(shapes, plan, range(steps)))
+    assert set(listed) == set(taken) and len(listed) == len(set(listed))
+    areas = [math.prod(fit.shape) for fit in listed]
+    assert areas == sorted(areas, reverse=True)
+    held = shapes.largest_of_run(plan)
+    assert all(math.prod(fit.shape) <= math.prod(held.shape) for fit in taken)
+    widest = math.prod(shapes.widest())
+    assert widest >= math.prod(held.shape)
+    assert widest >= math.prod(shapes.evaluation(shapes.val.numbers, 4)[1])
+
+
+def test_past_what_is_looked_at_the_groups_tell(monkeypatch):
+    sizes = [(60, 90)] * 9 + [(90, 60)] * 8 + [(64, 64)]
+    shapes, plan = run_of(sizes, (64,), "buckets", 4, 40)
+    exact = set(shapes.of_run(plan))
+    monkeypatch.setattr(shapes_module, "MOST_EPOCHS", 1)
+    assert exact <= set(shapes.of_run(plan))
+
+
+def test_a_ladder_of_one_has_one_shape():
+    one = OneShape(64, 80, images=8, seed=0)
+    _, plan = run_of([(64, 64)], (64,), "buckets", 4, 3)
+    assert [fit.shape for fit in one.of_run(plan)] == [(64, 64)] and one.widest() == (80, 80)
+
+
+def test_made_up_batches_have_their_one_shape_listed():
+    task = SyntheticTask(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
+    plan = make_plan(task.recipe, System(), world=1, most=64, train_images=64, val_images=0)
+    assert task.input_shapes(plan) == [task.shapes.of_sample(0).shape]
