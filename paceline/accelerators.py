@@ -103,3 +103,11 @@ def module_of(kind: str) -> Any:
     import torch
 
     return torch.get_device_module(kind)
+
+
+def streams_of(device: torch.device) -> Any:
+    """torch's module of a device on which copies run beside kernels, in streams that events order; None: a copy is waited for.
+
+    Only CUDA's: others have streams too, on which nobody has run this.
+    """
+    return module_of("cuda") if device.type == "cuda" else None

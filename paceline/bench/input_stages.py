@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.accelerators import synchronise
+from paceline.accelerators import streams_of, synchronise
 from paceline.batch.batch import Batch
 from paceline.bench.accelerators import Demand
 from paceline.config.plan import make_plan
@@ -33,6 +33,7 @@ from paceline.config.system import System, store_cache_bytes
 from paceline.data.decode import decode_alone
 from paceline.data.draw import Draw, render
 from paceline.data.header import read_header
+from paceline.data.landing import Landing
 from paceline.data.records import Records
 from paceline.data.stores import scheme_of
 from paceline.data.stream import permutation
@@ -205,8 +206,11 @@ def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: fl
     if device.type == "cpu":
         return assembling, None
 
+    streams = streams_of(device)
+    landing = None if streams is None else Landing(device, streams)  # as a slot of the loader's ring has
+
     def copy() -> None:
-        batch.to(device, non_blocking=pinned)
+        batch.to(device) if landing is None else landing.bring([batch])
         synchronise(device)
 
     copy()

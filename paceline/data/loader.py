@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -25,12 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.accelerators import streams_of
 from paceline.batch.batch import Batch, labelled_batch
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.data import overdue
 from paceline.data.draw import DrawSample, Render, RenderBatch, render
 from paceline.data.header import read_header
+from paceline.data.landing import Landing, copy_stream
 from paceline.data.overdue import Watch, some
 from paceline.data.records import Records
 from paceline.data.ring import Cursor, Schedule, Slot
@@ -61,12 +63,13 @@ class Loader:
     fetch_threads  further threads that bring bytes ahead; 0: the loader threads read
     prefetch     steps made ready ahead of the one in use
     image_shape  (H, W, 3): of every image, or the largest where the schedule names the shapes of its forwards
-    device       where the batches shall be. On a CUDA device they are copied from pinned memory on a stream of the
-                 loader's own, and the consumer's current stream waits for that copy.
+    device       where the batches shall be. On a CUDA device they are copied from pinned memory on a stream of loaders' own,
+                 and the consumer's current stream waits for that copy
+    like         a step's batches as large as any, on whatever device: on a CUDA device all memory is then allocated here
 
-    Images are (n, 3, H, W) uint8 in channels_last memory. On the CPU they are the ring's own memory, valid until the
-    next step is asked for or the loader is closed: clone what must live longer. On another device they are the
-    consumer's.
+    Images are (n, 3, H, W) uint8 in channels_last memory. A batch is the ring's own memory, on every device, valid until
+    the next step is asked for or the loader is closed: copy what must live longer. Work that is sent to a CUDA device before
+    sees it whole, if it was sent to the stream that is current where the next step is asked for, or one that joined it.
 
     An exception in a thread is raised at once where the consumer asks for the next step, even when earlier steps are
     ready. `close` (or leaving the with block) stops and joins all threads; it may be called again.
@@ -93,6 +96,7 @@ class Loader:
         image_shape: tuple[int, int, int],
         device: torch.device,
         make_batch: MakeBatch = labelled_batch,
+        like: Sequence[Batch] = (),
     ) -> None:
         assert threads > 0 and prefetch > 0, "the plan gives at least one thread and one prefetched step"
         self.wait_seconds = 0.0
@@ -104,15 +108,21 @@ class Loader:
         self._last_step = last_step
         self._image_shape = image_shape
         self._device = device
-        self._cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._cuda else None
+        self._streams = streams_of(device)
+        self._stream = copy_stream(self._streams, device) if self._streams is not None else None
         self._watch = Watch(threads + fetch_threads)
 
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._stopping = False
         # One more than prefetched: the consumer holds one while it works.
-        self._ring = [Slot() for _ in range(prefetch + 1)]
+        self._ring = [
+            Slot(Landing(device, self._streams) if self._streams is not None else None) for _ in range(prefetch + 1)
+        ]
+        with self._on_own_stream():
+            for slot in self._ring:
+                if slot.landing is not None:
+                    slot.landing.make_room(like)
         self._held: Slot | None = None
         self._next_step = first_step
 
@@ -151,6 +161,8 @@ class Loader:
 
     def __next__(self) -> tuple[int, list[Batch]]:
         """The next step; hands the memory of the one before back to the ring."""
+        if self._held is not None and self._held.landing is not None:
+            self._held.landing.give_back()
         with self._changed:
             if self._held is not None:
                 self._held.free = True
@@ -176,8 +188,8 @@ class Loader:
             self._held = slot
             self._next_step += 1
             batches = slot.batches
-        if slot.copied is not None:
-            self._hand_over(slot.copied, batches)
+        if slot.landing is not None:
+            slot.landing.hand_over()
         return step, batches
 
     def close(self) -> None:
@@ -188,12 +200,15 @@ class Loader:
         deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        if self._stream is not None:
+            # Whoever allocates the ring's memory next does it on this stream, after all that the consumer has sent.
+            self._stream.wait_stream(self._streams.current_stream(self._device))
         self._ring = []
 
     def _work(self, stage: Callable[[int], None], number: int) -> None:
         try:
-            if self._cuda:
-                torch.cuda.set_device(self._device)  # else a new thread would pin its memory through device 0
+            if self._streams is not None:
+                self._streams.set_device(self._device)  # else a new thread would pin its memory through device 0
             stage(number)
         except BaseException as error:  # the consumer raises it
             with self._changed:
@@ -257,11 +272,11 @@ class Loader:
             if self._stopping:
                 return None
             slot.free, slot.step = False, -1
-        if slot.copied is not None:
-            slot.copied.synchronize()  # the device may still be reading this memory
+        if slot.landing is not None:
+            slot.landing.wait_until_copied()
         slot.fill(self._schedule(step), self._image_shape[:2], self._draw)
         if self._render_batch is None:
-            slot.allocate(prod(self._image_shape), self._cuda)
+            slot.allocate(prod(self._image_shape), self._device.type == "cuda")
         samples = len(slot.indices)
         with self._changed:
             slot.step = step
@@ -294,13 +309,12 @@ class Loader:
             slot.remaining -= samples
             if slot.remaining:
                 return
-        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+        with self._on_own_stream():
             batches = self._batches(slot)
-            if self._device.type != "cpu":
-                batches = [batch.to(self._device, non_blocking=self._cuda) for batch in batches]
-            if self._stream is not None:
-                slot.copied = torch.cuda.Event()
-                slot.copied.record(self._stream)
+            if slot.landing is not None:
+                batches = slot.landing.bring(batches)
+            elif self._device.type != "cpu":
+                batches = [batch.to(self._device) for batch in batches]
         slot.data, slot.drawn = [], []
         with self._changed:
             slot.batches = batches
@@ -320,11 +334,6 @@ class Loader:
             batches.append(self._make_batch(images, [draw.label for draw in drawn], indices[mine]))
         return batches
 
-    def _hand_over(self, copied: torch.cuda.Event, batches: list[Batch]) -> None:
-        """Order the consumer's stream after the copy, and keep the memory from reuse while that stream needs it."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(copied)
-        for batch in batches:
-            for tensor in vars(batch).values():
-                if isinstance(tensor, Tensor):
-                    tensor.record_stream(current)
+    def _on_own_stream(self) -> AbstractContextManager:
+        """Whatever is sent to the device goes to the loader's stream, where it has one."""
+        return nullcontext() if self._stream is None else self._streams.stream(self._stream)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from paceline.batch.batch import Batch
 from paceline.data.draw import Draw, DrawSample
+from paceline.data.landing import Landing
 
 Shape = tuple[int, int]
 
@@ -38,7 +39,8 @@ Schedule = Callable[[int], Sequence[tuple[np.ndarray, np.ndarray] | Forward]]
 class Slot:
     """One step's memory, and how far it is. `step`, `free`, `ready`, `remaining` and `data` are guarded by the loader."""
 
-    def __init__(self) -> None:
+    def __init__(self, landing: Landing | None = None) -> None:
+        self.landing = landing  # on an accelerator whose copies run beside its kernels
         self.memory = torch.empty(0, dtype=torch.uint8)
         self.images: list[Tensor] = []  # of each forward, (n, H, W, 3), views of the memory
         self.pixels: list[np.ndarray] = []  # of each sample, (H, W, 3), the same views
@@ -54,7 +56,6 @@ class Slot:
         self.free = True
         self.ready = False
         self.batches: list[Batch] = []
-        self.copied: torch.cuda.Event | None = None
 
     def fill(self, forwards: Sequence[tuple[np.ndarray, np.ndarray] | Forward], shape: Shape, draw: DrawSample) -> None:
         """Take a step's samples in; `shape` and `draw` are for forwards that name none."""

