@@ -53,7 +53,8 @@ def describe(
         f"{recipe.schedule.kind}   target {targets}   seed {recipe.seed}",
         *([] if brief else _fields(recipe)),
         f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
-        f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}",
+        f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
+        f"{'   graph on' if system.graph else ''}",
         *_published(name, recipe.task, system_name, system),
         f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}{_evaluating(plan)}   "
         f"{plan.images_per_forward} images a forward x {_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",

@@ -25,14 +25,10 @@ from torch.profiler import record_function
 from paceline.batch.batch import Batch
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
+from paceline.graph import Capture, Replayed, captures_on
 from paceline.loss_groups import LossGroupModel, count_ahead, group_losses
 from paceline.machine import autocast_for
-from paceline.models.batch_norm import (
-    commit_running_statistics,
-    discard_pending,
-    restore_running_statistics,
-    snapshot_running_statistics,
-)
+from paceline.models.batch_norm import commit_running_statistics
 from paceline.optim.step_numbers import StepNumbers
 from paceline.own_time import OwnTime
 from paceline.state import State
@@ -47,6 +43,7 @@ class TrainStep:
 
     group    the ranks that train together; None: all there are
     numbers  what its rates are written into; None: floats on a CPU, scalars on any other device
+    capture  what takes steps down, to be replayed (graph.py); None: as the system says
     """
 
     def __init__(
@@ -58,6 +55,7 @@ class TrainStep:
         group: dist.ProcessGroup | None = None,
         *,
         numbers: StepNumbers | None = None,
+        capture: Capture | None = None,
     ) -> None:
         self.state = state
         self.plan = plan
@@ -66,20 +64,29 @@ class TrainStep:
         self.numbers = numbers or StepNumbers(state.optimiser.optim, device)
         self.autocast = autocast_for(system, device)
         self.share = plan.world / plan.global_batch
+        self.own_time: OwnTime | None = None
         network: nn.Module = state.model
         if system.compile:
             network.compile(dynamic=False)
+        capture = capture or captures_on(system, device)
         if plan.world > 1:
-            network = _data_parallel(network, system, group)
+            with nullcontext() if capture is None else capture.aside():
+                network = _data_parallel(network, system, group)
+            if capture is None:  # no clock can be read inside a replay
+                self.own_time = OwnTime(state.model, device)
         self.network = network
-        self.own_time = OwnTime(state.model, device) if plan.world > 1 else None
+        self._replayed = None if capture is None else Replayed(self.whole, self.discard, capture, plan.world)
 
     def __call__(self, batches: Sequence[Batch], rates: Rates) -> dict[str, Tensor]:
-        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device."""
-        state = self.state
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step."""
         self.numbers.write(rates)
         if self.own_time is not None:
             self.own_time.begins()
+        return self.whole(batches) if self._replayed is None else self._replayed(batches)
+
+    def whole(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """The step itself, by the rates last written. It reads and writes tensors that stay where they are, and nothing else."""
+        state = self.state
         losses = self._gradients(batches)
         if (positives := losses.pop("positives", None)) is not None:
             self._divide(losses, positives)
@@ -91,17 +98,35 @@ class TrainStep:
                 state.average.update(self.numbers.fresh)
         return losses
 
+    def prepare(self, batches: Sequence[Batch]) -> None:
+        """Whatever the first step on batches of this kind would do besides: compile, allocate, settle, capture. It changes nothing."""
+        if self._replayed is None:
+            self.discard(batches)
+        else:
+            self._replayed.prepare(batches)
+
+    @property
+    def captures(self) -> int:
+        """Kinds of batches whose step is replayed."""
+        return 0 if self._replayed is None else self._replayed.captures
+
     def discard(self, batches: Sequence[Batch]) -> None:
-        """A whole step without its update: compiles, allocates, and lets data parallel settle its gradient buckets.
+        """A whole step, taken back: compiles, allocates, and lets data parallel settle its gradient buckets.
 
         Data parallel rebuilds its buckets after the first backward, and the order of a sum over three or more ranks
         follows the buckets; without this step a resumed run would add in another order than an unbroken one.
         """
-        saved = snapshot_running_statistics(self.state.model)
-        self._gradients(batches)
-        self.state.optimiser.zero_grad()
-        discard_pending(self.state.model)
-        restore_running_statistics(self.state.model, saved)
+        state = self.state
+        tensors = [*state.model.parameters(), *state.model.buffers(), *state.optimiser.state().values()]
+        for part in (state.average, state.scaler):
+            tensors += () if part is None else part.state().values()
+        saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        try:
+            self.whole(batches)
+        finally:
+            with torch.no_grad():
+                for tensor, before in zip(tensors, saved):
+                    tensor.copy_(before)
 
     def _gradients(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}

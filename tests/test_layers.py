@@ -23,7 +23,7 @@ LAYERS = [
     {"workloads"},
     {"opening", "pack"},
     {"state", "provenance", "host_facts", "machine", "placing", "scoring", "loss_groups", "shortage", "going_on"}
-    | {"plan_text", "own_time"},
+    | {"plan_text", "own_time", "graph"},
     {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting", "mlperf"},

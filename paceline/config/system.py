@@ -38,6 +38,7 @@ class System:
     loss_scale: float = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
+    graph: bool = False  # capture each input shape's whole step as a CUDA graph and replay it; no GPU has run it yet
     loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     fetch_threads: int = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
@@ -80,6 +81,10 @@ def check_system(system: System) -> None:
             )
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
+    if system.graph and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--system.graph: CUDA graphs are captured on cuda, and this run computes on {system.accelerator}. Leave it away."
+        )
     if not 0 < system.bucket_mib <= MOST_GIB:
         raise RecipeError(f"--system.bucket-mib {system.bucket_mib:g}: must be above 0 and at most {MOST_GIB:g}.")
     if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):

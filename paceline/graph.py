@@ -1,0 +1,154 @@
+"""`--system.graph`: a step is captured once for each kind of batches, and replayed: the host sends one command in place of thousands.
+
+A capture holds addresses, not values, and no Python. What changes from step to step must therefore lie in tensors that stay where
+they are: batches are copied into tensors of the capture's own, rates into the step's numbers (paceline/step.py), and whatever else a
+step reads is loaded, averaged and put back by copying, never by rebinding: evaluations, checkpoints and a resumed run change nothing.
+Gradients are the one exception, and need no care: each capture makes its own, and drops them before its end.
+
+Captures share one memory pool. Losses lie there too, so they are valid until the next step is taken.
+Nothing of it has run on a GPU yet: tests replay the operations of a step, in this file's order, on a CPU (tests/test_replay.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.batch.batch import Batch
+from paceline.config.errors import RecipeError
+from paceline.config.system import System
+
+Losses = dict[str, Tensor]
+# Kinds of batches of one run: more than any ladder of input shapes has. Each costs seconds and memory.
+MOST_CAPTURES = 16
+# Steps that are thrown away before a capture, in which libraries choose kernels and allocate. torch's notes on CUDA graphs ask for
+# 11 of data parallel, which looks at its own pace in the first ten.
+WARM_UPS, WARM_UPS_OF_RANKS = 3, 11
+
+
+class Capture(Protocol):
+    """Takes down what a device is sent: CUDA's own, or a test's."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Inside, work is sent where captures are made. What a capture will meet again was made and warmed up there."""
+        ...
+
+    def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        """Take down what `work` sends, without carrying it out; -> what carries it out, and the tensors that its result is in then."""
+        ...
+
+
+class CudaGraphs:
+    """Captures as CUDA graphs, all in one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """See `Capture.aside`: a stream of its own, behind all that was sent and before all that follows."""
+        here = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            yield
+        here.wait_stream(self.stream)
+
+    def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        """See `Capture.__call__`."""
+        graph = torch.cuda.CUDAGraph()
+        # The loader's threads copy while this one captures: what they send is no part of it, and no error of it.
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            losses = work()
+        return graph.replay, losses
+
+
+def captures_on(system: System, device: torch.device) -> Capture | None:
+    """What captures a step where the system asks for it; None: every step is sent anew."""
+    return CudaGraphs(device) if system.graph else None
+
+
+@dataclass(frozen=True)
+class _Captured:
+    batches: list[Batch]  # what it reads
+    replay: Callable[[], None]
+    losses: Losses  # what it writes
+
+
+class Replayed:
+    """Callable as the step that it was made of; `captures` counts the kinds of batches that it has captured."""
+
+    def __init__(
+        self,
+        step: Callable[[Sequence[Batch]], Losses],
+        discard: Callable[[Sequence[Batch]], None],
+        capture: Capture,
+        ranks: int,
+    ) -> None:
+        """
+        step     takes a whole step of batches that lie on the device; the host learns nothing from it
+        discard  the same, taken back
+        ranks    that exchange gradients in it
+        """
+        self.step, self.discard, self.capture = step, discard, capture
+        self.warm_ups = WARM_UPS if ranks == 1 else WARM_UPS_OF_RANKS
+        self._known: dict[tuple, _Captured] = {}
+
+    @property
+    def captures(self) -> int:
+        """Kinds of batches captured so far."""
+        return len(self._known)
+
+    def __call__(self, batches: Sequence[Batch]) -> Losses:
+        """Take a step; its first of a kind is captured on the way. A profiled step is not replayed: its ranges are the host's.
+
+        Raises RecipeError as `prepare`.
+        """
+        if torch.autograd._profiler_enabled():
+            return self.step(batches)
+        known = self.prepare(batches)
+        for own, batch in zip(known.batches, batches):
+            for mine, new in zip(_tensors(own), _tensors(batch)):
+                mine.copy_(new, non_blocking=True)
+        known.replay()
+        return known.losses
+
+    def prepare(self, batches: Sequence[Batch]) -> _Captured:
+        """Have steps of this kind captured, which takes none: call it before the clock starts.
+
+        Raises RecipeError for one kind too many, and for a step that cannot be captured.
+        """
+        kind = tuple((type(batch), *((part.shape, part.dtype) for part in _tensors(batch))) for batch in batches)
+        if kind not in self._known:
+            self._known[kind] = self._captured(batches)
+        return self._known[kind]
+
+    def _captured(self, batches: Sequence[Batch]) -> _Captured:
+        if len(self._known) >= MOST_CAPTURES:
+            raise RecipeError(
+                f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MOST_CAPTURES} kinds of "
+                "batches that are captured. Train with fewer input shapes, or leave --system.graph away."
+            )
+        own = [batch.to(batch.images.device, copy=True) for batch in batches]
+        with self.capture.aside():
+            for _ in range(self.warm_ups):
+                self.discard(own)
+        try:
+            return _Captured(own, *self.capture(partial(self.step, own)))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise RecipeError(
+                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
+            ) from problem
+
+
+def _tensors(batch: Batch) -> list[Any]:
+    return [getattr(batch, field.name) for field in fields(batch)]

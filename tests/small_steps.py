@@ -1,0 +1,110 @@
+"""Training steps of all three workloads, small enough to be taken twenty times, and batches for them, each another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from paceline.batch.batch import Batch
+from paceline.batch.detection import DetectionBatch
+from paceline.batch.instances import InstanceBatch
+from paceline.building import build_model, build_state
+from paceline.config.plan import Plan, make_plan
+from paceline.config.recipe import Recipe, override
+from paceline.config.run import Controls, Run
+from paceline.config.system import System
+from paceline.dist.launcher import read_launch
+from paceline.dist.world import open_world
+from paceline.recipes import RECIPES
+from paceline.state import State
+from paceline.tasks.task import Task
+from paceline.workloads import WORKLOADS
+
+CLASSES, SLOTS = 3, 8
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "classification": ("resnet50-tiny", {"model.depth": 10, "model.width": 8, "input.size": 32}),
+    "ssd": ("ssd-tiny", {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96}),
+    "maskrcnn": (
+        "maskrcnn-tiny",
+        {
+            "model.width": 8,
+            "model.channels": 16,
+            "model.roi.channels": 16,
+            "model.roi.samples": 12,
+            "model.mask.convs": 1,
+            "model.mask.canvas": 14,
+            "model.rpn.samples": 16,
+            "model.rpn.pre_train": 40,
+            "model.rpn.post_train": 16,
+            "model.rpn.sizes": (12.0, 24.0, 36.0, 48.0, 64.0),
+            "input.short": (64,),
+            "input.long": 96,
+        },
+    ),
+}  # fmt: skip
+
+
+def small(task: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The tiny recipe, tinier; `changes` by their dotted names, which must name optim.lr and a batch of 2 or more."""
+    name, sizes = NETWORKS[task]
+    return override(RECIPES[name](), {**sizes, "global_batch": 4, "bn_span": 2, "optim.lr": 0.01, **(changes or {})})
+
+
+def plan_of(recipe: Recipe, system: System, *, steps: int = 20) -> Plan:
+    """For a run of so many steps, each in forwards of at most `system.images_per_forward` images."""
+    images = steps * recipe.global_batch
+    recipe = replace(recipe, images_seen=images, epochs=0)
+    return make_plan(
+        recipe,
+        system,
+        world=1,
+        most=system.images_per_forward or recipe.global_batch,
+        train_images=images,
+        val_images=1,
+    )
+
+
+def state_of(recipe: Recipe, plan: Plan, system: System, device: torch.device) -> State:
+    """Fresh, with the recipe's first weights."""
+    workload = WORKLOADS[recipe.task]
+
+    def build(_: torch.device) -> torch.nn.Module:
+        model = workload.build(recipe, CLASSES)
+        workload.initialise(recipe, model, torch.Generator().manual_seed(recipe.seed))
+        return model.to(device)
+
+    run = Run("small", recipe, "cpu", system, plan, Controls())
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:  # torch's meta device has no ranks
+        return build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, world), run, world)
+
+
+def batch_of(recipe: Recipe, images: int, seed: int, *, wider: int = 0) -> Batch:
+    """Noise, with objects of other numbers, places and classes for each seed.
+
+    wider  pixels, of an input that takes any shape
+    """
+    workload, random = WORKLOADS[recipe.task], torch.Generator().manual_seed(seed)
+    height, width = workload.largest(recipe)
+    made = workload.made_up(recipe, images, (height, width + wider), SLOTS)
+
+    def drawn(most: int, *shape: int) -> Tensor:
+        return torch.randint(0, most, shape, generator=random)
+
+    changes: dict[str, Tensor] = {"images": drawn(256, images, height, width + wider, 3).byte().permute(0, 3, 1, 2)}
+    if not isinstance(made, DetectionBatch | InstanceBatch):
+        return replace(made, **changes, labels=drawn(CLASSES, images))
+    order = torch.randperm(SLOTS, generator=random)
+    there = torch.arange(SLOTS) < drawn(SLOTS + 1, images, 1)
+    changes["boxes"] = made.boxes[:, order] * there.unsqueeze(2)
+    changes["labels"] = (1 + drawn(CLASSES, images, SLOTS)) * there
+    if isinstance(made, InstanceBatch):
+        left_top, right_bottom = changes["boxes"].split(2, dim=2)
+        changes["frames"] = torch.cat((left_top, (right_bottom - left_top).clamp(min=14) / 14), dim=2)
+        changes["canvases"] = drawn(2, *made.canvases.shape).byte()
+        changes["keys"] = drawn(2**32, images)
+    return replace(made, **changes)

@@ -1,0 +1,257 @@
+"""Steps that are replayed from their recorded operations alone train as steps that are taken: bit for bit, all workloads.
+
+A CPU takes the accelerators' forms for it, and tests/tape.py is the graph: it knows memory and no Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from small_steps import batch_of, plan_of, small, state_of
+from tape import HostReadError, NoHostReads, Recorder
+from torch import Tensor
+
+from paceline import graph
+from paceline.batch.batch import Batch
+from paceline.boxes import forms
+from paceline.config.errors import RecipeError
+from paceline.config.plan import Plan, rates_at
+from paceline.config.recipe import Recipe
+from paceline.config.system import System
+from paceline.evaluate import inference
+from paceline.optim.step_numbers import StepNumbers
+from paceline.state import State, load_model
+from paceline.step import TrainStep
+
+CPU = torch.device("cpu")
+STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def fixed_forms() -> Iterator[None]:
+    with forms.fixed():
+        yield
+
+
+@dataclass
+class Trainer:
+    """A state with its step, and the batches of each step."""
+
+    recipe: Recipe
+    plan: Plan
+    state: State
+    take: TrainStep
+
+    def batches(self, step: int) -> list[Batch]:
+        images = self.plan.images_per_forward
+        return [batch_of(self.recipe, images, 100 * step + forward) for forward in range(self.plan.forwards)]
+
+    def steps(self, first: int, last: int) -> list[dict[str, float]]:
+        """Take them; -> each one's losses."""
+        found = []
+        for step in range(first, last):
+            losses = self.take(self.batches(step), rates_at(self.recipe, self.plan, step))
+            found.append({name: float(value) for name, value in losses.items()})
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a step changes, by name."""
+        state = self.state
+        parts: dict[str, Any] = {"model": state.model.state_dict(), "optimiser": state.optimiser.state()}
+        parts |= {"average": state.average.state()} if state.average is not None else {}
+        parts |= {"scaler": state.scaler.state()} if state.scaler is not None else {}
+        return {f"{part}.{name}": tensor.clone() for part, of in parts.items() for name, tensor in of.items()}
+
+
+def trainer(recipe: Recipe, system: System, *, capture: Recorder | None = None, floats: bool = False) -> Trainer:
+    plan = plan_of(recipe, system, steps=STEPS)
+    state = state_of(recipe, plan, system, CPU)
+    numbers = StepNumbers(recipe.optim, CPU, tensors=not floats)
+    return Trainer(recipe, plan, state, TrainStep(state, plan, system, CPU, capture=capture, numbers=numbers))
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[str]:
+    """Names of the tensors that differ in a bit."""
+    assert left.keys() == right.keys()
+    return [name for name, tensor in left.items() if not torch.equal(tensor, right[name])]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and where."""
+
+    task: str
+    changes: dict[str, Any]
+    system: System = field(default_factory=System)
+
+
+LARS = {
+    "optim.kind": "lars", "optim.momentum_form": "lr_inside_corrected", "optim.nesterov": False, "optim.lr": 2.0,
+    "schedule.kind": "poly2", "schedule.warmup": 0.2, "ema": 0.9,
+}  # fmt: skip
+CORRECTED = LARS | {"optim.kind": "sgd", "optim.lr": 0.05, "schedule.kind": "cosine", "optim.bias_lr": 2.0}
+SGD = {"schedule.kind": "cosine", "schedule.warmup": 0.2, "ema": 0.99, "optim.clip_norm": 1.0}
+ADAMW = {"optim.kind": "adamw", "optim.nesterov": False, "optim.lr": 0.002}
+HALF = System(precision="fp16")
+CASES = {
+    "classification, lars": Case("classification", LARS),
+    "ssd, adamw": Case("ssd", {}),
+    "maskrcnn, counted ahead": Case("maskrcnn", {}, System(images_per_forward=2)),
+    "classification, sgd": Case("classification", SGD),
+    "classification, corrected": Case("classification", CORRECTED),
+    "classification, adamw": Case("classification", ADAMW),
+    "classification, fp16": Case("classification", SGD, HALF),
+    "classification, fp16 lars": Case("classification", LARS, HALF),
+    "classification, fp16 adamw": Case("classification", ADAMW, HALF),
+    "classification, two forwards": Case("classification", {**SGD, "bn_span": 1}, System(images_per_forward=2)),
+    "ssd, whole batch, two forwards": Case("ssd", {"model.loss_over": "batch"}, System(images_per_forward=2)),
+    "ssd, corrected": Case("ssd", CORRECTED),
+    "maskrcnn, sgd": Case("maskrcnn", CORRECTED | {"optim.lr": 0.005}),
+}
+BY_DAY = {"classification, lars", "classification, fp16", "ssd, adamw"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
+)
+def test_a_replayed_run_is_the_run_bit_for_bit(name: str) -> None:
+    case = CASES[name]
+    recipe = small(case.task, case.changes)
+    eager, tape = trainer(recipe, case.system), Recorder()
+    replayed = trainer(recipe, case.system, capture=tape)
+    assert replayed.steps(0, STEPS) == eager.steps(0, STEPS)
+    assert same(replayed.tensors(), eager.tensors()) == []
+    assert (len(tape.tapes), tape.played) == (1, STEPS)
+    if eager.state.scaler is not None:
+        assert 1 <= int(eager.state.scaler.skipped) < STEPS
+
+
+def test_masks_replayed_for_a_few_steps_are_the_steps() -> None:
+    """The long case above by day."""
+    case = CASES["maskrcnn, counted ahead"]
+    recipe = small(case.task, case.changes)
+    eager, replayed = trainer(recipe, case.system), trainer(recipe, case.system, capture=Recorder())
+    assert eager.plan.loss_forwards == 2  # a pass that only counts is in the graph
+    assert replayed.steps(0, 4) == eager.steps(0, 4)
+    assert same(replayed.tensors(), eager.tensors()) == []
+
+
+def test_a_rate_that_stays_a_python_number_is_found() -> None:
+    recipe = small("classification", CORRECTED)
+    eager, replayed = trainer(recipe, System()), trainer(recipe, System(), capture=Recorder(), floats=True)
+    assert replayed.steps(0, 3) != eager.steps(0, 3)
+    assert same(replayed.tensors(), eager.tensors())
+
+
+def test_what_an_evaluation_and_a_resume_change_is_changed_in_place() -> None:
+    """Averaged weights in the model and out of it, a checkpoint loaded over the state: the next replay reads what is there."""
+    recipe = small("classification", LARS)
+    eager, replayed = trainer(recipe, HALF), trainer(recipe, HALF, capture=Recorder())
+    found = []
+    for run in (eager, replayed):
+        state, losses = run.state, run.steps(0, 3)
+        assert state.average is not None and state.scaler is not None
+        saved = [
+            {name: tensor.clone() for name, tensor in part.items()}
+            for part in (state.model.state_dict(), *(p.state() for p in (state.optimiser, state.average, state.scaler)))
+        ]
+        with state.average.applied(), inference(state.model):
+            state.model.predict(run.batches(50)[0])  # type: ignore[operator]
+        losses += run.steps(3, 6)
+        load_model(state.model, saved[0])
+        for part, tensors in zip((state.optimiser, state.average, state.scaler), saved[1:]):
+            part.load_state(tensors)
+        losses += run.steps(3, 6)
+        assert losses[3:6] == losses[6:9]
+        found.append((losses, run.tensors()))
+    assert found[0][0] == found[1][0] and same(found[0][1], found[1][1]) == []
+
+
+def test_each_kind_of_batches_is_captured_once_and_a_profiled_step_is_not() -> None:
+    recipe, tape = small("classification"), Recorder()
+    eager, replayed = trainer(recipe, System()), trainer(recipe, System(), capture=tape)
+    for run in (eager, replayed):
+        losses = []
+        for step, wider in enumerate((0, 32, 0, 32)):
+            batch, rates = batch_of(recipe, 4, step, wider=wider), rates_at(recipe, run.plan, step)
+            if step < 3:
+                losses.append(run.take([batch], rates)["loss"].clone())
+                continue
+            with torch.profiler.profile() as profile:
+                losses.append(run.take([batch], rates)["loss"].clone())
+            assert {"forward", "backward", "update"} <= {event.key for event in profile.key_averages()}
+        run.losses = [float(loss) for loss in losses]  # type: ignore[attr-defined]
+    assert replayed.losses == eager.losses  # type: ignore[attr-defined]
+    assert same(replayed.tensors(), eager.tensors()) == []
+    assert (len(tape.tapes), tape.played, replayed.take.captures) == (2, 3, 2)
+
+
+def test_a_step_that_is_prepared_has_changed_nothing() -> None:
+    recipe = small("classification", LARS)
+    eager, replayed = trainer(recipe, HALF), trainer(recipe, HALF, capture=Recorder())
+    before = replayed.tensors()
+    replayed.take.prepare(replayed.batches(7))
+    assert same(before, replayed.tensors()) == [] and replayed.take.captures == 1
+    assert all(weight.grad is None for weight in replayed.state.model.parameters())
+    assert replayed.steps(0, 2) == eager.steps(0, 2) and replayed.take.captures == 1
+
+
+def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "MOST_CAPTURES", 1)
+    recipe = small("classification")
+    run = trainer(recipe, System(), capture=Recorder())
+    run.take.prepare([batch_of(recipe, 4, 0)])
+    with pytest.raises(RecipeError, match=r"--system\.graph: .*\(2, 3, 32, 32\).* more than the 1 kinds"):
+        run.take.prepare([batch_of(recipe, 2, 0)])
+
+
+def test_a_step_that_reads_a_value_cannot_be_captured() -> None:
+    recipe = small("classification")
+    run = trainer(recipe, System(), capture=Recorder())
+    forward = run.state.model.forward
+
+    def reading(batch: Batch) -> dict[str, Tensor]:
+        found = forward(batch)
+        found["loss"].item()
+        return found
+
+    run.state.model.forward = reading
+    with pytest.raises(HostReadError):
+        run.steps(0, 1)
+
+
+@pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_no_step_lets_the_host_learn_a_value(task: str, device: str) -> None:
+    """Forward, losses, backward, update and average."""
+    import torchvision  # noqa: F401  # its kernels' shapes for the meta device
+
+    recipe = small(task, {"ema": 0.9})
+    system = System(images_per_forward=2)
+    plan = plan_of(recipe, system)
+    state = state_of(recipe, plan, system, torch.device(device))
+    take = TrainStep(state, plan, system, torch.device(device), numbers=StepNumbers(recipe.optim, device, tensors=True))
+    batches = [batch_of(recipe, 2, forward).to(device) for forward in range(2)]
+    take(batches, rates_at(recipe, plan, 0))  # anchors of an input shape are made at its first sight
+    take.numbers.write(rates_at(recipe, plan, 1))
+    with NoHostReads() as counted:
+        losses = take.whole(batches)
+    assert counted.calls > 100 and losses["loss"].device.type == device
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(), lambda x: bool((x > 0).any()), lambda x: x[x > 0], lambda x: x.nonzero(),
+        lambda x: x.masked_select(x > 0), lambda x: x.unique(), lambda x: torch.equal(x, x),
+        lambda x: x.__setitem__(x > 0, torch.ones(3)), lambda x: x.repeat_interleave(x.long()),
+    ],
+    ids=["item", "bool", "mask", "nonzero", "masked_select", "unique", "equal", "index_put", "repeat_interleave"],
+)  # fmt: skip
+def test_every_way_to_learn_a_value_is_noticed(read: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(HostReadError), NoHostReads():
+        read(torch.ones(3))
