@@ -6,14 +6,12 @@ as without such ranks. At most one evaluation is under way: its result is taken 
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import Any
 
 from paceline.config.run_names import STOP_FILE
 from paceline.dist.stop import StopVote, catch_stop
 from paceline.job import Job
-from paceline.machine import autocast_for
 
 
 def serve(job: Job) -> dict[str, Any]:
@@ -26,22 +24,7 @@ def serve(job: Job) -> dict[str, Any]:
         catch_stop(job.folder / STOP_FILE) as request,
         closing(StopVote(job.world, request, outside=True)) as vote,
     ):
+        evaluator = job.evaluator(vote)
         while "end" not in (order := job.roles.next_order(vote.stopping_here)):
-            job.roles.answer(order["evaluate"], evaluated(job, order["evaluate"], vote))
+            evaluator.answer(order["evaluate"])
         return order["end"]
-
-
-def evaluated(job: Job, step: int, vote: StopVote) -> dict[str, Any] | None:
-    """Take the weights after `step` over and score them; -> what training asks for, None when told to stop before."""
-    job.roles.hand_over(job.state.model.state_dict().values())
-    began = time.monotonic()
-    score = job.infer(autocast_for(job.run.system, job.place.device), vote)
-    if score is None:
-        return None
-    result = job.scoring(step, score).result()
-    return {
-        "metrics": dict(result.metrics),
-        "images": result.images,
-        "approximated": dict(result.approximated),
-        "seconds": time.monotonic() - began,
-    }

@@ -11,9 +11,11 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
+from paceline.checkpoint.layout import step_name
 from paceline.checkpoint.read import check_same_recipe, newest_valid
 from paceline.checkpoint.snapshot import Snapshot, bytes_of
 from paceline.checkpoint.writer import CheckpointWriter, check_space
@@ -30,9 +32,25 @@ from paceline.config.whole import sweep, write_whole
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.going_on import how_to_go_on, is_another, stand_of
+from paceline.log.events import read_events
+from paceline.standing import Standing
 from paceline.state import State, check_snapshot
 from paceline.systems.detect import cpu_cores
 from paceline.workloads import workload_of
+
+# The fact of a checkpoint that says whether an evaluation of its step follows it.
+EVALUATES = "evaluates"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts: anew, or from a checkpoint and what is known beside it."""
+
+    standing: Standing  # what the evaluations so far have found
+    seconds: float = 0.0  # wall-clock of the run before this process began
+    snapshot: Snapshot | None = None  # None: anew
+    checkpoint: str = ""  # its name
+    pending: bool = False  # an evaluation of its step follows, and nothing says what it found
 
 
 @dataclass
@@ -99,19 +117,19 @@ class RunFolder:
             say(f"{flags}: not taken, the log of this run was begun with {kept}; another needs a new run (--out)")
         return own
 
-    def load(self, run: Run, given: Collection[str], say: Callable[[str], None]) -> tuple[Snapshot, str] | None:
-        """The newest checkpoint that is whole, with its name; None for a fresh run.
+    def start(self, run: Run, given: Collection[str], world: World, say: Callable[[str], None]) -> Start:
+        """Where the run starts: at its newest checkpoint that is whole; every rank calls it.
 
         given   dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
         say     is told of checkpoints that are skipped
         Raises CheckpointError when it belongs to another recipe or to other data.
         """
-        if self.saved is None:
-            return None
-        found = newest_valid(self.path / "checkpoints", say, _check_snapshot)
+        headline = workload_of(run.recipe.task).headline
+        found = None if self.saved is None else newest_valid(self.path / "checkpoints", say, _check_snapshot)
         if found is None:
-            say(f"{self.path} has no checkpoint yet: starting over")
-            return None
+            if self.saved is not None:
+                say(f"{self.path} has no checkpoint yet: starting over")
+            return Start(Standing(headline))
         folder, snapshot = found
         wanted = fingerprint(run)
         self._check_recipe(snapshot.facts["recipe"], wanted["recipe"], run, given)
@@ -121,7 +139,26 @@ class RunFolder:
                 f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
                 "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
             )
-        return snapshot, folder.name
+        told = None if not self.is_main else json.dumps(self._journal(headline, snapshot, say))
+        standing, seconds = json.loads(from_main(world, told, "journal"))
+        standing = Standing(**standing)
+        return Start(
+            standing, seconds, snapshot, folder.name, evaluates(snapshot) and standing.step != snapshot.facts["step"]
+        )
+
+    def _journal(self, headline: str, snapshot: Snapshot, say: Callable[[str], None]) -> tuple[dict[str, Any], float]:
+        """-> (what the evaluations up to the checkpoint found, the run's seconds), as far as the events know.
+
+        Raises UserError where they cannot be read.
+        """
+        file, facts = self.path / "events.jsonl", snapshot.facts
+        if not file.exists():
+            say(
+                f"{file} is gone, and with it what was found before {step_name(facts['step'])}: the best is chosen from here on"
+            )
+        events = [event for event in read_events(file) if event["step"] <= facts["step"] and event["event"] != "end"]
+        clocks = [facts["seconds"], *(event["seconds"] for event in events)]
+        return asdict(Standing.of_events(headline, events)), max(filter(isfinite, clocks), default=0.0)
 
     def _check_recipe(self, saved: Mapping[str, Any], now: Mapping[str, Any], run: Run, given: Collection[str]) -> None:
         workload = workload_of(run.recipe.task)
@@ -168,21 +205,37 @@ class RunFolder:
         write_whole(file, run.to_json(), sync=True)
 
     @contextmanager
-    def writer(self, controls: Controls) -> Iterator[CheckpointWriter | None]:
-        """The background writer of checkpoints, on rank 0."""
+    def writer(self, controls: Controls, start: Start, say: Callable[[str], None]) -> Iterator[CheckpointWriter | None]:
+        """The background writer of checkpoints, on rank 0; what was left undone before `start` is done first.
+
+        say   is told where the best checkpoint is gone
+        """
         if not self.is_main:
             yield None
             return
         writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=controls.keep_every or None)
+        best = start.standing.best_step
+        if start.snapshot is not None and not writer.goes_on(start.snapshot.facts["step"], best):
+            say(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
         try:
             yield writer
         finally:
             writer.close()
 
 
+def evaluates(snapshot: Snapshot) -> bool:
+    """Whether an evaluation of a checkpoint's step follows it."""
+    facts = snapshot.facts
+    if EVALUATES in facts:
+        return facts[EVALUATES]
+    # Until version 0.9 a checkpoint was rewritten when its result was known.
+    return bool(facts.get("evaluation_pending")) or facts.get("evaluated_step") == facts["step"]
+
+
 def _check_snapshot(snapshot: Snapshot) -> None:
     check_snapshot(snapshot)
-    check_kinds(snapshot.facts, {"recipe": dict, "data_hash": str, "train_images": int}, "state.json")
+    kinds = {"recipe": dict, "data_hash": str, "train_images": int, EVALUATES: bool}
+    check_kinds(snapshot.facts, kinds, "state.json")
     lacking = {"recipe", "data_hash", "train_images"} - snapshot.facts.keys()
     if lacking:
         raise CheckpointError(f"state.json lacks {', '.join(sorted(lacking))}")

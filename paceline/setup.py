@@ -5,7 +5,6 @@ Everything a user can get wrong is refused here, before the first step; after it
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,9 +14,9 @@ from typing import Any
 from paceline.accelerators import device_name
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
-from paceline.checkpoint.writer import CheckpointWriter
+from paceline.config.due import Due
 from paceline.config.length import plan_in_words
-from paceline.config.plan import Plan, evaluation_batch, shorten, training_ranks
+from paceline.config.plan import Plan, shorten, training_ranks
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.submission import check_submission, division_of
@@ -38,17 +37,12 @@ from paceline.opening import open_task
 from paceline.placing import bound
 from paceline.plan_text import describe
 from paceline.provenance import provenance
-from paceline.run_folder import RunFolder, fingerprint, open_run_folder
+from paceline.run_folder import fingerprint, open_run_folder
 from paceline.settling import check_metrics, plan_for, refuse_profile, settle_system, tell_short_average
 from paceline.shortage import check_addresses, failures_in_words
 from paceline.staging import staged_photos
-from paceline.state import State
-from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import Place, Task
 from paceline.tasks.workload import Workload
-
-# A run prints about this many train events, and one at least every LOG_AT_MOST steps.
-EVENTS_IN_A_RUN, LOG_AT_MOST = 200, 100
 
 
 @dataclass(frozen=True)
@@ -137,9 +131,9 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         for line in describe(request.name, recipe, request.system_name, system, plan, memory, brief=True):
             say(line)
         console.doing("building the model")
-        resumed = run_folder.load(run, request.given, warn)
-        weights = weights_file(controls.weights) if controls.weights and resumed is None else None
-        world.agree(run_facts(run, "" if resumed is None else resumed[1], weights), "run")
+        start = run_folder.start(run, request.given, world, warn)
+        weights = weights_file(controls.weights) if controls.weights and start.snapshot is None else None
+        world.agree(run_facts(run, start.checkpoint, weights), "run")
         if roles.evaluators:
             say(in_roles(plan))
         model = build_model(task, run, roles.fellows, trains=not roles.evaluates)
@@ -149,8 +143,8 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                 say(line)
         state = build_state(model, run, roles.fellows)
         run_folder.check_space(state, controls.keep)
-        if resumed is not None and not roles.evaluates:  # those are handed what they evaluate
-            state.restore(resumed[0], roles.fellows)
+        if start.snapshot is not None and not roles.evaluates:  # those are handed what they evaluate
+            state.restore(start.snapshot, roles.fellows)
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
         run_folder.write(run)
@@ -161,17 +155,41 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             ),
             console,
             json=controls.json,
-            resumed_at=state.step if resumed else None,
-            evaluated=not state.evaluation_pending,
+            resumed_at=state.step if start.snapshot is not None else None,
+            evaluated=not start.pending,
             init_began=init_began[0],
         )
         try:
-            with run_folder.writer(controls) as writer, kept_photos(task, system, world, say):
-                if resumed is not None:
+            with run_folder.writer(controls, start, warn) as writer, kept_photos(task, system, world, say):
+                if start.snapshot is not None:
                     recorder.resume(
-                        state.step, state.seconds, checkpoint=resumed[1], world=roles.trainers, after=run_folder.ended
+                        state.step,
+                        start.seconds,
+                        checkpoint=start.checkpoint,
+                        world=roles.trainers,
+                        after=run_folder.ended,
                     )
-                job = _job(run, task, roles, place, state, recorder, writer, run_folder, memory)
+                plan = run.plan
+                job = Job(
+                    run=run,
+                    task=task,
+                    roles=roles,
+                    place=place,
+                    state=state,
+                    standing=start.standing,
+                    evaluation_pending=start.pending,
+                    recorder=recorder,
+                    writer=writer,
+                    folder=run_folder.path,
+                    clock=Clock(start.seconds),
+                    interval=Interval(
+                        plan.global_batch, ranks=plan.world, flop=memory.flop_of if memory.flop else None
+                    ),
+                    due=Due.of(plan, controls),
+                    stragglers=Stragglers(roles.fellows.hosts),
+                    checkpoint_facts=fingerprint(run),
+                    warm_up_due=plan.world > 1 or system.compile or task.shapes.vary,
+                )
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
                 try:
@@ -183,41 +201,6 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     raise
         finally:
             recorder.close()
-
-
-def _job(
-    run: Run,
-    task: Task,
-    roles: Roles,
-    place: Place,
-    state: State,
-    recorder: Recorder,
-    writer: CheckpointWriter | None,
-    run_folder: RunFolder,
-    memory: MemoryEstimate,
-) -> Job:
-    plan, controls = run.plan, run.controls
-    per_epoch = max(1, math.ceil(plan.steps_per_epoch - 1e-6))
-    return Job(
-        run=run,
-        task=task,
-        roles=roles,
-        place=place,
-        state=state,
-        recorder=recorder,
-        writer=writer,
-        folder=run_folder.path,
-        clock=Clock(state.seconds),
-        interval=Interval(plan.global_batch, ranks=plan.world, flop=memory.flop_of if memory.flop else None),
-        stragglers=Stragglers(roles.fellows.hosts),
-        checkpoint_facts=fingerprint(run),
-        log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
-        save_every=controls.save_every or per_epoch,
-        warm_up_due=plan.world > 1 or run.system.compile or task.shapes.vary,
-        eval_batch=evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators),
-        last_step=plan.stop_after,
-        _eval_steps=set(plan.eval_steps),
-    )
 
 
 def settle_target(request: Request, task: Task, say) -> Recipe:

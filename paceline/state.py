@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,17 +102,9 @@ class State:
     scaler: LossScaler | None
     meters: Meters
     step: int = 0  # optimiser steps done
-    seconds: float = 0.0  # wall-clock of the run before this process began
-    best: dict[str, float] = field(default_factory=dict)  # best value of each metric so far
-    best_step: int = -1  # where the headline metric was best
-    last_metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
-    evaluations_since_best: int = 0
-    evaluated_step: int = -1  # step of the newest evaluation
-    evaluation_pending: bool = False  # an evaluation's step, whose result is not known yet
-    discarded_steps: int = 0  # steps trained past the evaluation that ended the run, before its result was known
 
-    def snapshot(self, world: World, seconds: float, facts: Mapping[str, Any]) -> Snapshot:
-        """What a checkpoint holds. Every rank must call it; the tensors are rank 0's own, not copies."""
+    def snapshot(self, world: World, facts: Mapping[str, Any]) -> Snapshot:
+        """What a checkpoint holds, `facts` among it. Every rank must call it; the tensors are rank 0's own, not copies."""
         own = self._running()
         tensors: dict[str, dict[str, Tensor]] = {}
         if world.world > 1:
@@ -129,31 +121,13 @@ class State:
         tensors["optimiser"] = dict(self.optimiser.state())
         if self.scaler is not None:
             tensors["scaler"] = dict(self.scaler.state())
-        own_facts = {
-            "step": self.step,
-            "meters": self.meters.facts(world),
-            "world": world.world,
-            **self.judgement(seconds),
-        }
+        own_facts = {"step": self.step, "meters": self.meters.facts(world), "world": world.world}
         return Snapshot(tensors, {**own_facts, **facts})
 
     def is_finite(self) -> bool:
         """Whether every weight and running statistic of this rank is a finite number; waits for the device."""
         tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
         return bool(torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()) if tensors else True
-
-    def judgement(self, seconds: float) -> dict[str, Any]:
-        """The facts that an evaluation's result changes, in a checkpoint saved before it was known too."""
-        return {
-            "seconds": seconds,
-            "best": self.best,
-            "best_step": self.best_step,
-            "last_metrics": self.last_metrics,
-            "evaluations_since_best": self.evaluations_since_best,
-            "evaluated_step": self.evaluated_step,
-            "evaluation_pending": self.evaluation_pending,
-            "discarded_steps": self.discarded_steps,
-        }
 
     def restore(self, snapshot: Snapshot, world: World) -> None:
         """Take a checkpoint's state over, in place.
@@ -182,22 +156,7 @@ class State:
                 for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers])):
                     buffer.copy_(part.view_as(buffer))
         self.step = int(facts["step"])
-        self.seconds = float(facts["seconds"])
-        self.best, self.best_step = dict(facts["best"]), int(facts["best_step"])
-        self.last_metrics = dict(facts["last_metrics"])
-        self.evaluations_since_best = int(facts["evaluations_since_best"])
-        self.evaluated_step = int(facts["evaluated_step"])
-        self.evaluation_pending = bool(facts["evaluation_pending"])
-        self.discarded_steps = int(facts.get("discarded_steps", 0))
         self.meters.restore(facts["meters"], world)
-
-    def remember(self, step: int, metrics: Mapping[str, float], is_best: bool) -> None:
-        """The result of the evaluation after `step` steps, for `best`, patience and the end event."""
-        self.last_metrics, self.evaluated_step, self.evaluation_pending = dict(metrics), step, False
-        for name, value in metrics.items():
-            self.best[name] = max(value, self.best.get(name, value))
-        self.best_step = step if is_best else self.best_step
-        self.evaluations_since_best = 0 if is_best else self.evaluations_since_best + 1
 
     @contextmanager
     def averaged(self, world: World) -> Iterator[None]:
@@ -264,19 +223,7 @@ def check_tensors(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
 
 
 # Facts of a checkpoint beside what the run says of itself, and of what type each is.
-FACTS: dict[str, type] = {
-    "step": int,
-    "world": int,
-    "meters": dict,
-    "seconds": float,
-    "best": dict,
-    "best_step": int,
-    "last_metrics": dict,
-    "evaluations_since_best": int,
-    "evaluated_step": int,
-    "evaluation_pending": bool,
-    "discarded_steps": int,
-}
+FACTS: dict[str, type] = {"step": int, "world": int, "meters": dict, "seconds": float}
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
@@ -290,16 +237,15 @@ def check_snapshot(snapshot: Snapshot) -> None:
             raise CheckpointError(
                 f"its {name} is {str(facts.get(name, 'missing'))[:60]}, which no checkpoint of ours has"
             )
-    meters = facts["meters"]
-    numbers = [*facts["best"].values(), *facts["last_metrics"].values(), *meters.get("sums", {"": None}).values()]
-    least = {"step": 0, "world": 1, "best_step": -1, "evaluations_since_best": 0, "evaluated_step": -1}
-    impossible = [name for name, value in least.items() if facts[name] < value]
-    if (
-        impossible
-        or type(meters.get("steps")) is not int
-        or not all(type(number) in (int, float) for number in numbers)
-    ):
-        what = impossible[0] if impossible else "metrics"
-        raise CheckpointError(f"its {what} cannot be: {str(facts.get(what, numbers))[:60]}")
+    steps, sums = facts["meters"].get("steps"), facts["meters"].get("sums")
+    numbers = isinstance(sums, dict) and all(type(number) in (int, float) for number in sums.values())
+    possible = {
+        "step": facts["step"] >= 0,
+        "world": facts["world"] >= 1,
+        "meters": type(steps) is int and numbers,
+    }
+    for name, is_possible in possible.items():
+        if not is_possible:
+            raise CheckpointError(f"its {name} cannot be: {str(facts[name])[:60]}")
     if "model" not in snapshot.tensors or "optimiser" not in snapshot.tensors:
         raise CheckpointError("it lacks the model's tensors or the optimiser's")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from paceline.batch.batch import Batch
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
@@ -24,8 +25,10 @@ from paceline.config.run_names import STOP_FILE
 from paceline.dist.environment import environment
 from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
-from paceline.dist.stop import StopVote, catch_stop
+from paceline.dist.stop import Reason, StopVote, catch_stop
 from paceline.dist.world import open_world
+from paceline.ending import Ending, Over, over_after
+from paceline.evaluate import Evaluator
 from paceline.evaluation_rank import serve
 from paceline.going_on import FinishedError
 from paceline.job import Job
@@ -33,35 +36,16 @@ from paceline.log.console import Console, open_console
 from paceline.log.events import facts_of
 from paceline.log.output import lasting_output
 from paceline.machine import choose_device
-from paceline.metrics.target import better, reached
+from paceline.metrics.target import reached
 from paceline.placing import choose_adapter
-from paceline.run_folder import nearest_folder
+from paceline.run_folder import EVALUATES, nearest_folder
 from paceline.settling import refuse_compressed
 from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
 from paceline.step import TrainStep
 from paceline.trace import Tracer
 
-Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
 STOPPED_INSIDE = "stopped inside an evaluation; the same command goes on with it"
-# Stopping early is what --steps or --time-budget asked for, so a script that asked goes on.
-EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a run ended."""
-
-    status: Status  # success: target reached, or no target and the whole length done
-    reason: str  # in words
-    step: int  # optimiser steps done, less discarded ones
-    best: dict[str, float]  # best value of each metric
-    run: str  # the run's folder
-
-    @property
-    def exit_code(self) -> int:
-        """The command line's exit code for this status."""
-        return EXIT_CODES[self.status]
 
 
 def train(
@@ -170,68 +154,80 @@ def written_late(folder: Path) -> str:
 
 def loop(job: Job) -> Ending:
     """Train from where `job.state` stands to the run's end."""
-    recipe, plan, state, recorder = job.run.recipe, job.run.plan, job.state, job.recorder
-    step_once = TrainStep(state, plan, job.run.system, job.place.device, job.world.group)
+    run, state, due, recorder = job.run, job.state, job.due, job.recorder
+    step_once = TrainStep(state, run.plan, run.system, job.place.device, job.world.group)
     with ExitStack() as open_things:
         stop_request = open_things.enter_context(catch_stop(job.folder / STOP_FILE))
         recorder.stopping(lambda: stop_request.asked)
         vote = StopVote(job.world, stop_request, outside=job.roles.evaluators > 0)
         open_things.callback(vote.close)
-        state.evaluation_pending |= state.step >= job.last_step and state.evaluated_step != state.step
-        if not state.evaluation_pending and (how := end_after_evaluation(job)) is not None:
-            return finish(job, *how)  # killed between the last checkpoint and the `end` event
-        state.discarded_steps = 0
-        if job.warm_up_due and state.step < job.last_step:
-            # A whole loss group; and where gradients add up, a second forward, which runs beside those of the first.
-            forwards = max(plan.loss_forwards, min(plan.forwards, 2))
-            step_once.discard([job.task.warm_up_batch(plan, job.place.device)] * forwards)
-        recorder.start(state.step, job.clock.seconds())
-        recorder.doing("first step")
-        job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
-        loader = open_things.enter_context(job.train_loader())
-        tracer = open_things.enter_context(Tracer(job.run.controls.profile, job.folder, main=job.world.is_main))
-        if state.evaluation_pending and (ending := evaluate_now(job, step_once, vote)) is not None:
-            return ending
-        job.interval.begin(state.step, loader.wait_seconds)
-        tracer.starts_at(state.step)
-        for step, batches in loader:
-            rates = rates_at(recipe, plan, step)
-            losses = step_once(batches, rates)
-            state.step = step + 1
-            state.meters.add(losses, step)
-            job.interval.took(batch.images.shape for batch in batches)
-            tracer.passed(step)
-            if job.result_due() and (ending := take_result(job)) is not None:
-                return ending
-            recorder.passed(state.step, job.clock.seconds())
-            if job.log_due() and (ending := report_interval(job, step_once, rates.lr, loader.wait_seconds)) is not None:
-                return ending
-            if job.out_of_time():
-                stop_request.ask("time budget")
-            if vote.vote() and state.step < job.last_step:
-                if (ending := take_result(job)) is not None:
-                    return ending
-                if vote.reason != "time budget":
-                    recorder.doing("stopping: saving a checkpoint")
-                    state.evaluation_pending = job.evaluation_due()
-                    if (ending := save(job)) is not None:
-                        return ending
-                    return finish(job, "interrupted", f"stopped by a {vote.reason}; the same command goes on from here")
-                job.end_here(f"time budget {job.run.controls.time_budget} used up")
-            if job.evaluation_due():
-                if (ending := evaluate_now(job, step_once, vote)) is not None:
-                    return ending
-            elif job.save_due() and (ending := save(job)) is not None:
-                return ending
+        evaluator = job.evaluator(vote)
+        try:
+            pending = goes_on(job)
+            if job.warm_up_due and state.step < due.last_step:
+                step_once.discard(warm_up(job))
+            recorder.start(state.step, job.clock.seconds())
+            recorder.doing("first step")
+            job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
+            loader = open_things.enter_context(job.train_loader())
+            tracer = open_things.enter_context(Tracer(run.controls.profile, job.folder, main=job.world.is_main))
+            if pending:
+                begin_evaluation(job, evaluator)
+            job.interval.begin(state.step, loader.wait_seconds)
+            tracer.starts_at(state.step)
+            for step, batches in loader:
+                rates = rates_at(run.recipe, run.plan, step)
+                losses = step_once(batches, rates)
+                state.step = step + 1
+                state.meters.add(losses, step)
+                job.interval.took(batch.images.shape for batch in batches)
+                tracer.passed(step)
+                if due.result(state.step):
+                    take_result(job, evaluator)
+                recorder.passed(state.step, job.clock.seconds())
+                if due.log(state.step):
+                    report_interval(job, step_once, rates.lr, loader.wait_seconds)
+                if job.out_of_time():
+                    stop_request.ask("time budget")
+                if vote.vote() and state.step < due.last_step:
+                    take_result(job, evaluator)
+                    stop(job, vote.reason)
+                if due.evaluation(state.step):
+                    save(job)
+                    begin_evaluation(job, evaluator)
+                elif due.save(state.step):
+                    save(job)
+        except Over as over:
+            return finish(job, over)
     raise AssertionError("the evaluation after the last step ends every run")
 
 
-def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> Ending | None:
-    """One train event; the ending when a loss of the interval was not finite on any rank."""
+def goes_on(job: Job) -> bool:
+    """Whether training goes on with an evaluation, that of the step where it stands.
+
+    Raises Over where it had ended: it was killed between its last result and the `end` event.
+    """
+    standing, step = job.standing, job.state.step
+    if job.evaluation_pending or (step >= job.due.last_step and standing.step != step):
+        return True
+    if (over := over_after(standing, job.run, job.due)) is not None:
+        over.discarded = standing.discarded_steps if standing.step == step else 0
+        raise over
+    return False
+
+
+def warm_up(job: Job) -> list[Batch]:
+    """Batches of a whole loss group; and where gradients add up, of a second forward, which runs beside those of the first."""
+    plan = job.run.plan
+    return [job.task.warm_up_batch(plan, job.place.device)] * max(plan.loss_forwards, min(plan.forwards, 2))
+
+
+def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:
+    """One train event. Raises Over when a loss of the interval was not finite on any rank."""
     state, plan = job.state, job.run.plan
     means, bad_step, ranks = state.meters.read(job.world, lambda: job.own_numbers(step_once.own_time, waited))
     if bad_step is not None:
-        return finish(job, "failed", job.explain_non_finite(bad_step, means))
+        raise Over("failed", job.explain_non_finite(bad_step, means))
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, as losses are
     facts: dict[str, Any] = facts_of(means)
     if unsettled is not None:
@@ -250,73 +246,61 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
         **facts,
     )
     state.meters.clear()
-    return None
 
 
-def evaluate_now(job: Job, step_once: TrainStep, vote: StopVote) -> Ending | None:
-    """Save, run inference, start scoring; wait for the result where no training follows. The ending, if this brings one."""
-    state = job.state
-    if not state.evaluation_pending:  # else the run was resumed from the very checkpoint
-        state.evaluation_pending = True
-        if (ending := save(job)) is not None:
-            return ending
-    if not job.begin_evaluation(step_once.autocast, vote):
-        return finish(job, "interrupted", STOPPED_INSIDE)
-    goes_on = job.run.system.score_beside and state.step < job.last_step
-    if goes_on:
-        job.recorder.training_goes_on()
-    job.recorder.doing("" if goes_on else "waiting for the evaluation" if job.roles.evaluators else "scoring")
-    return None if goes_on else take_result(job)
+def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
+    """Run inference on the state that was just saved and start scoring; wait for the result where no training follows."""
+    recorder, step = job.recorder, job.state.step
+    recorder.evaluation_begins(step)
+    with job.interval.paused():
+        if not evaluator.begin():
+            raise Over("interrupted", STOPPED_INSIDE)
+    if job.run.system.score_beside and step < job.due.last_step:
+        recorder.training_goes_on()
+        recorder.doing("")
+    else:
+        recorder.doing("waiting for the evaluation" if job.roles.evaluators else "scoring")
+        take_result(job, evaluator)
 
 
-def take_result(job: Job) -> Ending | None:
-    """The pending evaluation's result, if there is one: remember it, log it, judge its checkpoint; the ending that it brings."""
-    state, pending = job.state, job.pending
-    if pending is None:
-        return None
+def take_result(job: Job, evaluator: Evaluator) -> None:
+    """The pending evaluation's result, if there is one: remember it, and write it down. Raises Over where it ends the run.
+
+    Its event is what a run that goes on knows it by: it comes after all that is written of the evaluation, and before
+    anything follows from it.
+    """
+    step, standing, trained = evaluator.pending, job.standing, job.state.step
+    if step is None:
+        return
     with job.interval.paused() as wait:
-        result = pending.scoring.result()
-    job.pending = None
-    if result is None:  # its own checkpoint is the newest, and says that it is pending
-        return finish(job, "interrupted", STOPPED_INSIDE, back_to=pending.step)
-    headline = job.task.workload.headline
-    is_best = better(result.metrics[headline], state.best.get(headline))
-    state.remember(pending.step, result.metrics, is_best)
-    how = end_after_evaluation(job)
-    state.discarded_steps = 0 if how is None else state.step - pending.step
-    seconds = job.clock.seconds()
-    # The event comes before the checkpoint knows: after a kill in between, the evaluation is repeated and its event cut.
+        result = evaluator.take()
+    if result is None:
+        raise Over("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
+    is_best = standing.remember(step, result.found.metrics)
+    over = over_after(standing, job.run, job.due)
+    if over is not None:
+        over.step, over.discarded = step, trained - step
     job.recorder.evaluation(
-        pending.step,
-        seconds,
-        metrics=result.metrics,
-        headline=headline,
-        images=result.images,
-        eval_seconds=pending.inference_seconds + pending.scoring.seconds,
+        step,
+        job.clock.seconds(),
+        metrics=result.found.metrics,
+        headline=standing.headline,
+        images=result.found.images,
+        eval_seconds=result.seconds,
         best=is_best,
-        approximated=result.approximated,
-        went_on=pending.went_on + wait.seconds,
-        ends=how is not None,
+        approximated=result.found.approximated,
+        went_on=result.went_on + wait.seconds,
+        ends=over is not None,
+        discarded_steps=over.discarded if over is not None else 0,
     )
     if job.writer is not None:
-        job.writer.judge(pending.step, state.judgement(seconds), best=is_best)
-    return None if how is None else finish(job, *how)
+        job.writer.evaluated(step, best=is_best)
+    if over is not None:
+        raise over
 
 
-def end_after_evaluation(job: Job) -> tuple[Status, str] | None:
-    """Status and reason of the end that the newest evaluation brings; None when training goes on."""
-    state, patience = job.state, job.run.controls.patience
-    if reached(job.run.recipe.quality.targets, state.last_metrics):
-        return "success", f"target {job.target} reached"
-    if 0 < patience <= state.evaluations_since_best:
-        return job.end_without_target(f"no better result in {patience} evaluations")
-    if state.evaluated_step >= job.last_step:
-        return job.end_of_steps()
-    return None
-
-
-def save(job: Job) -> Ending | None:
-    """Write a checkpoint in the background; all ranks call it, rank 0 writes. The ending where the weights are not finite.
+def save(job: Job) -> None:
+    """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises Over where the weights are not finite.
 
     Losses are read once an interval: without this look a checkpoint between two readings could hold what no run can go on from.
     """
@@ -324,43 +308,48 @@ def save(job: Job) -> Ending | None:
     if smallest(job.world, int(state.is_finite())) == 0:
         means, bad_step, _ = state.meters.read(job.world)
         what = "gradient" if bad_step is None else "loss"
-        reason = job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what)
-        return finish(job, "failed", reason)
-    snapshot = job.state.snapshot(job.world, job.clock.seconds(), job.checkpoint_facts)
+        raise Over("failed", job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what))
+    told = {"seconds": job.clock.seconds(), EVALUATES: job.due.evaluation(state.step)}
+    snapshot = state.snapshot(job.world, {**told, **job.checkpoint_facts})
     if job.writer is not None:
         job.writer.wait()
         # The event comes first: after a kill, one that speaks of a checkpoint that never came is cut, but one that is
         # missing would stay missing.
-        job.recorder.checkpoint(job.state.step, job.clock.seconds(), name=step_name(job.state.step))
-        job.writer.submit(job.state.step, snapshot)
+        job.recorder.checkpoint(state.step, job.clock.seconds(), name=step_name(state.step))
+        job.writer.submit(state.step, snapshot)
 
 
-def finish(job: Job, status: Status, reason: str, *, back_to: int | None = None) -> Ending:
-    """The run's end: the checkpoint is on disk before the `end` event says so.
+def stop(job: Job, reason: Reason) -> None:
+    """All ranks were asked to stop after this step: a used-up time budget makes it the last, all else raises Over."""
+    if reason == "time budget":
+        job.due.end(job.state.step, f"time budget {job.run.controls.time_budget} used up")
+        return
+    job.recorder.doing("stopping: saving a checkpoint")
+    save(job)
+    raise Over("interrupted", f"stopped by a {reason}; the same command goes on from here")
 
-    back_to  where steps that were trained since are discarded, the step that the run goes on from
-    """
+
+def finish(job: Job, over: Over) -> Ending:
+    """The run's end: the checkpoint is on disk before the `end` event says so."""
     if job.writer is not None:
         job.writer.close()
-    if status == "interrupted" and job.world.is_main:
+    reason, standing = over.reason, job.standing
+    if over.status == "interrupted" and job.world.is_main:
         try:
             (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
         except OSError as problem:
             reason += f", once {STOP_FILE} is removed ({problem.strerror})"
-    state = job.state
-    step, discarded = state.evaluated_step if state.discarded_steps else state.step, state.discarded_steps
-    if back_to is not None:
-        step, discarded = back_to, state.step - back_to
+    step = job.state.step if over.step is None else over.step
     job.recorder.end(
         step,
         job.clock.seconds(),
-        status=status,
-        target_met=status == "success" and reached(job.run.recipe.quality.targets, state.last_metrics),
-        best=state.best,
+        status=over.status,
+        target_met=over.status == "success" and reached(job.run.recipe.quality.targets, standing.metrics),
+        best=standing.best,
         reason=reason,
-        since_best=state.evaluations_since_best,
-        discarded_steps=discarded,
+        since_best=standing.since_best,
+        discarded_steps=over.discarded,
     )
-    ending = Ending(status, reason, step, dict(state.best), str(job.folder))
+    ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))
     return ending

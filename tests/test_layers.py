@@ -22,9 +22,9 @@ LAYERS = [
     {"tasks", "prepare"},
     {"workloads"},
     {"opening", "pack"},
-    {"state", "provenance", "host_facts", "machine", "placing", "scoring", "loss_groups", "shortage", "going_on"}
+    {"state", "provenance", "host_facts", "machine", "placing", "standing", "loss_groups", "shortage", "going_on"}
     | {"plan_text", "own_time", "graph"},
-    {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
+    {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging", "ending"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting", "mlperf"},
     {"setup", "evaluation_rank"},

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.dist.launcher import SINGLE
 from paceline.dist.world import open_world
-from paceline.job import json_in_pieces
-from paceline.scoring import Scoring
+from paceline.evaluate import Scoring, json_in_pieces
 from paceline.tasks.task import Evaluation
 
 FOUND = Evaluation({"top1": 0.25}, 4, {"images": [1, 2]})

@@ -7,7 +7,8 @@
     checkpoints/last, best -> step-000123           relative links
     checkpoints/.step-000123.PID.part               being written, or left by a kill; never read
 
-The index is written last. A folder whose files do not match its index is damaged.
+The index is written last. A folder whose files do not match its index is damaged. A checkpoint is never changed: what becomes
+known of it later stands in the run's events, and `best` follows from these.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ FORMAT = 1
 INDEX, STATE = "index.json", "state.json"
 LAST, BEST = "last", "best"
 _STEP = re.compile(r"step-(\d+)")
-# Unfinished (.part), replaced (.old) and doomed (.trash) folders, and links being made.
-HIDDEN = re.compile(r"\.(?:step-\d+|last|best)\.\d+\.(?:part|old|trash)")
+# Unfinished (.part) and doomed (.trash) folders, and links being made.
+HIDDEN = re.compile(r"\.(?:step-\d+|last|best)\.\d+\.(?:part|trash)")
 
 
 def step_name(step: int) -> str:

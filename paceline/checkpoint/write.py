@@ -1,7 +1,8 @@
 """Write one checkpoint so that it appears whole or not at all.
 
 Everything goes into a hidden folder beside the final one; each file is synced to the disk and read back against its
-checksum; then the folder is renamed. A kill at any moment leaves the old state, or the new one, and never half of it.
+checksum; then the folder is renamed. A kill at any moment leaves no checkpoint of that step, or the whole one. What is
+written is never changed again.
 The safetensors files are written here rather than by the library because its writer copies every file in memory while
 it holds the interpreter's lock, which would stall the training loop; reading is the library's (read.py).
 
@@ -10,7 +11,6 @@ Source of the file format: github.com/huggingface/safetensors, "Format" (8 bytes
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoint.layout import FORMAT, INDEX, STATE, step_name
-from paceline.checkpoint.read import read_facts, read_index
 from paceline.checkpoint.snapshot import Snapshot, unusual_strides
-from paceline.config.sealed import SEAL, sealed
+from paceline.config.sealed import sealed
 
 DTYPES = {
     torch.float64: "F64",
@@ -40,12 +39,10 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 CHUNK = 1 << 22
-OLD = ".old"
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
-    """Write `snapshot` as folder/step-N and return that path. An older checkpoint of the same step is replaced.
+    """Write `snapshot` as folder/step-N and return that path. Whatever has this name goes.
 
     The snapshot's tensors must lie on the CPU and hold still.
     raise OSError   what the file system says (full, read-only, ...); nothing is left behind then
@@ -68,79 +65,30 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
         index = {"format": FORMAT, "step": step, "files": files, "strides": strides}
         _write(part / INDEX, iter([_json(sealed(index))]))
         sync_folder(part)
-        _put_in_place(part, final)
+        if os.path.lexists(final):
+            # A run goes on from its newest whole checkpoint: one of a step that it comes to again is damaged, and worth nothing.
+            discard(final)
+        os.rename(part, final)
+        sync_folder(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return final
 
 
-def revise_facts(folder: Path, step: int, facts: Mapping[str, Any]) -> Path:
-    """Replace some facts of the checkpoint step-N, all at once or not at all; its tensors stay the files they are.
-
-    raise CheckpointError   the checkpoint is not there, or damaged
-    raise OSError           it cannot be written; it stays as it was then
-    """
-    final = folder / step_name(step)
-    part = folder / f".{final.name}.{os.getpid()}.part"
-    index = {name: value for name, value in read_index(final).items() if name != SEAL}
-    saved = read_facts(final, index)
-    try:
-        part.mkdir()
-        for name in index["files"].keys() - {STATE}:
-            _link(final / name, part / name)
-        index["files"][STATE] = _write(part / STATE, iter([_json({**saved, **facts})]))
-        _write(part / INDEX, iter([_json(sealed(index))]))
-        sync_folder(part)
-        _put_in_place(part, final)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    return final
+def discard(path: Path) -> None:
+    """Delete what has a checkpoint's name. It loses the name first: half of one must not look like a damaged one."""
+    trash = path.with_name(f".{path.name}.{os.getpid()}.trash")
+    os.rename(path, trash)
+    remove(trash)
 
 
-def _link(source: Path, copy: Path) -> None:
-    """The same file under a second name; a copy on the disk where the file system has no hard links."""
-    try:
-        os.link(source, copy)
-    except OSError:
-        with open(source, "rb") as file:
-            _write(copy, iter(lambda: file.read(CHUNK), b""))
-
-
-def _put_in_place(part: Path, final: Path) -> None:
-    """Rename `part` to `final`. A folder cannot be renamed over a filled one: the two are exchanged, in one step.
-
-    On a file system that cannot exchange (NFS) the old one steps aside first; a kill in that moment leaves it under its
-    hidden name, from where the next writer takes it back (restore_replaced).
-    """
-    old = part
-    if not final.exists():
-        os.rename(part, final)
-    elif not _exchange(part, final):
-        old = part.with_suffix(OLD)
-        os.rename(final, old)
-        os.rename(part, final)
-    sync_folder(final.parent)
-    if old.exists():
-        shutil.rmtree(old)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names atomically; False where the system or the file system cannot. Source: rename(2), renameat2."""
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is None:
-        return False
-    return renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
-
-
-def restore_replaced(path: Path) -> bool:
-    """Give a stepped-aside checkpoint (see _put_in_place) its name back if its successor never came."""
-    final = path.with_name(path.name.split(".")[1])
-    if path.suffix != OLD or final.exists():
-        return False
-    os.rename(path, final)
-    return True
+def remove(path: Path) -> None:
+    """Delete a folder with all that is in it, a file or a link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:

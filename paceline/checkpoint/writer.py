@@ -1,19 +1,17 @@
 """Checkpoints in the background: the loop pays for one copy to host memory, a thread does the rest.
 
 One checkpoint is under way at a time. Once it is whole on disk `last` points to it, and only then older ones are deleted.
-An evaluation's result comes after the checkpoint of its step, which is judged then: it gets the result, and `best` where it
-is. What goes wrong in the thread is raised in the training thread, at the next call.
+An evaluation's result comes after the checkpoint of its step, to which `best` points then, if it is. What goes wrong in the
+thread is raised in the training thread, at the next call.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +19,7 @@ from torch import Tensor
 from paceline.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name
 from paceline.checkpoint.retention import check_space, doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.write import restore_replaced, revise_facts, save_checkpoint, sync_folder
+from paceline.checkpoint.write import discard, remove, save_checkpoint, sync_folder
 from paceline.config.errors import UserError
 from paceline.log.lines import cannot_write
 from paceline.threads import Thread, failure_in_thread
@@ -83,8 +81,8 @@ class CheckpointWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for path in folder.iterdir():
-                if HIDDEN.fullmatch(path.name) and not restore_replaced(path):
-                    _remove(path)
+                if HIDDEN.fullmatch(path.name):
+                    remove(path)
         except OSError as error:
             raise _as_user_error(folder, error) from None
 
@@ -100,16 +98,36 @@ class CheckpointWriter:
         self._in_background(lambda: self._write(step, copied, arrived))
         return self._folder / step_name(step)
 
-    def judge(self, step: int, facts: Mapping[str, Any], *, best: bool) -> None:
-        """Replace `facts` of the newest checkpoint, step-N, in the background, and point `best` to it if it is.
+    def goes_on(self, last: int, best: int) -> bool:
+        """A run goes on from step-`last`: put right what a kill, or a person, left undone of links and deletions.
 
-        Does not wait, not even for that checkpoint to be whole. A kill leaves it as it was, or with all of this; or with
-        `best` alone, which a resumed run sets again, as it repeats the evaluation.
-        raise UserError   as check()
+        best    step of the best evaluation so far; -1 where none is known, and `best` stays what it is
+        return  whether that checkpoint is there; where it is not, `best` is gone
+        raise UserError   the folder cannot be written
+        """
+        past = [
+            step for step in list_steps(self._folder) if step <= last
+        ]  # later ones are damaged: the next one replaces them
+        there = best < 0 or best in past
+        try:
+            if link_step(self._folder, LAST) != last:
+                _point(self._folder, LAST, last)
+            if not there:
+                (self._folder / BEST).unlink(missing_ok=True)
+            elif best >= 0 and link_step(self._folder, BEST) != best:
+                _point(self._folder, BEST, best)
+            self._delete_old(past, newest=last)
+        except OSError as error:
+            raise _as_user_error(self._folder, error) from None
+        return there
+
+    def evaluated(self, step: int, *, best: bool) -> None:
+        """The newest checkpoint, step-N, has its result: `best` leads to it if it is, and what nobody needs any more goes.
+
+        In the background; does not wait, not even for that checkpoint to be whole. raise UserError   as check()
         """
         self.check()
-        copied = json.loads(json.dumps(dict(facts)))
-        self._in_background(lambda: self._judge(step, copied, best))
+        self._in_background(lambda: self._evaluated(step, best))
 
     def check(self) -> None:
         """Raise what went wrong in the background, if anything did; costs nothing. raise UserError"""
@@ -148,45 +166,30 @@ class CheckpointWriter:
     def _write(self, step: int, snapshot: Snapshot, arrived: torch.cuda.Event | None) -> None:
         if arrived is not None:
             arrived.synchronize()
-        path = save_checkpoint(self._folder, step, snapshot)
-        _point(self._folder, LAST, path.name)
-        sync_folder(self._folder)
-        self._delete_old(step)
+        save_checkpoint(self._folder, step, snapshot)
+        _point(self._folder, LAST, step)
+        self._delete_old(list_steps(self._folder), newest=step)
 
-    def _judge(self, step: int, facts: Mapping[str, Any], best: bool) -> None:
+    def _evaluated(self, step: int, best: bool) -> None:
         if best:
-            _point(self._folder, BEST, step_name(step))
-        path = revise_facts(self._folder, step, facts)
-        _point(self._folder, LAST, path.name)  # a resumed run's may still point to a newer one that was damaged
-        sync_folder(self._folder)
-        self._delete_old(step)
+            _point(self._folder, BEST, step)
+        self._delete_old(list_steps(self._folder), newest=step)
 
-    def _delete_old(self, newest: int) -> None:
-        steps = list_steps(self._folder)
+    def _delete_old(self, steps: Sequence[int], *, newest: int) -> None:
         best = link_step(self._folder, BEST)
         for step in doomed_steps(steps, newest=newest, keep=self._keep, keep_every=self._keep_every, best=best):
-            # Renamed first: a half-deleted checkpoint must not look like a damaged one.
-            path = self._folder / step_name(step)
-            trash = self._folder / f".{path.name}.{os.getpid()}.trash"
-            os.rename(path, trash)
-            shutil.rmtree(trash)
+            discard(self._folder / step_name(step))
         if link_step(self._folder, BEST) is None:
             (self._folder / BEST).unlink(missing_ok=True)
 
 
-def _point(folder: Path, link: str, name: str) -> None:
-    """Make the relative link folder/link point to `name`; the old link is there until the new one is."""
+def _point(folder: Path, link: str, step: int) -> None:
+    """Make the relative link folder/link lead to a step's checkpoint; the old link is there until the new one is."""
     part = folder / f".{link}.{os.getpid()}.part"
     part.unlink(missing_ok=True)
-    part.symlink_to(name)
+    part.symlink_to(step_name(step))
     os.replace(part, folder / link)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    sync_folder(folder)
 
 
 def _as_user_error(folder: Path, error: OSError) -> UserError:

@@ -14,7 +14,9 @@ train       loss: mean over the interval; its parts, where there are several, as
             approximated, on accelerators: {"unsettled_boxes": candidates of proposals whose suppression was left open}
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
-            checkpoint's event and before any event of a later step, so steps never run backwards.
+            checkpoint's event and before any event of a later step, so steps never run backwards. It is the last thing
+            written of an evaluation: what is best, how many came since, what a target was met by is known by these alone.
+            discarded_steps, where the run ends with it: how many were trained past it while it was being scored.
             approximated, on accelerators: {"unsettled_boxes": as in train, of detections too, "candidates_left_out":
             detections that scored enough and were more than suppression takes}
 checkpoint  name: the folder's name under checkpoints/
@@ -23,8 +25,8 @@ resume      checkpoint: the name it went on from; world: number of ranks from he
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
             stopped_early (--steps or --time-budget ended it before its length), interrupted (may be resumed) or failed;
             best: the best value of every metric; evaluations_since_best; reason, where there is one;
-            discarded_steps: how many were trained past the evaluation that ended the run, while it was being scored;
-            `step` is that evaluation's. A run that goes on has no `end` until it ends again
+            discarded_steps: those of the evaluation that ended the run; `step` is that evaluation's. A run that goes on
+            has no `end` until it ends again
 
 More facts may stand beside these. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written
 as the string "nan", "inf" or "-inf"; `read_events` gives numbers back.
@@ -97,20 +99,15 @@ class EventLog:
             found.append(f"{self._lines.path}: its last line had no end and is cut; the run may have been killed there")
         return found
 
-    def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
+    def truncate_after(self, step: int) -> int:
         """Cut what a run resumed after `step` will do again, and every `end`. Returns how many events were cut.
-
-        evaluated  whether the checkpoint knows the result of its step's evaluation; otherwise that one comes again
 
         A damaged line (a torn one was already cut on opening) goes too. The rewrite is atomic.
         """
 
         def keep(line: str) -> bool:
             record = _parsed(line)
-            if record is None or record["event"] == "end":
-                return False
-            again = record["event"] == "eval" and not evaluated
-            return record["step"] < step or (record["step"] == step and not again)
+            return record is not None and record["event"] != "end" and record["step"] <= step
 
         return self._lines.rewrite(keep)
 
@@ -138,7 +135,7 @@ def read_events(path: Path, say: Callable[[str], None] | None = None) -> list[di
 
 def metrics_of(event: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of an `eval` event: its numbers, less those that every evaluation has."""
-    known = {*COMMON, *SCHEMA["eval"]}
+    known = {*COMMON, *SCHEMA["eval"], "discarded_steps"}
     return {name: _numbers_back(value) for name, value in event.items() if name not in known and _is("number", value)}
 
 

@@ -149,7 +149,8 @@ class MLLog:
     def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
         """Cut what a run resumed after `step` will do again, and run_stop. Returns how many lines were cut.
 
-        Blocks and epochs that begin at `step` are begun again. evaluated: as for EventLog.truncate_after.
+        Blocks and epochs that begin at `step` are begun again. evaluated: whether its evaluation's result is known, else it comes
+        again.
         """
         at_step = _BEGUN_AGAIN if evaluated else (*_BEGUN_AGAIN, *_EVALUATION)
 

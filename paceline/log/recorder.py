@@ -60,7 +60,7 @@ class Recorder:
     console      where people are told
     json         whether events are printed to stdout too, one JSON object a line
     resumed_at   the checkpoint's step where the run goes on; None for a fresh run
-    evaluated    whether the result of that step's evaluation is in the checkpoint
+    evaluated    whether the result of that step's evaluation is known, if one is due; otherwise it comes again
     init_began   when this process began to build what the run needs, seconds since 1970
     """
 
@@ -95,7 +95,7 @@ class Recorder:
             self.console.tell(line)
         # A run that was killed before its first checkpoint starts over, and what it logged goes.
         keep = -1 if resumed_at is None else resumed_at
-        self._events.truncate_after(keep, evaluated=evaluated)
+        self._events.truncate_after(keep)
         # Where a run was ended and goes on, the evaluation that the end brought is none of MLPerf's: the block goes on.
         self._mllog.truncate_after(keep, evaluated=evaluated and keep in facts.eval_steps)
         self._sinks = [make(folder, resumed_at) for make in SINKS]
@@ -213,6 +213,7 @@ class Recorder:
         approximated: Mapping[str, int] | None = None,
         went_on: float,
         ends: bool,
+        discarded_steps: int = 0,
     ) -> None:
         """The result of the evaluation after `step` steps.
 
@@ -220,15 +221,12 @@ class Recorder:
         approximated  what accelerators left open, by name; none on a CPU
         went_on  the run's seconds from which the training after that step counts
         ends     whether that training counts for nothing: the run ends with this result
+        discarded_steps  how many steps of it there were
         Training may be further by now. MLPerf's next block and epoch are written here all the same, with the time when training
         went on, so that none is left open where the result ends the run.
         """
         if self._quiet:
             return
-        beside = {"approximated": dict(approximated)} if approximated else {}
-        self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics, **beside)
-        self._warn_of(approximated or {}, step)
-        self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds, best)
         beside = self._went_on is not None and not ends
         if beside:
             self._next_block(step, went_on, at=self._went_on)
@@ -240,6 +238,13 @@ class Recorder:
             self._mllog.block_stop(first_epoch_num=self._block_first(step), step=step)
         elif not beside:
             self._next_block(step, went_on)
+        # The event comes last: where it is, all else is, and a run that goes on does not evaluate again.
+        facts: dict[str, Any] = {"discarded_steps": discarded_steps} if discarded_steps else {}
+        if approximated:
+            facts["approximated"] = dict(approximated)
+        self._write("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics, **facts)
+        self._warn_of(approximated or {}, step)
+        self.console.evaluation(step, step / self._facts.steps_per_epoch, metrics, eval_seconds, best)
 
     def _warn_of(self, approximated: Mapping[str, int], step: int) -> None:
         """Say once of each kind that an accelerator left something open; the events have every number."""

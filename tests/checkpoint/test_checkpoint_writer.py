@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import write as write_module
 from paceline.checkpoint import writer as writer_module
 from paceline.checkpoint.layout import list_steps
 from paceline.checkpoint.read import load_checkpoint
 from paceline.checkpoint.retention import check_space, doomed_steps, needed_bytes
 from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.write import revise_facts, save_checkpoint
+from paceline.checkpoint.write import save_checkpoint
 from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 
@@ -57,7 +56,7 @@ def test_newest_best_and_every_nth_stay_and_the_links_follow(tmp_path):
     writer = CheckpointWriter(tmp_path, keep=2, keep_every=40)
     for step in range(10, 100, 10):
         writer.submit(step, snapshot(step))
-        writer.judge(step, {}, best=step == 30)
+        writer.evaluated(step, best=step == 30)
     writer.close()
     assert list_steps(tmp_path) == [30, 40, 80, 90]
     assert os.readlink(tmp_path / "last") == "step-000090" and os.readlink(tmp_path / "best") == "step-000030"
@@ -69,32 +68,28 @@ def test_the_best_moves_on_and_the_old_best_goes(tmp_path):
     writer = CheckpointWriter(tmp_path, keep=1)
     for step, best in ((1, True), (2, True), (3, False)):
         writer.submit(step, snapshot(step))
-        writer.judge(step, {}, best=best)
+        writer.evaluated(step, best=best)
     writer.close()
     assert list_steps(tmp_path) == [2, 3]
 
 
-def test_a_checkpoint_gets_its_evaluations_result_later_and_its_tensors_stay_the_same_files(tmp_path):
+def test_a_result_changes_no_file_of_its_checkpoint(tmp_path):
     writer = CheckpointWriter(tmp_path, keep=1)
     writer.submit(1, snapshot(1))
     writer.wait()
-    file = tmp_path / "step-000001" / "model.safetensors"
-    inode = file.stat().st_ino
+    before = {file: (file.stat().st_ino, file.read_bytes()) for file in (tmp_path / "step-000001").iterdir()}
     assert not (tmp_path / "best").is_symlink()
-    facts = {"evaluation_pending": False, "best": {"top1": 0.5}}
-    writer.judge(1, facts, best=True)
-    facts["best"]["top1"] = 0.9
+    writer.evaluated(1, best=True)
     writer.close()
-    loaded = load_checkpoint(tmp_path / "best")
-    assert loaded.facts == {"value": 1, "evaluation_pending": False, "best": {"top1": 0.5}}
-    assert loaded.tensors["model"]["w"].tolist() == [1] * 10 and file.stat().st_ino == inode
+    assert os.readlink(tmp_path / "best") == "step-000001"
+    assert before == {file: (file.stat().st_ino, file.read_bytes()) for file in (tmp_path / "step-000001").iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "last", "step-000001"]
 
 
-def test_judging_waits_for_nothing_and_an_old_best_goes(tmp_path, monkeypatch):
+def test_a_result_waits_for_nothing_and_an_old_best_goes(tmp_path, monkeypatch):
     writer = CheckpointWriter(tmp_path, keep=1)
     writer.submit(1, snapshot(1))
-    writer.judge(1, {}, best=True)
+    writer.evaluated(1, best=True)
     writer.wait()
     go = threading.Event()
     original = writer_module.save_checkpoint
@@ -105,60 +100,49 @@ def test_judging_waits_for_nothing_and_an_old_best_goes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(writer_module, "save_checkpoint", slow)
     writer.submit(2, snapshot(2))
-    writer.judge(2, {"judged": True}, best=True)
+    writer.evaluated(2, best=True)
     assert list_steps(tmp_path) == [1] and os.readlink(tmp_path / "best") == "step-000001"
     go.set()
     writer.close()
     assert list_steps(tmp_path) == [2] and os.readlink(tmp_path / "best") == "step-000002"
-    assert load_checkpoint(tmp_path / "last").facts == {"value": 2, "judged": True}
 
 
-def test_without_hard_links_the_tensors_are_copied(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
+def saved(folder: Path, *steps: int) -> CheckpointWriter:
+    """A writer on a folder in which a killed one has left these checkpoints."""
+    for step in steps:
+        save_checkpoint(folder, step, snapshot(step))
+    return CheckpointWriter(folder, keep=1)
 
-    monkeypatch.setattr(os, "link", refuse)
-    writer = CheckpointWriter(tmp_path)
-    writer.submit(1, snapshot(1))
-    writer.judge(1, {"judged": True}, best=False)
+
+@pytest.mark.parametrize("link", ["", "step-000001", "step-000099", "best", "/nowhere/step-000002", "FILE"])
+def test_links_that_a_kill_or_a_person_left_wrong_are_put_right_before_anything_goes(tmp_path, link):
+    for name in ("best", "last"):
+        if link == "FILE":
+            (tmp_path / name).write_text("x")
+        elif link:
+            (tmp_path / name).symlink_to(link)
+    assert saved(tmp_path, 1, 2, 3).goes_on(3, best=2)
+    assert os.readlink(tmp_path / "best") == "step-000002" and os.readlink(tmp_path / "last") == "step-000003"
+    assert list_steps(tmp_path) == [2, 3]  # step 1 was the retention's
+
+
+def test_a_best_that_is_not_known_keeps_its_link_and_one_that_is_gone_loses_it(tmp_path):
+    (tmp_path / "best").symlink_to("step-000001")
+    writer = saved(tmp_path, 1, 2, 3)
+    assert writer.goes_on(3, best=-1) and os.readlink(tmp_path / "best") == "step-000001"
+    assert list_steps(tmp_path) == [1, 3]
+    assert not writer.goes_on(3, best=2) and not (tmp_path / "best").is_symlink()
+    assert list_steps(tmp_path) == [3]
+
+
+def test_a_later_checkpoint_that_is_damaged_stays_until_there_is_another(tmp_path):
+    writer = saved(tmp_path, 10, 20)
+    (tmp_path / "last").symlink_to("step-000020")
+    writer.goes_on(10, best=10)
+    assert list_steps(tmp_path) == [10, 20] and os.readlink(tmp_path / "last") == "step-000010"
+    writer.submit(15, snapshot(15))
     writer.close()
-    assert load_checkpoint(tmp_path / "last").facts == {"value": 1, "judged": True}
-    assert load_checkpoint(tmp_path / "last").tensors["model"]["w"].tolist() == [1] * 10
-
-
-def test_a_judgement_that_cannot_be_written_leaves_the_checkpoint_as_it_was(tmp_path, monkeypatch):
-    writer = CheckpointWriter(tmp_path)
-    writer.submit(1, snapshot(1))
-    writer.wait()
-
-    def full(*_):
-        raise OSError(28, "No space left on device", str(tmp_path))
-
-    monkeypatch.setattr(writer_module, "revise_facts", full)
-    writer.judge(1, {"judged": True}, best=False)
-    with pytest.raises(UserError, match="No space left"):
-        writer.close()
-    assert load_checkpoint(tmp_path / "last").facts == {"value": 1}
-
-
-def test_a_kill_while_facts_are_revised_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, 1, snapshot(1))
-
-    class Killed(BaseException):
-        pass
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(write_module, "_put_in_place", kill)
-        patch.setattr(write_module.shutil, "rmtree", lambda *_, **__: None)  # a kill cleans nothing up
-        with pytest.raises(Killed):
-            revise_facts(tmp_path, 1, {"judged": True})
-    assert load_checkpoint(tmp_path / "step-000001").facts == {"value": 1}
-    CheckpointWriter(tmp_path).close()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
-    assert load_checkpoint(tmp_path / "step-000001").tensors["model"]["w"].tolist() == [1] * 10
+    assert list_steps(tmp_path) == [10, 15]
 
 
 def test_changes_after_submit_do_not_reach_the_file(tmp_path, monkeypatch):
@@ -184,7 +168,7 @@ def test_changes_after_submit_do_not_reach_the_file(tmp_path, monkeypatch):
     assert loaded.tensors["model"]["w"].stride() == weight.stride()
 
 
-def test_leftovers_of_a_killed_run_are_cleared_and_a_replaced_checkpoint_comes_back(tmp_path):
+def test_leftovers_of_a_killed_run_are_cleared(tmp_path):
     writer = CheckpointWriter(tmp_path)
     writer.submit(1, snapshot(1))
     writer.close()
@@ -192,7 +176,6 @@ def test_leftovers_of_a_killed_run_are_cleared_and_a_replaced_checkpoint_comes_b
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"half")
     (tmp_path / ".last.999.part").symlink_to("step-000002")
-    (tmp_path / "step-000001").rename(tmp_path / ".step-000001.999.old")
     CheckpointWriter(tmp_path).close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step-000001"]
     assert load_checkpoint(tmp_path / "last").facts == {"value": 1}
@@ -201,7 +184,7 @@ def test_leftovers_of_a_killed_run_are_cleared_and_a_replaced_checkpoint_comes_b
 def test_a_best_of_an_abandoned_future_loses_its_link(tmp_path):
     writer = CheckpointWriter(tmp_path)
     writer.submit(20, snapshot(20))
-    writer.judge(20, {}, best=True)
+    writer.evaluated(20, best=True)
     writer.submit(10, snapshot(10))
     writer.close()
     assert list_steps(tmp_path) == [10] and not (tmp_path / "best").is_symlink()
@@ -217,12 +200,12 @@ from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
 writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))
-writer.judge(1, {}, best=True)
+writer.evaluated(1, best=True)
 writer.wait()
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:
     writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}))
-    writer.judge(2, {}, best=True)
+    writer.evaluated(2, best=True)
     writer.close()
 except UserError as error:
     print(error)
@@ -263,7 +246,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(small_disk):
     folder = small_disk / "checkpoints"
     writer = CheckpointWriter(folder, keep=1)
     writer.submit(1, snapshot(1, 50_000))
-    writer.judge(1, {}, best=True)
+    writer.evaluated(1, best=True)
     writer.submit(2, snapshot(2, 250_000))
     with pytest.raises(UserError, match=rf"{folder}.*No space left on device.*\n?.*untouched"):
         writer.close()

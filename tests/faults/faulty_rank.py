@@ -34,8 +34,8 @@ import training_rank
 
 import paceline.state
 from paceline.dist.stop import StopVote
+from paceline.evaluate import Scoring
 from paceline.job import Job
-from paceline.scoring import Scoring
 
 # Audit events of file operations -> their name here. Each is raised before the operation is done.
 WATCHED = {

@@ -42,7 +42,7 @@ EXACT = {
     "between a checkpoint's name and its link": (r"symlink run/checkpoints/\.last", 2, "kill all"),
     "between link and rename of last": (r"rename run/checkpoints/last", 2, "kill all"),
     "between link and rename of best": (r"rename run/checkpoints/best", 1, "kill all"),
-    "linking tensors into a judged checkpoint": (rf"link {PART}/", 2, "kill all"),
+    "between an evaluation's event and its link": (r"symlink run/checkpoints/\.best", 1, "kill all"),
     "deleting an old checkpoint": (r"remove run/checkpoints/.*trash", 1, "kill all"),
     "before a line of events.jsonl": (r"open run/events.jsonl", 6, "kill all"),
     "inside a line of events.jsonl": (r"sync run/events.jsonl", 3, "tear"),

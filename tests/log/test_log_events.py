@@ -127,14 +127,6 @@ def test_a_resumed_log_equals_the_unbroken_one(tmp_path):
     assert (tmp_path / "broken").read_bytes() == (tmp_path / "unbroken").read_bytes()
 
 
-def test_an_evaluation_that_was_pending_at_the_checkpoint_is_cut(tmp_path):
-    log = EventLog(tmp_path / "events.jsonl")
-    for event in ("train", "checkpoint", "eval"):
-        write(log, event, 10)
-    assert log.truncate_after(10, evaluated=False) == 1
-    assert [event["event"] for event in read_events(tmp_path / "events.jsonl")] == ["train", "checkpoint"]
-
-
 def test_a_stale_end_does_not_survive_a_resume(tmp_path):
     log = EventLog(tmp_path / "events.jsonl")
     write(log, "end", 10)
