@@ -103,6 +103,7 @@ def test_tensors_are_counted_at_the_widest_input_that_photos_can_need(tasks):
     assert instances.memory(System("cpu")).largest == 0
     assert detection.memory(cuda) == memory_of(detection.workload, detection.recipe, cuda, len(detection.classes))
 
+
 def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(tasks, monkeypatch):
     """The meta device stands for the accelerator, and its streams are stand-ins."""
     monkeypatch.setattr(loader_module, "streams_of", lambda device: streams)
