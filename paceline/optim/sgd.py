@@ -37,7 +37,8 @@ class SGD(Optimiser):
         """See `Optimiser.update`."""
         optim = self.optim
         weights: list[Tensor] = [parameter.tensor for parameter in parameters]
-        fused = self.fused and optim.momentum_form == "torch"
+        # torch's kernel wants no velocities where there is no momentum; ours keep them all the same.
+        fused = self.fused and optim.momentum_form == "torch" and optim.momentum > 0
         if not fused:
             zero_where(found, gradients)
             self._decay(parameters, weights, gradients)
