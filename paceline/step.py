@@ -99,11 +99,14 @@ class TrainStep:
         return losses
 
     def prepare(self, batches: Sequence[Batch]) -> None:
-        """Whatever the first step on batches of this kind would do besides: compile, allocate, settle, capture. It changes nothing."""
+        """Whatever the first step on such batches would do besides: compile, allocate, settle, capture. It changes nothing.
+
+        batches  may be fewer than a step's: then the first stands for all where a whole step is captured
+        """
         if self._replayed is None:
             self.discard(batches)
         else:
-            self._replayed.prepare(batches)
+            self._replayed.prepare([batches[0]] * self.plan.forwards)
 
     @property
     def captures(self) -> int:
