@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,14 +69,22 @@ def plan_of(recipe: Recipe, system: System, *, steps: int = 20) -> Plan:
     )
 
 
-def state_of(recipe: Recipe, plan: Plan, system: System, device: torch.device) -> State:
-    """Fresh, with the recipe's first weights."""
+def state_of(
+    recipe: Recipe,
+    plan: Plan,
+    system: System,
+    moved: Callable[[torch.nn.Module], torch.nn.Module] = lambda model: model,
+) -> State:
+    """Fresh, with the recipe's first weights.
+
+    moved  takes the model elsewhere before anything is made of its weights
+    """
     workload = WORKLOADS[recipe.task]
 
     def build(_: torch.device) -> torch.nn.Module:
         model = workload.build(recipe, CLASSES)
         workload.initialise(recipe, model, torch.Generator().manual_seed(recipe.seed))
-        return model.to(device)
+        return moved(model)
 
     run = Run("small", recipe, "cpu", system, plan, Controls())
     with open_world(read_launch({}), device=torch.device("cpu")) as world:  # torch's meta device has no ranks

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +86,19 @@ class _RoIPool(torch.autograd.Function):
         return to_features, None, None, None
 
 
-@cache
+# Not a function's cache: torch.compile looks through those, and would take the search along.
+_found = False
+
+
 def _kernels() -> Any:
     """torch.ops.torchvision with the kernels in it. Raises ImportError where torchvision is not there or does not fit torch."""
+    if not _found:
+        _find()
+    return torch.ops.torchvision
+
+
+def _find() -> None:
+    global _found
     found = importlib.util.find_spec("torchvision")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
         for library in sorted(Path(folder).glob("_C*")):
@@ -98,7 +107,7 @@ def _kernels() -> Any:
                     torch.ops.load_library(str(library))
     if not _there():
         import torchvision  # noqa: F401  # it says what is wrong, or finds them elsewhere
-    return torch.ops.torchvision
+    _found = True
 
 
 def _there() -> bool:

@@ -64,4 +64,5 @@ def test_suppression_is_torchvisions():
 def test_where_the_library_alone_is_not_found_the_package_is_imported(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(kernels, "_there", lambda: False)
-    assert kernels._kernels.__wrapped__() is torch.ops.torchvision
+    monkeypatch.setattr(kernels, "_found", False)
+    assert kernels._kernels() is torch.ops.torchvision and kernels._found
