@@ -107,7 +107,7 @@ CASES = {
     "classification, fp16": Case("classification", SGD, HALF),
     "classification, fp16 lars": Case("classification", LARS, HALF),
     "classification, fp16 adamw": Case("classification", ADAMW, HALF),
-    "classification, two forwards": Case("classification", {**SGD, "bn_span": 1}, System(images_per_forward=2)),
+    "classification, two forwards": Case("classification", SGD, System(images_per_forward=2)),
     "ssd, whole batch, two forwards": Case("ssd", {"model.loss_over": "batch"}, System(images_per_forward=2)),
     "ssd, corrected": Case("ssd", CORRECTED),
     "maskrcnn, sgd": Case("maskrcnn", CORRECTED | {"optim.lr": 0.005}),

@@ -1,0 +1,77 @@
+"""Whole `paceline train` runs whose steps are replayed: evaluations between them, a resume, several kinds of batches."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from shared_runs import MASKRCNN, SSD
+from tape import Recorder
+from tiny_runs import TINY, command, without_report
+
+import paceline.train  # noqa: F401  # the module, whose name in the package is the call
+from paceline.boxes import forms
+from paceline.log.events import MEASURED
+from paceline.optim.step_numbers import StepNumbers
+from paceline.step import TrainStep
+
+LOOP = sys.modules["paceline.train"]
+FLAGS = {"resnet50-tiny": shlex.join(["--system", "cpu", *TINY]), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
+DATA = {"resnet50-tiny": "resnet_run", "ssd-tiny": "ssd_run", "maskrcnn-tiny": "maskrcnn_run"}
+
+
+def trained(recipe: str, data: Path, out: Path, capsys: pytest.CaptureFixture, *more: object) -> None:
+    words = shlex.split(
+        f"{FLAGS[recipe]} --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 8 --log-every 1"
+    )
+    said = command(capsys, "train", recipe, "--data", data, "--out", out, *words, *more)
+    assert said.code == 0, said.err
+
+
+def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    """The last checkpoint's tensors, and what train and eval events say that no clock says."""
+    tensors = {path.name: path.read_bytes() for path in sorted((run / "checkpoints" / "last").glob("*.safetensors"))}
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    told = [event for event in events if event["event"] in ("train", "eval")]
+    return tensors, [{key: value for key, value in event.items() if key not in (*MEASURED, "crc")} for event in told]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "steps"),
+    [
+        pytest.param("resnet50-tiny", 20, marks=pytest.mark.nightly),
+        ("ssd-tiny", 20),
+        pytest.param("maskrcnn-tiny", 10, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_path, capsys, monkeypatch, request):
+    data, tapes = request.getfixturevalue(DATA[recipe]).data, []
+    without_report(monkeypatch)
+
+    def eager(state: Any, plan: Any, system: Any, device: torch.device, group: Any) -> TrainStep:
+        numbers = StepNumbers(state.optimiser.optim, device, tensors=True)
+        return TrainStep(state, plan, system, device, group, numbers=numbers)
+
+    def replayed(state: Any, plan: Any, system: Any, device: torch.device, group: Any) -> TrainStep:
+        numbers = StepNumbers(state.optimiser.optim, device, tensors=True)
+        tapes.append(Recorder())
+        return TrainStep(state, plan, system, device, group, numbers=numbers, capture=tapes[-1])
+
+    with forms.fixed():
+        monkeypatch.setattr(LOOP, "TrainStep", eager)
+        trained(recipe, data, tmp_path / "eager", capsys, "--steps", steps)
+        monkeypatch.setattr(LOOP, "TrainStep", replayed)
+        trained(recipe, data, tmp_path / "replayed", capsys, "--steps", 5)
+        trained(
+            recipe, data, tmp_path / "replayed", capsys, "--steps", steps
+        )  # from its checkpoint, in another process
+    assert sum(tape.played for tape in tapes) == steps and len(tapes) == 2
+    (tensors, events), (others, others_events) = left(tmp_path / "eager"), left(tmp_path / "replayed")
+    assert len(tensors) >= 2 and tensors == others
+    of_resume = [event for event in others_events if event["event"] == "eval" and event["step"] == 5]
+    assert [event for event in others_events if event not in of_resume] == events
