@@ -37,7 +37,7 @@ from paceline.bench.step_maskrcnn_profile import (
 )
 from paceline.bench.step_maskrcnn_scene import Scene, synthetic_scene
 from paceline.bench.step_ssd import NUMBERS
-from paceline.bench.timing import as_graph, first_wait, ready, seconds_of
+from paceline.bench.timing import first_wait, ready, seconds_of
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
@@ -183,10 +183,9 @@ def run_steps(
         if waits:
             facts["absent"][GRAPH] = f"a step waits for the device: {waits}"
         else:
-            contender = made[OURS]()
-            makes = {GRAPH: lambda: as_graph(contender.step, device)}
-            for name, step, _ in ready(makes, OURS, facts["absent"]):
-                found[name] = contender._replace(step=step)
+            replayed = our_contender(bench, precision, scene, device, graph=True)
+            for name, _, _ in ready({GRAPH: lambda: replayed.step}, OURS, facts["absent"]):
+                found[name] = replayed
     taken: dict[str, list[Seconds]] = {name: [] for name in found}
     ceiling: list[tuple[float, float]] = []
     for _ in range(bench.rounds):
@@ -315,9 +314,11 @@ def calm(trunk: nn.Module, names: tuple[str, str], depth: int) -> None:
             cast(Tensor, module.weight).detach().fill_(LAST_NORM)
 
 
-def our_contender(bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device) -> Contender:
-    """The training step of a run, on the scene's batch."""
-    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=False)
+def our_contender(
+    bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device, *, graph: bool = False
+) -> Contender:
+    """The training step of a run, on the scene's batch; with graph, replayed as `--system.graph` does."""
+    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=False, graph=graph)
     recipe = recipe_of(bench)
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=117_266, val_images=5000)
     model = our_model(bench, device).train()

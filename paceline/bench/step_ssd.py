@@ -13,6 +13,7 @@ import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -23,7 +24,7 @@ from paceline.batch.batch import Batch
 from paceline.bench.step_ssd_ops import Scene, run_ops, synthetic_scene, times_faster
 from paceline.bench.step_ssd_peers import PlainSSD, plain_step, torchvision_parts
 from paceline.bench.step_ssd_profile import gflop_of, loss_is_marked, matrix_gflops, where_time_goes
-from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, as_graph, first_wait, ready, seconds_of
+from paceline.bench.timing import STEPS, WARM_UP_STEPS, Step, first_wait, ready, seconds_of
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.plan import Rates, make_plan
@@ -169,14 +170,11 @@ def contenders(
         found[f"{OURS} compiled, fused heads"] = lambda: our_step(fused, precision, scene, device, compile=True)[1]
         found["plain compiled"] = lambda: peer_step(bench, precision, scene, device, torch.channels_last, compile=True)
     if device.type == "cuda":
-        found[f"{OURS} CUDA graph"] = lambda: as_graph(our_step(bench, precision, scene, device)[1], device)
-        found[f"{OURS} CUDA graph, fused heads"] = lambda: as_graph(
-            our_step(fused, precision, scene, device)[1], device
-        )
+        replayed = partial(our_step, precision=precision, scene=scene, device=device, graph=True)
+        found[f"{OURS} CUDA graph"] = lambda: replayed(bench)[1]
+        found[f"{OURS} CUDA graph, fused heads"] = lambda: replayed(fused)[1]
         if bench.compile:
-            found[f"{OURS} compiled CUDA graph, fused heads"] = lambda: as_graph(
-                our_step(fused, precision, scene, device, compile=True)[1], device
-            )
+            found[f"{OURS} compiled CUDA graph, fused heads"] = lambda: replayed(fused, compile=True)[1]
     return found
 
 
@@ -207,10 +205,16 @@ def our_model(bench: SSDBench, system: System, device: torch.device) -> Detector
 
 
 def our_step(
-    bench: SSDBench, precision: Precision, scene: Scene, device: torch.device, *, compile: bool = False
+    bench: SSDBench,
+    precision: Precision,
+    scene: Scene,
+    device: torch.device,
+    *,
+    compile: bool = False,
+    graph: bool = False,
 ) -> tuple[Detector, Step]:
-    """The model, and one optimiser step of it on the scene's batch."""
-    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=compile)
+    """The model, and one optimiser step of it on the scene's batch; with graph, replayed as `--system.graph` does."""
+    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=compile, graph=graph)
     recipe = recipe_of(bench)
     lr = recipe.optim.lr
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=5000)

@@ -1,4 +1,4 @@
-"""How the benchmarks take time: blocks of calls without a wait inside, contenders that fail alone, a step as one CUDA graph.
+"""How the benchmarks take time: blocks of calls without a wait inside, contenders that fail alone, a peer's step as one CUDA graph.
 
 A GPU's host only sends work. A wait after every call would show each call's launches, which a training loop hides behind the
 call before; so a block of calls is sent without a wait, and its time is taken between two events of the device.
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from paceline.accelerators import synchronise
+from paceline.config.errors import UserError
 
 Step = Callable[[], Tensor]  # takes a training step, -> its loss, on the device
 STEPS = 20  # of a block on a GPU, at least: enough that the first ones' launches do not show
@@ -72,7 +73,7 @@ def ready(
         try:
             step = make()
             loss = float(step())
-        except (RuntimeError, ImportError) as problem:
+        except (RuntimeError, ImportError, UserError) as problem:
             if name == ours:
                 raise
             absent[name] = f"{type(problem).__name__}: {problem}".splitlines()[0]
@@ -81,7 +82,10 @@ def ready(
 
 
 def as_graph(step: Step, device: torch.device) -> Step:
-    """The whole step as one CUDA graph, replayed on the same inputs. Its learning rate is a constant of the graph."""
+    """A peer's whole step as one CUDA graph, replayed on the same inputs; its learning rate is a constant of the graph.
+
+    Ours is replayed by the package itself: `--system.graph`, paceline/graph.py.
+    """
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

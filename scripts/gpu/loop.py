@@ -1,11 +1,13 @@
 """The real training loop on real photos: do 50 losses agree, how fast are 300 steps, does anything wait, does a resume agree.
 
-Runs are taken through paceline.train in this process, where their memory can be asked; the killed and resumed ones, and those
-to a target, are the command `paceline train`.
+Each is measured as it is sent and with its steps replayed as CUDA graphs (`--system.graph`). Runs are taken through paceline.train
+in this process, where their memory can be asked; the killed and resumed ones, and those to a target, are the command `paceline train`.
+A CPU captures nothing: a dry run takes every replayed form as it is sent, so that all lines run (tests/test_replay.py replays there).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -15,7 +17,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,13 +29,14 @@ from item import Item, insist, run
 
 from paceline.config.recipe import override
 from paceline.config.run import Controls
-from paceline.config.system import Precision
+from paceline.config.system import Precision, System
 from paceline.log.events import read_events
 from paceline.recipes import RECIPES
 from paceline.setup import Request
 from paceline.train import Ending, run_training
 
 GIB = 2**30
+FORMS = {"eager": False, "graph": True}  # name -> whether steps are replayed
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def take(
     *,
     precision: Precision = "bf16",
     compile: bool = False,
+    graph: bool = False,
     **controls: Any,
 ) -> tuple[Ending, Path]:
     """Train so many steps of a workload into a new folder, which is given back."""
@@ -91,7 +96,7 @@ def take(
         name=chosen,
         recipe=recipe,
         system_name="cpu" if item.tiny else "gpu",
-        system=replace(item.system, precision="fp32" if item.tiny else precision, compile=compile),
+        system=system_of(item, precision, compile=compile, graph=graph),
         controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, **controls),
         given=frozenset({"system"}),
     )
@@ -100,101 +105,148 @@ def take(
     return ending, out
 
 
+def system_of(item: Item, precision: Precision, *, compile: bool, graph: bool) -> System:
+    """Where a run computes. A CPU has neither the other number formats nor graphs."""
+    if item.tiny:
+        return replace(item.system, precision="fp32")
+    return replace(item.system, precision=precision, compile=compile, graph=graph)
+
+
+def warm_up_of(out: Path) -> dict[str, Any]:
+    """What a run's discarded steps took: shapes, seconds, compilations, captures, memory beside its estimate; and how many
+    forms of the network were compiled once the clock ran. Empty where none was needed.
+    """
+    events = list(read_events(out / "events.jsonl"))
+    found = [event for event in events if event["event"] == "warm_up"]
+    again = sum(event.get("recompilations", 0) for event in events if event["event"] == "train")
+    left_out = ("event", "step", "epoch", "seconds", "crc")
+    return {key: value for event in found[-1:] for key, value in event.items() if key not in left_out} | {
+        "recompilations": again
+    }
+
+
 def trains(out: Path) -> list[dict[str, Any]]:
     """The train events of a run."""
     return [event for event in read_events(out / "events.jsonl") if event["event"] == "train"]
 
 
 def gate(item: Item, name: str) -> None:
-    """Losses of 50 steps, step by step: eager bf16 and, where there is one, compiled, beside eager fp32."""
+    """Losses of 50 steps, step by step: each form beside eager fp32, and a replayed one beside what it replays."""
     steps = 3 if item.tiny else 50
     losses: dict[str, list[float]] = {}
     forms: dict[str, dict[str, Any]] = {
-        "eager fp32": {"precision": "fp32"}, "eager bf16": {}, "eager fp16": {"precision": "fp16"},
+        "eager fp32": {"precision": "fp32"}, "eager bf16": {}, "graph bf16": {"graph": True},
+        "eager fp16": {"precision": "fp16"}, "graph fp16": {"precision": "fp16", "graph": True},
     }  # fmt: skip
-    if not item.tiny and name != "maskrcnn":
-        forms["compiled bf16"] = {"compile": True}
-    print(f"{name}: a step as one CUDA graph in the loop does not exist yet; skipped")
+    if name != "maskrcnn":
+        forms |= {"compiled bf16": {"compile": True}, "compiled graph bf16": {"compile": True, "graph": True}}
     found = {}
     for what, form in forms.items():
 
         def work(what: str = what, form: dict[str, Any] = form) -> dict[str, Any]:
             _, out = take(item, name, what, steps, log_every=1, **form)
             losses[what] = [event["loss"] for event in trains(out)]
-            wanted = losses["eager fp32"]
-            off = [abs(a - b) / max(abs(b), 1e-9) for a, b in zip(losses[what], wanted)]
             # Trajectories of two number formats part slowly: the first losses are held tight, their mean over the last ten less.
-            first, last = max(off[:5]), abs(sum(losses[what][-10:]) / sum(wanted[-10:]) - 1)
-            return {
-                "losses": losses[what],
-                "first_five_off": first,
-                "last_ten_off": last,
-                "agrees": first < 0.05 and last < 0.15,
-            }
+            facts: dict[str, Any] = {"losses": losses[what], **warm_up_of(out)}
+            first, last = apart(losses[what], losses["eager fp32"])
+            facts |= {"first_five_off": first, "last_ten_off": last, "agrees": first < 0.05 and last < 0.15}
+            if form.get("graph"):
+                replays = what.replace("graph", "eager").replace("compiled eager", "compiled")
+                # The same kernels on the same numbers: what is left is the order of atomic sums, and which convolutions won.
+                first, last = apart(losses[what], losses[replays])
+                facts |= {"first_five_off_eager": first, "last_ten_off_eager": last}
+                facts["agrees"] = facts["agrees"] and first < 0.01 and last < 0.05
+            return facts
 
         found[what] = item.attempt(f"{name} {what}", work)
     insist(found)
 
 
+def apart(losses: Sequence[float], wanted: Sequence[float]) -> tuple[float, float]:
+    """Most that one of the first five losses is off, and how much the mean of the last ten is; relative."""
+    off = [abs(a - b) / max(abs(b), 1e-9) for a, b in zip(losses, wanted, strict=True)]
+    return max(off[:5]), abs(sum(losses[-10:]) / sum(wanted[-10:]) - 1)
+
+
 def throughput(item: Item, name: str) -> None:
-    """300 steps from photos and from one batch read once: img/s, the wait for input, memory beside its estimate."""
-    steps, found = 3 if item.tiny else 300, {}
-    for what, controls in (("photos", {}), ("synthetic", {"overfit_one_batch": True})):
+    """300 steps from photos and half of them from one batch read once, sent and replayed: img/s, the wait for input, memory."""
+    found = {}
+    for what, controls in (("photos", {}), ("one batch", {"overfit_one_batch": True})):
+        steps = 3 if item.tiny else 150 if controls else 300
+        for form, graph in FORMS.items():
 
-        def work(what: str = what, controls: dict[str, Any] = controls) -> dict[str, Any]:
-            if item.device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(item.device)
-            ending, out = take(item, name, what, steps, log_every=max(1, steps // 6), **controls)
-            events = trains(out)
-            facts = json.loads((out / "run.json").read_text())
-            estimate, plan = facts["memory_estimate"], facts["plan"]
-            predicted = estimate["fixed"] + plan["images_per_forward"] * estimate["per_image"]
-            peak = torch.cuda.max_memory_allocated(item.device) if item.device.type == "cuda" else 0
-            scored = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
-            return {
-                "images_per_second": [round(event["images_per_second"], 1) for event in events],
-                "data_wait": [round(event["data_wait"], 3) for event in events],
-                "images_per_forward": plan["images_per_forward"],
-                "memory_predicted_gib": round(predicted / GIB, 2),
-                "memory_peak_gib": round(peak / GIB, 2),
-                "evaluation": {key: scored[-1][key] for key in ("images", "eval_seconds")},
-                "checkpoints": sorted(path.name for path in (out / "checkpoints").iterdir()),
-                "status": ending.status,
-            }
+            def work(
+                what: str = f"{what} {form}",
+                steps: int = steps,
+                graph: bool = graph,
+                controls: dict[str, Any] = controls,
+            ) -> dict[str, Any]:
+                if item.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                    torch.cuda.reset_peak_memory_stats(item.device)
+                ending, out = take(item, name, what, steps, log_every=max(1, steps // 6), graph=graph, **controls)
+                events = trains(out)
+                facts = json.loads((out / "run.json").read_text())
+                estimate, plan = facts["memory_estimate"], facts["plan"]
+                predicted = estimate["fixed"] + plan["images_per_forward"] * estimate["per_image"]
+                peak = torch.cuda.max_memory_allocated(item.device) if item.device.type == "cuda" else 0
+                reserved = torch.cuda.max_memory_reserved(item.device) if item.device.type == "cuda" else 0
+                scored = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
+                return {
+                    "images_per_second": [round(event["images_per_second"], 1) for event in events],
+                    "data_wait": [round(event["data_wait"], 3) for event in events],
+                    "images_per_forward": plan["images_per_forward"],
+                    "memory_predicted_gib": round(predicted / GIB, 2),
+                    "memory_peak_gib": round(peak / GIB, 2),
+                    "memory_reserved_gib": round(reserved / GIB, 2),
+                    **warm_up_of(out),
+                    "evaluation": {key: scored[-1][key] for key in ("images", "eval_seconds")},
+                    "checkpoints": sorted(path.name for path in (out / "checkpoints").iterdir()),
+                    "status": ending.status,
+                }
 
-        found[what] = item.attempt(f"{name} {what}", work)
+            found[f"{what} {form}"] = item.attempt(f"{name} {what} {form}", work)
     insist(found)
 
 
 def syncs(item: Item) -> None:
-    """Waits for the device in the real loop, by place: in a long and a short run, so that a step's own ones show."""
+    """Waits for the device in the real loop, by place, and the host's own milliseconds a step, sent and replayed: in a short and a
+    long run, so that a step's own ones show.
+    """
     found = {}
-    for name in WORKLOADS:
+    for name, (form, graph) in itertools.product(WORKLOADS, FORMS.items()):
 
-        def work(name: str = name) -> dict[str, Any]:
-            counts = []
-            for steps in (2, 4) if item.tiny else (20, 60):
-                with warnings.catch_warnings(record=True) as seen:
-                    warnings.simplefilter("always")
-                    if item.device.type == "cuda":
-                        torch.cuda.set_sync_debug_mode("warn")
-                    try:
-                        take(item, name, f"syncs {steps}", steps, log_every=steps)
-                    finally:
-                        if item.device.type == "cuda":
-                            torch.cuda.set_sync_debug_mode("default")
-                places: dict[str, int] = {}
-                for entry in seen:
-                    if "synchronizing" in str(entry.message):
-                        place = f"{Path(entry.filename).name}:{entry.lineno}"
-                        places[place] = places.get(place, 0) + 1
-                counts.append((steps, places))
-            (few, short), (many, long) = counts
+        def work(name: str = name, form: str = form, graph: bool = graph) -> dict[str, Any]:
+            few, many = (2, 4) if item.tiny else (20, 60)
+            short, before = waits(item, name, few, f"syncs {form}", graph=graph)
+            long, after = waits(item, name, many, f"syncs {form}", graph=graph)
             grown = {place: count - short.get(place, 0) for place, count in long.items() if count > short.get(place, 0)}
-            return {"short": short, "long": long, "a_step": {p: n / (many - few) for p, n in grown.items()}}
+            return {
+                "short": short,
+                "long": long,
+                "a_step": {place: count / (many - few) for place, count in grown.items()},
+                "host_milliseconds_a_step": round((after - before) / (many - few) * 1000, 3),
+                "agrees": not grown,
+            }
 
-        found[name] = item.attempt(name, work)
+        found[f"{name} {form}"] = item.attempt(f"{name} {form}", work)
     insist(found)
+
+
+def waits(item: Item, name: str, steps: int, what: str, *, graph: bool) -> tuple[dict[str, int], float]:
+    """A run of so many steps; -> how often the host waited for the device, by file and line; CPU-seconds of this thread."""
+    began = time.thread_time()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        if item.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            take(item, name, f"{what} {steps}", steps, log_every=steps, graph=graph)
+        finally:
+            if item.device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+    places = [f"{Path(entry.filename).name}:{entry.lineno}" for entry in seen if "synchronizing" in str(entry.message)]
+    return dict(Counter(places)), time.thread_time() - began
 
 
 def command(item: Item, recipe: str, *words: str) -> list[str]:
@@ -203,17 +255,18 @@ def command(item: Item, recipe: str, *words: str) -> list[str]:
 
 
 def resume(item: Item) -> None:
-    """Killed by SIGTERM and resumed under --exact: the final weights of an unbroken run, byte by byte."""
+    """Killed by SIGTERM and resumed under --exact, sent and replayed: the final weights of an unbroken run, byte by byte."""
     net = {
         "resnet50-tiny": ["--data", str(item.photos / "imagenette224")] if item.photos else [],
         "ssd-tiny": ["--data", str(item.photos / "coco_mini")] if item.photos else [],
     }
-    found = {}
-    for recipe, data in net.items():
+    found, bytes_of = {}, {}
+    for (recipe, data), (form, graph) in itertools.product(net.items(), FORMS.items()):
 
-        def work(recipe: str = recipe, data: list[str] = data) -> dict[str, Any]:
+        def work(recipe: str = recipe, data: list[str] = data, form: str = form, graph: bool = graph) -> dict[str, Any]:
             steps, stop = (40, 2) if item.tiny else (200, 60)
             words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
+            words += ["--system.graph"] if graph and not item.tiny else []
             if item.tiny:
                 small = {
                     "resnet50-tiny": "--model.width 8 --input.size 32",
@@ -221,7 +274,7 @@ def resume(item: Item) -> None:
                 }
                 words += [*small[recipe].split(), "--limit-train", "32", "--limit-val", "2", "--global-batch", "4"]
                 words += ["--bn-span", "4", "--optim.lr", "0.001"]
-            whole, broken = (item.scratch / "runs" / f"{recipe}-exact-{kind}" for kind in ("whole", "broken"))
+            whole, broken = (item.scratch / "runs" / f"{recipe}-exact-{form}-{kind}" for kind in ("whole", "broken"))
             for folder in (whole, broken):
                 shutil.rmtree(folder, ignore_errors=True)
             first = subprocess.run(command(item, recipe, *words, "--out", str(whole)), capture_output=True, text=True)
@@ -240,14 +293,16 @@ def resume(item: Item) -> None:
             weights = [
                 (folder / "checkpoints" / "last" / "model.safetensors").read_bytes() for folder in (whole, broken)
             ]
+            bytes_of[recipe, form] = weights[0]
             return {
                 "exit_at_sigterm": stopped,
                 "stopped_at_step": at,
                 "of": steps,
                 "agrees": weights[0] == weights[1],  # byte by byte
+                "as_eager": weights[0] == bytes_of.get((recipe, "eager")),
             }
 
-        found[recipe] = item.attempt(recipe, work)
+        found[f"{recipe} {form}"] = item.attempt(f"{recipe} {form}", work)
     insist(found)
 
 
