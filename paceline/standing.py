@@ -39,10 +39,10 @@ class Standing:
 
     def remember(self, step: int, metrics: Mapping[str, float]) -> bool:
         """The result of the evaluation after `step` steps; -> whether it is the best so far."""
-        is_best = better(metrics.get(self.headline, nan), self.best.get(self.headline))
+        known = {name: value for name, value in self.best.items() if value == value}  # synthetic batches bring NaN
+        is_best = better(metrics.get(self.headline, nan), known.get(self.headline))
         self.step, self.metrics, self.discarded_steps = step, dict(metrics), 0
-        for name, value in metrics.items():
-            self.best[name] = max(value, self.best.get(name, value))
+        self.best |= {name: value for name, value in metrics.items() if name not in known or value > known[name]}
         self.best_step = step if is_best else self.best_step
         self.since_best = 0 if is_best else self.since_best + 1
         return is_best

@@ -19,7 +19,6 @@ from paceline.dist.launcher import SINGLE
 from paceline.dist.stop import StopRequest, StopVote
 from paceline.dist.world import open_world
 from paceline.log.console import Console
-from paceline.machine import autocast_for
 from paceline.setup import Request, set_up
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
@@ -68,9 +67,11 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
         for name, value in state.average.state().items():
             assert torch.equal(value, saved[name]), name
             assert torch.equal(state.model.state_dict()[name], saved[name]), name
-        job.begin_evaluation(autocast_for(asked.system, device), StopVote(world, StopRequest()))
-        assert job.pending is not None
-        found = job.pending.scoring.result()
+        evaluator = job.evaluator(StopVote(world, StopRequest()))
+        assert evaluator.begin() and evaluator.pending == 0
+        result = evaluator.take()
+    assert result is not None and evaluator.pending is None
+    found = result.found
     assert found.metrics == {name: wanted[name] for name in found.metrics}
 
 

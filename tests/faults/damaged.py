@@ -58,6 +58,9 @@ def checkpoints() -> Iterator[Fault]:
         ("last leads nowhere", "link checkpoints/last step-999999"),
         ("last leads to itself", "link checkpoints/last last"),
         ("last is a file", "text checkpoints/last x"),
+        ("best is missing", "remove checkpoints/best"),
+        ("best leads nowhere", "link checkpoints/best step-999999"),
+        ("best leads to another", "link checkpoints/best step-000009"),
     ):
         rounds = (Round(damage=(damage,)),)
         yield Fault(name, family, "resnet50", 1, "unaffected", rounds, begun=True)

@@ -50,10 +50,19 @@ WORKLOADS = {
         steps=12,
         half=8,
     ),
+    # All that a checkpoint and an evaluation do to files, in as few operations as may be: test_every_operation.py.
+    "journal": Workload(
+        "resnet50-tiny",
+        f"{ALL} --model.width 8 --input.size 32 --input.eval-size 32 --input.eval-resize 36 --global-batch 12 --bn-span 6 "
+        "--optim.lr 0.02 --limit-val 21 --images-seen 72 --eval-every 2 --save-every 1 --keep 1",
+        steps=6,
+        half=4,
+    ),
 }
 
 
 def make_data(folder: Path) -> dict[str, Path]:
     """Workload -> its data set, made in `folder`."""
     boxes = make_instances(folder / "instances", train=16, val=7)
-    return {"resnet50": make_photos(folder / "photos"), "ssd": boxes, "maskrcnn": boxes}
+    photos = make_photos(folder / "photos")
+    return {"resnet50": photos, "journal": photos, "ssd": boxes, "maskrcnn": boxes}

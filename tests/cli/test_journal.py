@@ -1,0 +1,166 @@
+"""events.jsonl is the journal: what was found up to a checkpoint stands there, and a run that goes on reads it from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_runs import TINY, Said, command, of_its_own, without_report
+
+from paceline.checkpoint.read import load_checkpoint
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.checkpoint.write import save_checkpoint
+from paceline.cli.main import main
+from paceline.log.events import MEASURED, read_events
+
+STEPS = 6
+
+
+def words_for(photos: Path, run: Path) -> list[object]:
+    every = ["--eval-every", 2, "--save-every", 1, "--keep", 99, "--log-every", 2]
+    return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *every, "--steps", STEPS]
+
+
+@pytest.fixture(scope="module")
+def whole(class_photos, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
+        assert main([str(word) for word in words_for(class_photos, run)]) == 0
+    return run
+
+
+@pytest.fixture
+def killed(whole, tmp_path, monkeypatch) -> Callable[..., Path]:
+    """A copy as a kill leaves it when all of `step` is written, but for the kinds of events named."""
+    without_report(monkeypatch)
+
+    def copy(step: int, *, but: tuple[str, ...] = ()) -> Path:
+        run = shutil.copytree(whole, tmp_path / "run", symlinks=True)
+        for later in range(step + 1, STEPS + 1):
+            shutil.rmtree(run / "checkpoints" / f"step-{later:06d}")
+        lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+        kept = [
+            line
+            for line in lines
+            if (event := json.loads(line))["step"] <= step and not (event["step"] == step and event["event"] in but)
+        ]
+        (run / "events.jsonl").write_text("".join(line for line in kept if '"end"' not in line))
+        point(run, best_of(run))
+        return run
+
+    return copy
+
+
+def best_of(run: Path) -> int:
+    """The obvious search."""
+    scores = {event["step"]: event["top1"] for event in read_events(run / "events.jsonl") if event["event"] == "eval"}
+    return max(scores, key=lambda step: (scores[step], -step), default=-1)
+
+
+def point(run: Path, step: int) -> None:
+    (run / "checkpoints" / "best").unlink(missing_ok=True)
+    if step >= 0:
+        (run / "checkpoints" / "best").symlink_to(f"step-{step:06d}")
+
+
+def events(run: Path) -> list[dict]:
+    return [
+        {name: value for name, value in event.items() if name not in MEASURED}
+        for event in read_events(run / "events.jsonl")
+        if event["event"] != "resume"
+    ]
+
+
+def went_on(said: Said, run: Path, whole: Path, step: int) -> None:
+    """The run ended as the one that was never killed."""
+    assert said.code == 0 and f"resumed from step-{step:06d}" in said.out, said
+    for file in (whole / "checkpoints" / "last").glob("*.safetensors"):
+        assert (run / "checkpoints" / "last" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert events(run) == events(whole)
+    for link in ("last", "best"):
+        assert os.readlink(run / "checkpoints" / link) == os.readlink(whole / "checkpoints" / link)
+
+
+def test_a_checkpoint_holds_nothing_that_is_found_later(whole):
+    for folder in sorted((whole / "checkpoints").glob("step-*")):
+        facts = load_checkpoint(folder).facts
+        assert facts.keys() == {
+            "step", "world", "meters", "seconds", "evaluates", "recipe", "data_hash", "train_images",
+        }  # fmt: skip
+        assert facts["evaluates"] == (facts["step"] % 2 == 0)
+
+
+def of_an_older_version(run: Path, step: int, *, pending: bool) -> None:
+    """Give a checkpoint the facts that were rewritten with a result, as they stood after `step` or while it was pending."""
+    found = [event for event in read_events(run / "events.jsonl") if event["event"] == "eval" and event["step"] <= step]
+    known = [event for event in found if not (pending and event["step"] == step)]
+    whole = load_checkpoint(run / "checkpoints" / f"step-{step:06d}")
+    facts = {name: value for name, value in whole.facts.items() if name != "evaluates"}
+    facts |= {
+        "best": {"top1": max([event["top1"] for event in known], default=0.0)},
+        "best_step": best_of(run) if known else -1,
+        "last_metrics": {"top1": known[-1]["top1"]} if known else {},
+        "evaluations_since_best": 0,
+        "evaluated_step": known[-1]["step"] if known else -1,
+        "evaluation_pending": pending,
+        "discarded_steps": 0,
+    }
+    save_checkpoint(run / "checkpoints", step, Snapshot(whole.tensors, facts))
+
+
+@pytest.mark.parametrize(
+    ("step", "pending", "but"),
+    [
+        pytest.param(4, False, (), id="judged"),
+        pytest.param(4, True, ("eval",), id="pending"),
+        pytest.param(4, True, (), id="killed before it was judged", marks=pytest.mark.nightly),
+        pytest.param(3, False, (), id="between evaluations", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_run_of_an_older_version_goes_on_to_the_same_bits(class_photos, killed, whole, capsys, step, pending, but):
+    run = killed(step, but=but)
+    of_an_older_version(run, step, pending=pending)
+    went_on(command(capsys, *words_for(class_photos, run)), run, whole, step)
+
+
+def test_killed_between_a_result_s_event_and_its_link_the_link_comes(class_photos, killed, whole, capsys):
+    run = killed(4)
+    point(run, 4 if best_of(run) == 2 else 2)
+    said = command(capsys, *words_for(class_photos, run))
+    went_on(said, run, whole, 4)
+    assert "best" not in said.err
+
+
+def test_without_its_events_a_run_goes_on_with_the_best_as_it_is_and_says_so(class_photos, killed, whole, capsys):
+    run = killed(4)
+    (run / "events.jsonl").unlink()
+    point(run, 2)
+    said = command(capsys, *words_for(class_photos, run))
+    assert said.code == 0 and said.out.count("events.jsonl is gone") == 1, said
+    # The evaluation of the checkpoint comes again, and is the first that is known.
+    assert [event["step"] for event in events(run) if event["event"] == "eval"] == [4, 6]
+    assert os.readlink(run / "checkpoints" / "best") == f"step-{best_of(run):06d}"
+    for file in (whole / "checkpoints" / "last").glob("*.safetensors"):
+        assert (run / "checkpoints" / "last" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_a_best_checkpoint_that_was_deleted_is_said(class_photos, killed, capsys):
+    run = killed(5)
+    best = best_of(run)
+    shutil.rmtree(run / "checkpoints" / f"step-{best:06d}")
+    said = command(capsys, *words_for(class_photos, run))
+    assert said.code == 0 and f"step-{best:06d} was the best so far and is gone" in said.out, said
+
+
+def test_the_run_s_seconds_go_on_from_its_newest_event(class_photos, killed, capsys):
+    run = killed(4)
+    before = max(event["seconds"] for event in read_events(run / "events.jsonl"))
+    assert before > load_checkpoint(run / "checkpoints" / "step-000004").facts["seconds"]
+    assert command(capsys, *words_for(class_photos, run)).code == 0
+    (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
+    assert resumed["seconds"] == before

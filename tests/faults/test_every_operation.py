@@ -1,0 +1,39 @@
+"""A small run is killed before each of its operations on files: checkpoints, links, deletions, events, predictions, the end.
+
+The same command goes on each time to the bytes of a run that nothing happened to. The ordinary suite plays a few such kills
+out of the table of faults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from fault import Fault, Round, Strike
+from harness import Harness
+
+pytestmark = [pytest.mark.multi, pytest.mark.nightly, pytest.mark.xdist_group("clock")]
+
+
+def killed(operation: int) -> Fault:
+    """The row of one kill."""
+    rounds = (Round("killed", (Strike(f"operation {operation}", "kill all", 0),)),)
+    return Fault(f"operation {operation}", "killed at every operation", "journal", 1, "resumed", rounds)
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory) -> Iterator[Harness]:
+    with Harness(tmp_path_factory.mktemp("operations")) as harness:
+        yield harness
+
+
+def test_killed_before_each_operation_it_goes_on_to_the_same_bytes(harness):
+    counts = harness.unbroken(killed(0)).with_suffix(".counts")
+    operations = json.loads(counts.read_text())["operation"]
+    assert operations > 100
+    wrong = []
+    for number in range(1, operations - 2):  # threads may come to the last few in another number
+        played = harness.play(killed(number))
+        wrong += [] if played.good else [f"operation {number}", *played.problems, played.said]
+    assert not wrong, "\n".join(wrong)
