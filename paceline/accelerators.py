@@ -92,6 +92,12 @@ def synchronise(device: torch.device) -> None:
         module_of(device.type).synchronize()
 
 
+def release(device: torch.device) -> None:
+    """Give memory back that a device's allocator keeps for later; what is still in use stays."""
+    if (give := getattr(module_of(device.type), "empty_cache", None)) is not None:
+        give()
+
+
 def use(device: torch.device) -> None:
     """Make a device the current one of this thread, so that nothing is created on device 0 by the way."""
     if device.type not in ("cpu", "mps"):

@@ -10,6 +10,7 @@ from torch import nn
 from paceline.checkpoint.layout import INDEX, STATE
 from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint, read_facts, read_index
 from paceline.config.errors import CheckpointError
+from paceline.config.plan import Plan
 from paceline.config.run import Run
 from paceline.dist.world import World
 from paceline.loss_groups import configure_loss_groups
@@ -37,10 +38,16 @@ def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> n
     model = task.build(world.device)
     if system.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    cut_model(model, plan, world, trains=trains)
+    return model
+
+
+def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True) -> None:
+    """Make a model's statistics and losses span what the plan says. Every rank calls it; world, trains: see `build_model`."""
     # NCCL founds groups with all ranks at once, those that have no use for one too.
     join_group = world.new_groups(plan.bn_join, uneven=not trains)
     if not trains:
-        return model
+        return
     configure_batch_norm(
         model,
         groups=plan.bn_groups,
@@ -50,7 +57,6 @@ def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> n
     )
     if plan.loss_group:
         configure_loss_groups(model, plan)
-    return model
 
 
 def build_state(model: nn.Module, run: Run, world: World) -> State:

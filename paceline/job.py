@@ -46,7 +46,6 @@ class Job:
     interval: Interval
     due: Due
     checkpoint_facts: dict[str, Any]
-    warm_up_due: bool
     stragglers: Stragglers = field(default_factory=Stragglers)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 from paceline.accelerators import device_name
 from paceline.alike import data_facts, request_facts, run_facts
 from paceline.building import build_model, build_state, refuse_synthetic_weights, weights_file
+from paceline.compiler import compilations
 from paceline.config.due import Due
 from paceline.config.length import plan_in_words
 from paceline.config.plan import Plan, shorten, training_ranks
@@ -43,6 +44,7 @@ from paceline.shortage import check_addresses, failures_in_words
 from paceline.staging import staged_photos
 from paceline.tasks.task import Place, Task
 from paceline.tasks.workload import Workload
+from paceline.trying import run_that_fits, worth_trying
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,9 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         run_folder.check_space(state, controls.keep)
         if start.snapshot is not None and not roles.evaluates:  # those are handed what they evaluate
             state.restore(start.snapshot, roles.fellows)
+        if worth_trying(world.device):
+            console.doing("trying a step")
+            run = run_that_fits(run, task, state, roles, world.device, say)
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
         run_folder.write(run)
@@ -183,12 +188,14 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     folder=run_folder.path,
                     clock=Clock(start.seconds),
                     interval=Interval(
-                        plan.global_batch, ranks=plan.world, flop=memory.flop_of if memory.flop else None
+                        plan.global_batch,
+                        ranks=plan.world,
+                        flop=memory.flop_of if memory.flop else None,
+                        compiled=compilations if system.compile else None,
                     ),
                     due=Due.of(plan, controls),
                     stragglers=Stragglers(roles.fellows.hosts),
                     checkpoint_facts=fingerprint(run),
-                    warm_up_due=plan.world > 1 or system.compile or task.shapes.vary,
                 )
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
@@ -223,7 +230,8 @@ def _tried_out(trial: Run, task: Task, place: Place, roles: Roles) -> Pace | Non
     model = build_model(task, trial, roles.fellows, trains=not roles.evaluates)
     if roles.evaluates:
         return None
-    return try_out(trial, build_state(model, trial, roles.fellows), task, place, roles.fellows)
+    with failures_in_words(trial):
+        return try_out(trial, build_state(model, trial, roles.fellows), task, place, roles.fellows)
 
 
 def in_roles(plan: Plan) -> str:

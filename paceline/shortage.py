@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from paceline.compiler import uncompiled
 from paceline.config.errors import RecipeError, Shortage
-from paceline.config.plan import make_plan
+from paceline.config.plan import Plan, recut
 from paceline.config.run import Run
 from paceline.threads import failure_in_thread
 
@@ -55,8 +56,10 @@ def shortage(error: BaseException, run: Run | None = None) -> Shortage | None:
     else:
         said, advice = "not enough memory", "use a machine with more, or a smaller --input.size or --model"
         if run is not None:
-            said += f" beside forwards of {run.plan.images_per_forward} images"
-            if (images := smaller_forward(run)) is not None:
+            said += f" beside forwards of {in_images(run.plan.images_per_forward)}"
+            # Half of it: whoever gives the command again waits for the answer.
+            if (smaller := smaller_cut(run, run.plan.images_per_forward // 2)) is not None:
+                images = smaller.images_per_forward
                 advice = f"go on with --system.images-per-forward {images} (the result is the same)"
         if limit_of_addresses() is not None:
             advice += ", or raise the limit of addresses (`ulimit -v`)"
@@ -69,27 +72,28 @@ def failures_in_words(run: Run | None = None) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        failure = shortage(error, run) or failure_in_thread(error)
+        failure = shortage(error, run) or uncompiled(error) or failure_in_thread(error)
         if failure is error:
             raise
         raise failure from error
 
 
-def smaller_forward(run: Run) -> int | None:
-    """The next smaller number of images of a forward that leaves the recipe as it is; None where there is none."""
-    plan = run.plan
+def lacks_memory(error: BaseException) -> bool:
+    """Whether `error` is the machine's lack of memory."""
+    return _kind(error, str(error).lower()) == "memory"
+
+
+def in_images(number: int) -> str:
+    """1 image, 2 images."""
+    return f"{number} image{'s'[: number > 1]}"
+
+
+def smaller_cut(run: Run, most: int) -> Plan | None:
+    """The run's plan with forwards of at most so many images, which leave the recipe as it is; None where there is none."""
     try:
-        smaller = make_plan(
-            run.recipe,
-            run.system,
-            world=plan.world,
-            most=plan.images_per_forward // 2,
-            train_images=plan.train_images,
-            val_images=plan.val_images,
-        )
+        return recut(run.plan, most)
     except RecipeError:
         return None
-    return smaller.images_per_forward
 
 
 def check_addresses(step_bytes: int, threads: int) -> None:

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.batch.batch import Batch
 from paceline.checkpoint.layout import step_name
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
@@ -44,6 +43,7 @@ from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
 from paceline.step import TrainStep
 from paceline.trace import Tracer
+from paceline.warm_up import warm_up
 
 STOPPED_INSIDE = "stopped inside an evaluation; the same command goes on with it"
 
@@ -164,8 +164,7 @@ def loop(job: Job) -> Ending:
         evaluator = job.evaluator(vote)
         try:
             pending = goes_on(job)
-            if job.warm_up_due and state.step < due.last_step:
-                step_once.discard(warm_up(job))
+            warm_up(job, step_once)
             recorder.start(state.step, job.clock.seconds())
             recorder.doing("first step")
             job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
@@ -214,12 +213,6 @@ def goes_on(job: Job) -> bool:
         over.discarded = standing.discarded_steps if standing.step == step else 0
         raise over
     return False
-
-
-def warm_up(job: Job) -> list[Batch]:
-    """Batches of a whole loss group; and where gradients add up, of a second forward, which runs beside those of the first."""
-    plan = job.run.plan
-    return [job.task.warm_up_batch(plan, job.place.device)] * max(plan.loss_forwards, min(plan.forwards, 2))
 
 
 def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:

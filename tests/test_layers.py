@@ -16,7 +16,7 @@ from paceline.systems.detect import cpu_cores
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"config", "batch", "boxes", "threads", "accelerators"},
-    {"dist", "log", "containers", "download"},
+    {"dist", "log", "containers", "download", "compiler"},
     {"data", "models", "metrics", "optim", "checkpoint"},
     {"recipes", "systems"},
     {"tasks", "prepare"},
@@ -26,8 +26,8 @@ LAYERS = [
     | {"plan_text", "own_time", "graph"},
     {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging", "ending"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
-    {"predict", "job", "fitting", "mlperf"},
-    {"setup", "evaluation_rank"},
+    {"predict", "job", "fitting", "trying", "mlperf"},
+    {"setup", "evaluation_rank", "warm_up"},
     {"train", "bench"},
     {"cli"},
 ]

@@ -220,6 +220,23 @@ def make_plan(
     )
 
 
+def recut(plan: Plan, most: int) -> Plan:
+    """The plan with its batch cut into forwards of at most `most` images. Raises RecipeError where spans cannot be reached so."""
+    images, forwards, groups, join = split_batch(plan.global_batch, plan.world, most, plan.bn_span, plan.loss_group)
+    losses = cut_losses(plan.loss_group, images=images, forwards=forwards, world=plan.world, bn_join=join)
+    assert losses is not None  # split_batch took a cut that reaches it
+    return replace(
+        plan,
+        images_per_forward=images,
+        forwards=forwards,
+        bn_groups=groups,
+        bn_join=join,
+        loss_groups=losses.groups,
+        loss_forwards=losses.forwards,
+        loss_join=losses.join,
+    )
+
+
 def _steps_of(unit: Unit, per_epoch: float, total: int) -> float:
     """Optimiser steps in one `unit`."""
     return {"epochs": per_epoch, "run": float(total), "steps": 1.0}[unit]

@@ -1,7 +1,7 @@
 """events.jsonl: everything that happened in a run, one JSON object a line. Console, TensorBoard and report read these.
 
 Every event has
-    event    its kind, one of the five below
+    event    its kind, one of the six below
     step     optimiser steps done so far; in an eval event those of the weights that were scored
     epoch    passes over the training set done so far (may be fractional)
     seconds  wall-clock time since the run began; a resumed run goes on counting
@@ -11,6 +11,7 @@ train       loss: mean over the interval; its parts, where there are several, as
             all ranks, forward and backward, by the count of tasks/flop.py; peak_memory: bytes, of the rank that has held
             most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
             rank_seconds: what each takes for its own part of a step, and slowest_rank;
+            recompilations, of a compiled network: graphs that the warm-up had not compiled;
             approximated, on accelerators: {"unsettled_boxes": candidates of proposals whose suppression was left open}
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
@@ -20,6 +21,10 @@ eval        images: how many were scored; eval_seconds: how long it took; every 
             approximated, on accelerators: {"unsettled_boxes": as in train, of detections too, "candidates_left_out":
             detections that scored enough and were more than suppression takes}
 checkpoint  name: the folder's name under checkpoints/
+warm_up     before the first step of an accelerator or of a compiled network, in a resumed run again: shapes: of the input, each
+            of which was tried; warm_up_seconds; compilations: graphs that were compiled; captures: steps taken down for
+            replaying; images_per_forward: those that fitted; memory_estimate: bytes that were expected for it;
+            peak_memory, on accelerators: bytes, of the rank that held most
 resume      checkpoint: the name it went on from; world: number of ranks from here on; after: the status of the `end` that
             stood here, where the run had ended and was given more
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
@@ -55,13 +60,17 @@ SCHEMA: dict[str, dict[str, str]] = {
     "train": {"loss": "number", "lr": "number", "images_per_second": "number", "data_wait": "number", "samples": "int"},
     "eval": {"images": "int", "eval_seconds": "number"},
     "checkpoint": {"name": "str"},
+    "warm_up": {
+        **{"shapes": "int", "warm_up_seconds": "number", "compilations": "int", "captures": "int"},
+        **{"images_per_forward": "int", "memory_estimate": "int"},
+    },
     "resume": {"checkpoint": "str", "world": "int"},
     "end": {"status": "str", "best": "dict"},
 }
 # What a clock or a machine says: all else is alike in two runs that are alike.
 MEASURED = (
     *("seconds", "images_per_second", "data_wait", "eval_seconds"),
-    *("flop_per_second", "peak_memory", "rank_seconds", "slowest_rank"),
+    *("flop_per_second", "peak_memory", "rank_seconds", "slowest_rank", "recompilations", "warm_up_seconds"),
 )
 # A meter with a partner of its name and this is the quotient of the two.
 COUNT = "/count"

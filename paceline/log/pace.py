@@ -31,18 +31,27 @@ class Pause:
 class Interval:
     """Throughput between two train events; evaluations are not counted as training time.
 
-    flop  of so many images with so many pixels in all, of one rank; None where it is not known
+    flop      of so many images with so many pixels in all, of one rank; None where it is not known
+    compiled  how many graphs this process has compiled; None where it compiles none
     """
 
-    def __init__(self, global_batch: int, *, ranks: int = 1, flop: Callable[[int, int], float] | None = None) -> None:
+    def __init__(
+        self,
+        global_batch: int,
+        *,
+        ranks: int = 1,
+        flop: Callable[[int, int], float] | None = None,
+        compiled: Callable[[], int] | None = None,
+    ) -> None:
         self._global_batch, self._ranks, self._flop_of = global_batch, ranks, flop
+        self._compilations = compiled or (lambda: 0)
         self.begin(0, 0.0)
 
     def begin(self, step: int, waited: float) -> None:
         """A new interval starts after `step` steps; `waited` is the loader's total wait so far."""
         self._step, self._waited = step, waited
         self._began, self._paused = time.monotonic(), 0.0
-        self._flop = 0.0
+        self._flop, self._compiled = 0.0, self._compilations()
 
     def took(self, shapes: Iterable[Sequence[int]]) -> None:
         """A step is done on batches of these shapes, (B, 3, H, W)."""
@@ -57,8 +66,8 @@ class Interval:
         return round(1e6 * (max(0.0, waited - self._waited) / max(1, step - self._step) + computing))
 
     def close(self, step: int, waited: float) -> dict[str, float]:
-        """-> images_per_second, flop_per_second where it is known, and data_wait (share of the interval spent waiting for input);
-        a new interval starts.
+        """-> images_per_second, flop_per_second where it is known, data_wait (share of the interval spent waiting for input), and
+        recompilations where there were any; a new interval starts.
         """
         elapsed = max(time.monotonic() - self._began - self._paused, 1e-9)
         pace = {
@@ -67,18 +76,21 @@ class Interval:
         }
         if self._flop:
             pace["flop_per_second"] = self._flop / elapsed
+        if compiled := self._compilations() - self._compiled:
+            pace["recompilations"] = compiled
         self.begin(step, waited)
         return pace
 
     @contextmanager
     def paused(self) -> Iterator[Pause]:
-        """Time inside does not count."""
-        pause, began = Pause(), time.monotonic()
+        """Time inside does not count, and nor do graphs."""
+        pause, began, compiled = Pause(), time.monotonic(), self._compilations()
         try:
             yield pause
         finally:
             pause.seconds = time.monotonic() - began
             self._paused += pause.seconds
+            self._compiled += self._compilations() - compiled
 
 
 # A rank that takes so many times the median of all, in so many intervals running, holds the others up.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 # Rates of right answers are read in percent; COCO's averages are read in points without a sign, as in papers.
 _PERCENT = ("top1", "top5", "accuracy")
@@ -93,6 +94,25 @@ def flop_rate(value: float) -> str:
     """Multiplications and additions a second: 85 MFLOP/s, 4.31 GFLOP/s, 1.02 PFLOP/s."""
     thousands = max(0, min(5, (len(str(int(value))) - 1) // 3)) if math.isfinite(value) else 0
     return f"{value / 1000**thousands:.3g} {' kMGTP'[thousands].strip()}FLOP/s"
+
+
+def warm_up_text(event: Mapping[str, Any]) -> str:
+    """A warm_up event in a line: how long it took, what came of it, and the memory that was needed beside what was expected."""
+    shapes, graphs, captures = (event[name] for name in ("shapes", "compilations", "captures"))
+    done = [f"warmed up {shapes} shape{'s'[: shapes > 1]} in {duration(event['warm_up_seconds'])}"]
+    done += [f"{graphs} graph{'s'[: graphs > 1]} compiled"] if graphs else []
+    done += [f"{captures} step{'s'[: captures > 1]} captured"] if captures else []
+    if peak := event.get("peak_memory"):
+        done.append(f"memory: {byte_size(peak)} at the peak, {byte_size(event['memory_estimate'])} estimated")
+    return "; ".join(done)
+
+
+def compiled_again(graphs: int, step: int) -> str:
+    """That a compiled network met what its warm-up had not, in a line."""
+    return (
+        f"warning: {graphs} graph{'s'[: graphs > 1]} compiled in the steps up to {step:,}, for inputs that the warm-up did not have "
+        "(events.jsonl counts them as `recompilations`; TORCH_LOGS=recompiles says why). Each costs seconds to minutes."
+    )
 
 
 def left_open(kind: str, count: int, step: int | None = None) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from paceline.log.console import Console
 from paceline.log.events import EventLog, one_line
 from paceline.log.mllog import MLLog
-from paceline.log.prose import left_open
+from paceline.log.prose import compiled_again, left_open, warm_up_text
 from paceline.log.tensorboard import TensorBoard
 
 
@@ -150,6 +150,12 @@ class Recorder:
             given_more = f": it had ended ({after.replace('_', ' ')}), and was given more" if after else ""
             self.console.say(f"resumed from {checkpoint} on {world} rank{'s' if world > 1 else ''}{given_more}")
 
+    def warmed_up(self, step: int, seconds: float, **facts: Any) -> None:
+        """The discarded steps before `step` are done; facts: as log/events.py has them."""
+        if not self._quiet:
+            self._write("warm_up", step, seconds, **facts)
+            self.console.say(warm_up_text(facts))
+
     def epoch_ends(self, step: int) -> bool:
         """Whether an epoch's last sample is in this step; the same on every rank."""
         return self._epochs_done(step) > self._epochs_done(step - 1)
@@ -177,6 +183,9 @@ class Recorder:
             return
         self._write("train", step, seconds, **facts)
         self._warn_of(facts.get("approximated", {}), step)
+        if (again := facts.get("recompilations")) and "recompilations" not in self._warned:
+            self._warned.add("recompilations")
+            self.console.tell(compiled_again(again, step))
         self.console.train(
             step,
             step / self._facts.steps_per_epoch,

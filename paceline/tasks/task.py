@@ -283,6 +283,11 @@ class Task(ABC):
         batch = self.workload.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
         return batch.to(device)
 
+    def warm_up_step(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
+        """The batches of such a step: a whole loss group, and where gradients add up, a second forward beside those of the first."""
+        forwards = max(plan.loss_forwards, min(plan.forwards, 2))
+        return [self.warm_up_batch(plan, device, shape)] * forwards
+
     def slots_to_try(self, device: torch.device) -> int:
         """Objects of an image of the batch above: as many as every batch has room for where shapes must not change."""
         return self.most_objects

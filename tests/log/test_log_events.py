@@ -20,6 +20,10 @@ FACTS = {
     "train": {"loss": 2.5, "lr": 0.1, "images_per_second": 120.0, "data_wait": 0.01, "samples": 640},
     "eval": {"images": 1000, "eval_seconds": 3.2, "top1": 0.5, "top5": 0.9},
     "checkpoint": {"name": "step-000010"},
+    "warm_up": {
+        **{"shapes": 3, "warm_up_seconds": 4.5, "compilations": 3, "captures": 0},
+        **{"images_per_forward": 32, "memory_estimate": 2**30},
+    },
     "resume": {"checkpoint": "step-000010", "world": 2},
     "end": {"status": "success", "best": {"top1": 0.76}},
 }

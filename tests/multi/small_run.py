@@ -162,12 +162,12 @@ def said(ended: list[Ended]) -> str:
 
 
 def events(run: Path, *, without: tuple[str, ...] = ("resume",)) -> list[dict[str, Any]]:
-    """A run's events without clocks and pace, and without the kinds named."""
+    """A run's events without clocks and pace, and without the kinds named; each process of a run has its own warm-up."""
     found = read_events(run / "events.jsonl")
     return [
         {name: value for name, value in event.items() if name not in MEASURED}
         for event in found
-        if event["event"] not in without
+        if event["event"] not in (*without, "warm_up")
     ]
 
 

@@ -1,0 +1,49 @@
+"""Before a run's clock starts: steps that are thrown away, on made-up photos.
+
+Where a step's first input of a new shape is compiled, captured or searched for, each shape of the run has its own, the largest first:
+what memory is needed at most is then allocated at once. Elsewhere one does, where it has a use: it connects ranks, settles in which
+order data parallel adds gradients, and shows what the largest shape of a run takes.
+"""
+
+from __future__ import annotations
+
+import time
+
+from paceline.accelerators import peak_memory, synchronise
+from paceline.compiler import allow_forms, compilations
+from paceline.dist.exchange import smallest
+from paceline.job import Job
+from paceline.step import TrainStep
+from paceline.tasks.memory import MemoryEstimate
+from paceline.tasks.task import each_shape_counts
+
+
+def warm_up(job: Job, step_once: TrainStep) -> None:
+    """Take the run's discarded steps, and write down what they took where there is one for each shape. All ranks call it."""
+    run, task, device = job.run, job.task, job.place.device
+    if job.state.step >= job.due.last_step:
+        return
+    if not each_shape_counts(run.system, device):
+        if run.plan.world > 1 or task.shapes.vary:
+            step_once.discard(task.warm_up_step(run.plan, device))
+        return
+    began, compiled = time.monotonic(), compilations()
+    shapes = task.input_shapes(run.plan)
+    if run.system.compile:
+        allow_forms(len(shapes))
+    for number, shape in enumerate(shapes, start=1):
+        job.recorder.doing(f"warming up {number} of {len(shapes)} shapes")
+        step_once.prepare(task.warm_up_step(run.plan, device, shape))
+    synchronise(device)
+    facts = {"compilations": compilations() - compiled, "captures": step_once.captures}
+    if device.type != "cpu":  # of a CPU all that is known is what the process has held, of which a step is a part
+        facts["peak_memory"] = -smallest(job.world, -peak_memory(device))
+    job.recorder.warmed_up(
+        job.state.step,
+        job.clock.seconds(),
+        shapes=len(shapes),
+        warm_up_seconds=time.monotonic() - began,
+        images_per_forward=run.plan.images_per_forward,
+        memory_estimate=MemoryEstimate(**run.provenance["memory_estimate"]).total(run.plan.images_per_forward),
+        **facts,
+    )

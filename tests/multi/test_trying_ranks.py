@@ -1,0 +1,46 @@
+"""Two ranks, of which one is short of memory: both take the cut that fits into both, and nobody waits for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from small_run import free_port, said
+from zygote import Zygote, by_hand
+
+pytestmark = pytest.mark.multi
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote("trying_rank") as one:
+        yield one
+
+
+def ended_with(zygote, folder, *holds):
+    port = free_port()
+    environs = [by_hand(rank, 2, port) for rank in range(2)]
+    return zygote.run(folder, environs, str(folder), *map(str, holds))
+
+
+def test_one_rank_that_is_short_makes_both_take_the_smaller_cut(zygote, tmp_path):
+    ended = ended_with(zygote, tmp_path, 8, 2)
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
+    # Of four images a rank. BatchNorm over four takes two ranks' forwards of two together then.
+    wanted = {"1 4": [2, 2, 1, 1], "1 8": [2, 2, 1, 2], "4 0": [2, 2, 2, 2]}
+    for name, cut in wanted.items():
+        assert first[name]["cut"] == second[name]["cut"] == cut and first[name]["joined"] == {cut[2]}
+        assert len(first[name]["said"]) == 1 and "forwards of 4 images: 2 at a time" in first[name]["said"][0]
+        for weight, value in first[name]["weights"].items():
+            assert torch.equal(value, second[name]["weights"][weight]), (name, weight)
+
+
+@pytest.mark.nightly
+def test_where_no_smaller_cut_is_left_the_short_rank_says_so_and_both_end(zygote, tmp_path):
+    ended = ended_with(zygote, tmp_path, 8, 0)
+    assert [rank.code for rank in ended] == [3, 3], said(ended)
+    assert "not enough memory beside forwards of 1 image:" in ended[1].text, said(ended)
+    assert "Traceback" not in said(ended) and "not enough memory: " not in ended[0].text
+    assert not list(tmp_path.glob("*.pt"))

@@ -1,0 +1,53 @@
+"""One rank of the tests in test_trying_ranks.py: `FOLDER HOLDS...` tries a step with room for so many images on each rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of, state_of
+from toy_loss_groups import toy_batch
+
+from paceline.data.stream import stream_positions
+from paceline.dist.launcher import read_launch
+from paceline.dist.roles import assign
+from paceline.dist.world import World, open_world
+from paceline.models.batch_norm import batch_norms
+from paceline.step import TrainStep
+from paceline.trying import run_that_fits
+
+
+def smaller(world: World, holds: int, span: int, group: int) -> dict[str, object]:
+    """The cut that was found, what was said, and the weights after one step of it."""
+    recipe = recipe_of(span, group)
+    run, task, said = run_of(recipe, world), ShortTask(recipe, holds), []
+    state = state_of(run, task, world)
+    run = run_that_fits(run, task, state, assign(world, 0), torch.device("cpu"), said.append)
+    plan = run.plan
+    places = stream_positions(
+        step=0,
+        rank=world.rank,
+        world=plan.world,
+        global_batch=plan.global_batch,
+        forwards=plan.forwards,
+        join=plan.bn_join,
+    ).reshape(plan.forwards, -1)
+    batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
+    TrainStep(state, plan, run.system, torch.device("cpu"))(batches, lr=0.1, previous_lr=0.1)
+    cut = [plan.images_per_forward, plan.forwards, plan.bn_join, plan.loss_join]
+    joined = {module.join for module in batch_norms(state.model)}
+    return {"cut": cut, "joined": joined, "said": said, "weights": dict(state.model.named_parameters())}
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    folder, holds = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
+    with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
+        mine = holds[world.rank]
+        found = {f"{span} {group}": smaller(world, mine, span, group) for span, group in ((1, 4), (1, 8), (4, 0))}
+        torch.save(found, folder / f"{world.rank}.pt")
+    return 0
