@@ -22,7 +22,7 @@ from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.config.whole import write_whole
 from paceline.log.console import SLOW_INPUT
-from paceline.log.events import metrics_of, read_events
+from paceline.log.events import COMMON, metrics_of, read_events
 from paceline.log.prose import (
     byte_size,
     duration,
@@ -114,7 +114,7 @@ def _render(
             charts=_charts(events, targets_of(facts)),
             evaluations=_evaluation_table(events),
             pictures=pictures,
-            sections=_provenance(facts),
+            sections=_provenance(facts, _of_kind(events, "warm_up")),
             notes=notes,
         )
     )
@@ -275,13 +275,16 @@ def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
     return {"groups": groups, "head": [_BOX_OR_MASK.sub("", head) for head in heads], "rows": rows}
 
 
-def _provenance(facts: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """run.json as tables: what stands at its top level first, then one table a part."""
+def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """run.json as tables: what stands at its top level first, then one table a part; beside the plan what its warm-up showed."""
     top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
     parts = [(key, _flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
     last = ("recipe", "system", "plan", "controls")
     parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
-    return [("run", top), *parts]
+    shown = warmed[-1] if warmed else {}
+    rows = [(key, _text(value)) for key, value in shown.items() if key not in (*COMMON, "crc")]
+    beside = next((place for place, part in enumerate(parts) if part[0] == "plan"), len(parts)) + 1
+    return [("run", top), *parts[:beside], *([("warm-up", rows)] if rows else []), *parts[beside:]]
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -1,0 +1,132 @@
+"""Before the first step: every shape is warmed and counted, what is compiled later is told, and a batch too large is cut smaller."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from short_of_memory import out_of_memory
+from tiny_runs import TINY, command, without_report
+
+import paceline.compiler as compiler
+import paceline.setup as setup
+from paceline.log.events import read_events
+from paceline.models.classifier import Classifier
+from paceline.report.page import write_report
+from paceline.step import TrainStep
+from paceline.tasks.task import Task
+
+SYNTHETIC = ["--synthetic", *TINY, "--bn-span", "2"]
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    without_report(monkeypatch)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """torch.compile with everything but the code that it would write, which needs a C++ compiler and minutes."""
+    import torch._dynamo
+
+    whole = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: whole(self, backend="eager", **how))
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(
+        recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False
+    ):
+        yield
+    torch._dynamo.reset()
+
+
+def train(capsys, out, *more, steps=3):
+    return command(capsys, "train", "resnet50-tiny", *SYNTHETIC, "--out", out, "--steps", steps, *more)
+
+
+def of_kind(run, kind):
+    return [event for event in read_events(run / "events.jsonl") if event["event"] == kind]
+
+
+@pytest.mark.nightly
+def test_a_plain_run_on_a_cpu_has_no_warm_up(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainStep, "discard", lambda *_: pytest.fail("a step was thrown away"))
+    assert train(capsys, tmp_path / "run").code == 0
+    assert {event["event"] for event in read_events(tmp_path / "run" / "events.jsonl")} == {
+        *("train", "eval", "checkpoint", "end")
+    }
+
+
+def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path, compiled):
+    run = tmp_path / "run"
+    said = train(capsys, run, "--system.compile", "--log-every", "1")
+    assert said.code == 0 and "warmed up 1 shape in" in said.out and "1 graph compiled" in said.out
+    first = read_events(run / "events.jsonl")[0]
+    assert (first["event"], first["step"], first["shapes"], first["captures"]) == ("warm_up", 0, 1, 0)
+    assert first["compilations"] == 1 and first["memory_estimate"] > 0 and "peak_memory" not in first
+    assert first["images_per_forward"] == json.loads((run / "run.json").read_text())["plan"]["images_per_forward"]
+    assert not any("recompilations" in event for event in of_kind(run, "train")) and "warning" not in said.out
+    assert ">warm-up</" in write_report(run).read_text()
+    assert train(capsys, run, "--system.compile", steps=4).code == 0
+    assert [event["step"] for event in of_kind(run, "warm_up")] == [0, 3]
+
+
+def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_path, compiled, monkeypatch):
+    monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(40, 40)])
+    run = tmp_path / "run"
+    said = train(capsys, run, "--system.compile", "--log-every", "1")
+    assert said.code == 0 and said.out.count("warning: 1 graph compiled in the steps up to 1,") == 1
+    assert [event.get("recompilations", 0) for event in of_kind(run, "train")] == [1, 0, 0]
+
+
+@pytest.mark.nightly
+def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, monkeypatch):
+    monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(side, side) for side in range(33, 42)])
+    monkeypatch.setattr(compiler, "SPARE_FORMS", 0)
+    said = train(capsys, tmp_path / "run", "--system.compile")
+    assert said.code == 2 and len(of_kind(tmp_path / "run", "warm_up")) == 1
+    # torch's own log says above it which input was the last.
+    last = said.err.splitlines()[-1]
+    assert last.startswith("paceline: --system.compile: a network was to be compiled in more than 9 forms")
+    assert "--no-system.compile" in last and "Traceback" not in said.err
+    (end,) = of_kind(tmp_path / "run", "end")
+    assert end["status"] == "failed" and "--system.compile" in end["reason"]
+
+
+def room_for(monkeypatch, images):
+    """As if this were an accelerator with memory for so many images."""
+    whole = Classifier.forward
+
+    def forward(self, batch):
+        if len(batch) > images and batch.images.device.type != "meta":
+            out_of_memory()
+        return whole(self, batch)
+
+    monkeypatch.setattr(Classifier, "forward", forward)
+    monkeypatch.setattr(setup, "worth_trying", lambda device: True)
+
+
+def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(capsys, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    room_for(monkeypatch, 3)
+    said = train(capsys, run)
+    assert said.code == 0, said
+    lines = [line for line in said.out.splitlines() if "not enough memory" in line]
+    assert [line.split(": ")[1] for line in lines] == [
+        "4 at a time, in 2 forwards a step (the result is the same)",
+        "2 at a time, in 4 forwards a step (the result is the same)",
+    ]
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["system"]["images_per_forward"] == 2
+    assert (facts["plan"]["images_per_forward"], facts["plan"]["forwards"]) == (2, 4)
+    again = train(capsys, run, steps=4)  # it begins with what was found
+    assert again.code == 0 and "not enough memory" not in again.out
+    assert json.loads((run / "run.json").read_text())["plan"]["forwards"] == 4
+
+
+@pytest.mark.nightly
+def test_a_run_of_which_nothing_fits_leaves_nothing(capsys, tmp_path, monkeypatch):
+    room_for(monkeypatch, 1)
+    said = train(capsys, tmp_path / "run")
+    assert said.code == 3 and not (tmp_path / "run").exists()
+    assert said.err.startswith("paceline: not enough memory beside forwards of 2 images: use a machine with more")
+    assert len(said.err.splitlines()) == 1
