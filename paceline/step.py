@@ -127,6 +127,7 @@ class TrainStep:
         try:
             self.whole(batches)
         finally:
+            state.optimiser.zero_grad()  # of a step that failed on its way
             with torch.no_grad():
                 for tensor, before in zip(tensors, saved):
                     tensor.copy_(before)

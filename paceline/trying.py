@@ -23,12 +23,7 @@ from paceline.config.plan import Plan
 from paceline.config.run import Run
 from paceline.dist.exchange import smallest
 from paceline.dist.roles import Roles
-from paceline.models.batch_norm import (
-    batch_norms,
-    discard_pending,
-    restore_running_statistics,
-    snapshot_running_statistics,
-)
+from paceline.models.batch_norm import batch_norms
 from paceline.shortage import in_images, lacks_memory, shortage, smaller_cut
 from paceline.state import State
 from paceline.step import TrainStep
@@ -76,7 +71,6 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
     """
     alone = replace(run.plan, world=1, bn_join=1, loss_join=1)
     step_once = TrainStep(state, alone, replace(run.system, compile=False), device)
-    statistics = snapshot_running_statistics(state.model)
     short = None
     with _alone(state.model):
         try:
@@ -85,9 +79,6 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
             if not lacks_memory(error):
                 raise
             short = shortage(error, run)  # its words alone: the error holds the tensors of the step
-    state.optimiser.zero_grad()
-    discard_pending(state.model)
-    restore_running_statistics(state.model, statistics)
     gc.collect()
     release(device)
     return short
