@@ -111,7 +111,7 @@ class Replayed:
 
         Raises RecipeError as `prepare`.
         """
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
             return self.step(batches)
         known = self.prepare(batches)
         for own, batch in zip(known.batches, batches):

@@ -204,10 +204,10 @@ class Buckets:
 
     def widest(self) -> Shape:
         """A step may mix the tallest photo with the widest; an evaluation pads each photo for itself."""
-        trained = [
-            padded(*self._resized(*self.train.chosen(), short).max(axis=0).tolist(), self.photo, short)
-            for short in self.photo.short
-        ]
+        trained = []
+        for short in self.photo.short:
+            height, width = self._resized(*self.train.chosen(), short).max(axis=0).tolist()
+            trained.append(padded(height, width, self.photo, short))
         short = self.photo.short[-1]
         sizes = np.unique(self._resized(*self.val.chosen(), short), axis=0).tolist()
         return max(*trained, *(padded(height, width, self.photo, short) for height, width in sizes), key=math.prod)
