@@ -25,7 +25,7 @@ class LARS(SGD):
         super().__init__(parameters, optim)
         # One decay serves all ratios: every DecayOn decays weights, and only weights adapt.
         assert all(parameter.decays for parameter in parameters if parameter.adapts)
-        self.fused = False  # torch's kernel decays by itself, and the ratios come after the decay
+        self.may_fuse = False  # torch's one kernel decays by itself, and the ratios come between the decay and the step
 
     def _decay(self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]) -> None:
         """g <- trust * (g + d w), in place."""
