@@ -21,7 +21,7 @@ from paceline.boxes import forms
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
-from paceline.config.system import System
+from paceline.config.system import System, check_system
 from paceline.evaluate import inference
 from paceline.optim.step_numbers import StepNumbers
 from paceline.state import State, load_model
@@ -222,3 +222,10 @@ def test_a_step_that_reads_a_value_cannot_be_captured() -> None:
     run.state.model.forward = reading
     with pytest.raises(HostReadError):
         run.steps(0, 1)
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "hpu", "xpu", "mps"])
+def test_graphs_are_refused_where_there_are_none(accelerator: Any) -> None:
+    check_system(System("cuda", graph=True))
+    with pytest.raises(RecipeError, match=rf"^--system\.graph: .* computes on {accelerator}\. Leave it away\.$"):
+        check_system(System(accelerator, graph=True))
