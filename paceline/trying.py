@@ -2,8 +2,8 @@
 cut of the batch is taken where it does not.
 
 The memory estimate counts what a network keeps; what kernels, libraries and the allocator take beside it shows in the doing.
-Each rank takes a step alone, forwards and backwards without any exchange and without the compiler, and throws it away: a rank
-that runs out of memory leaves no other waiting. Then all agree, and go on with forwards that fit into every rank's memory.
+Each rank takes a step alone, without any exchange and without compiling or capturing it, and throws it away: a rank that runs
+out of memory leaves no other waiting. Then all agree, and go on with forwards that fit into every rank's memory.
 """
 
 from __future__ import annotations

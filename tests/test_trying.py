@@ -8,7 +8,7 @@ from short_of_memory import OBJECTS, Short, ShortTask, recipe_of, run_of, state_
 from toy_loss_groups import IMAGES, toy_batch
 
 from paceline.config.errors import RecipeError, Shortage
-from paceline.config.plan import recut
+from paceline.config.plan import Rates, recut
 from paceline.dist.launcher import read_launch
 from paceline.dist.roles import Roles
 from paceline.dist.world import open_world
@@ -83,7 +83,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
 def take_a_step(state, run):
     each = run.plan.images_per_forward
     batches = [toy_batch(OBJECTS, slice(at, at + each)) for at in range(0, IMAGES, each)]
-    TrainStep(state, run.plan, run.system, CPU)(batches, lr=0.1, previous_lr=0.1)
+    TrainStep(state, run.plan, run.system, CPU)(batches, Rates(0.1, 0.1))
 
 
 def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):

@@ -204,13 +204,14 @@ class Buckets:
 
     def widest(self) -> Shape:
         """A step may mix the tallest photo with the widest; an evaluation pads each photo for itself."""
-        trained = []
+        found = set()
         for short in self.photo.short:
             height, width = self._resized(*self.train.chosen(), short).max(axis=0).tolist()
-            trained.append(padded(height, width, self.photo, short))
+            found.add(padded(height, width, self.photo, short))
         short = self.photo.short[-1]
-        sizes = np.unique(self._resized(*self.val.chosen(), short), axis=0).tolist()
-        return max(*trained, *(padded(height, width, self.photo, short) for height, width in sizes), key=math.prod)
+        for height, width in np.unique(self._resized(*self.val.chosen(), short), axis=0).tolist():
+            found.add(padded(height, width, self.photo, short))
+        return max(found, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""

@@ -70,6 +70,7 @@ def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path,
     assert [event["step"] for event in of_kind(run, "warm_up")] == [0, 3]
 
 
+@pytest.mark.nightly
 def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_path, compiled, monkeypatch):
     monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(40, 40)])
     run = tmp_path / "run"
@@ -87,7 +88,7 @@ def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, m
     # torch's own log says above it which input was the last.
     last = said.err.splitlines()[-1]
     assert last.startswith("paceline: --system.compile: a network was to be compiled in more than 9 forms")
-    assert "--no-system.compile" in last and "Traceback" not in said.err
+    assert "--system.no-compile" in last and "Traceback" not in said.err
     (end,) = of_kind(tmp_path / "run", "end")
     assert end["status"] == "failed" and "--system.compile" in end["reason"]
 

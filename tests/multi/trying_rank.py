@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of, state_of
 from toy_loss_groups import toy_batch
 
+from paceline.config.plan import Rates
 from paceline.data.stream import stream_positions
 from paceline.dist.launcher import read_launch
 from paceline.dist.roles import assign
@@ -37,7 +38,7 @@ def smaller(world: World, holds: int, span: int, group: int) -> dict[str, object
         join=plan.bn_join,
     ).reshape(plan.forwards, -1)
     batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
-    TrainStep(state, plan, run.system, torch.device("cpu"))(batches, lr=0.1, previous_lr=0.1)
+    TrainStep(state, plan, run.system, torch.device("cpu"))(batches, Rates(0.1, 0.1))
     cut = [plan.images_per_forward, plan.forwards, plan.bn_join, plan.loss_join]
     joined = {module.join for module in batch_norms(state.model)}
     return {"cut": cut, "joined": joined, "said": said, "weights": dict(state.model.named_parameters())}
