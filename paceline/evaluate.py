@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,29 +52,24 @@ def run_inference(
     batch: int,
     system: System,
     place: Place,
-    autocast: Callable[[], AbstractContextManager],
-    vote: StopVote | None = None,
     passed: Callable[[int], None] = lambda _: None,
-) -> Score | None:
-    """This rank's share of the validation images through `model`; None on every rank when any rank was told to stop.
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Score, bool]:
+    """This rank's share of the validation images through `model`; -> its score, whether `stop` said so before all was done.
 
     batch   most images in one forward
     passed  told the number of images of each forward that is sent
     """
-    score = task.new_score()
-    stopped = False
+    score, autocast = task.new_score(), autocast_for(system, place.device)
     with inference(model), task.val_loader(batch, system, place) as loader:
         for _, batches in loader:
             for images in batches:
                 with autocast():
                     score.add(images, model.predict(images))  # type: ignore[operator]
                 passed(len(images))
-            stopped = vote is not None and vote.stopping_here()
-            if stopped:
-                break
-    # Ranks may have come to different places; all of them settle it here, so none waits for another in vain.
-    stopped = vote is not None and vote.agree(stopped)
-    return None if stopped else score
+            if stop():
+                return score, True
+    return score, False
 
 
 class Scoring:
@@ -208,16 +203,17 @@ class Evaluator:
         self._roles.answer(step, answer)
 
     def _infer(self) -> Score | None:
-        return run_inference(
+        score, stopped = run_inference(
             self._state.model,
             self._task,
             batch=self._batch,
             system=self._system,
             place=self._place,
-            autocast=autocast_for(self._system, self._place.device),
-            vote=self._vote,
             passed=self._passed,
+            stop=self._vote.stopping_here,
         )
+        # Ranks may have come to different places; all of them settle it here, so none waits for another in vain.
+        return None if self._vote.agree(stopped) else score
 
     def _score(self, step: int, score: Score) -> Scoring:
         keep = lambda found: write_predictions(self._folder, step, found)  # noqa: E731
@@ -261,7 +257,6 @@ def evaluate(
     system: System,
     place: Place,
     world: World,
-    autocast: Callable[[], AbstractContextManager],
 ) -> Evaluation:
     """Score `model` on the task's validation images, and wait for the result; predictions are on rank 0.
 
@@ -269,6 +264,5 @@ def evaluate(
     batch  most images in one forward
     Raises RuntimeError on rank 0 when an image was scored twice or not at all.
     """
-    score = run_inference(model, task, batch=batch, system=system, place=place, autocast=autocast)
-    assert score is not None
+    score, _ = run_inference(model, task, batch=batch, system=system, place=place)
     return Scoring(task, world, score, key).result()

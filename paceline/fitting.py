@@ -23,7 +23,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, seconds_in
 from paceline.dist.exchange import from_main, smallest
 from paceline.dist.world import World
-from paceline.evaluate import inference
+from paceline.evaluate import run_inference
 from paceline.going_on import fitted_to
 from paceline.state import State
 from paceline.step import TrainStep
@@ -130,23 +130,22 @@ def try_out(run: Run, state: State, task: Task, place: Place, world: World) -> P
                 break
         losses["loss"].item()  # every plan has a step
         each = (time.monotonic() - began) / steps if steps else first
-    return Pace(each, _try_evaluation(run, state, task, place, step_once, most_seconds), first)
+    return Pace(each, _try_evaluation(run, state, task, place, most_seconds), first)
 
 
-def _try_evaluation(
-    run: Run, state: State, task: Task, place: Place, step_once: TrainStep, most_seconds: float
-) -> float:
+def _try_evaluation(run: Run, state: State, task: Task, place: Place, most_seconds: float) -> float:
     """Seconds that one evaluation will take: from this rank's inference of all its images, or of those of `most_seconds`."""
     batch = evaluation_batch(run.plan.images_per_forward, run.plan.val_images, run.plan.evaluators)
-    mine = math.ceil(run.plan.val_images / run.plan.evaluators)
-    score, images = task.new_score(), 0
+    seen: list[int] = []
     began = time.monotonic()
-    with inference(state.model), task.val_loader(batch, run.system, place) as loader:
-        for _, batches in loader:
-            for part in batches:
-                with step_once.autocast():
-                    score.add(part, state.model.predict(part))  # type: ignore[operator]
-                images += len(part)
-            if time.monotonic() - began >= most_seconds:
-                break
-    return LATER_EVALUATION * (time.monotonic() - began) * mine / max(1, images)
+    run_inference(
+        state.model,
+        task,
+        batch=batch,
+        system=run.system,
+        place=place,
+        passed=seen.append,
+        stop=lambda: time.monotonic() - began >= most_seconds,
+    )
+    mine = math.ceil(run.plan.val_images / run.plan.evaluators)
+    return LATER_EVALUATION * (time.monotonic() - began) * mine / max(1, sum(seen))

@@ -27,19 +27,16 @@ from paceline.config.run import Controls, Run, fill, saved_system, with_defaults
 from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
 from paceline.config.submission import Submission
 from paceline.config.system import MOST_THREADS, System
-from paceline.config.typed import check_kinds, checked
+from paceline.config.typed import checked
 from paceline.config.whole import sweep, write_whole
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.going_on import how_to_go_on, is_another, stand_of
 from paceline.log.events import read_events
 from paceline.standing import Standing
-from paceline.state import State, check_snapshot
+from paceline.state import State, check_snapshot, evaluates
 from paceline.systems.detect import cpu_cores
 from paceline.workloads import workload_of
-
-# The fact of a checkpoint that says whether an evaluation of its step follows it.
-EVALUATES = "evaluates"
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,12 @@ class Start:
     seconds: float = 0.0  # wall-clock of the run before this process began
     snapshot: Snapshot | None = None  # None: anew
     checkpoint: str = ""  # its name
-    pending: bool = False  # an evaluation of its step follows, and nothing says what it found
+
+    @property
+    def pending(self) -> bool:
+        """Whether an evaluation of its step follows, and nothing says what it found."""
+        facts = {} if self.snapshot is None else self.snapshot.facts
+        return bool(facts) and evaluates(facts) and self.standing.step != facts["step"]
 
 
 @dataclass
@@ -125,7 +127,7 @@ class RunFolder:
         Raises CheckpointError when it belongs to another recipe or to other data.
         """
         headline = workload_of(run.recipe.task).headline
-        found = None if self.saved is None else newest_valid(self.path / "checkpoints", say, _check_snapshot)
+        found = None if self.saved is None else newest_valid(self.path / "checkpoints", say, check_snapshot)
         if found is None:
             if self.saved is not None:
                 say(f"{self.path} has no checkpoint yet: starting over")
@@ -139,24 +141,16 @@ class RunFolder:
                 f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
                 "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
             )
-        told = None if not self.is_main else json.dumps(self._journal(headline, snapshot, say))
+        told = json.dumps(self._journal(headline, snapshot.facts, say)) if self.is_main else None
         standing, seconds = json.loads(from_main(world, told, "journal"))
-        standing = Standing(**standing)
-        return Start(
-            standing, seconds, snapshot, folder.name, evaluates(snapshot) and standing.step != snapshot.facts["step"]
-        )
+        return Start(Standing(**standing), seconds, snapshot, folder.name)
 
-    def _journal(self, headline: str, snapshot: Snapshot, say: Callable[[str], None]) -> tuple[dict[str, Any], float]:
-        """-> (what the evaluations up to the checkpoint found, the run's seconds), as far as the events know.
-
-        Raises UserError where they cannot be read.
-        """
-        file, facts = self.path / "events.jsonl", snapshot.facts
+    def _journal(self, headline: str, facts: Mapping[str, Any], say: Callable[[str], None]) -> tuple[dict, float]:
+        """-> (what the evaluations up to a checkpoint of these facts found, the run's seconds), as far as the events know."""
+        file, step = self.path / "events.jsonl", facts["step"]
         if not file.exists():
-            say(
-                f"{file} is gone, and with it what was found before {step_name(facts['step'])}: the best is chosen from here on"
-            )
-        events = [event for event in read_events(file) if event["step"] <= facts["step"] and event["event"] != "end"]
+            say(f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on")
+        events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
         clocks = [facts["seconds"], *(event["seconds"] for event in events)]
         return asdict(Standing.of_events(headline, events)), max(filter(isfinite, clocks), default=0.0)
 
@@ -221,24 +215,6 @@ class RunFolder:
             yield writer
         finally:
             writer.close()
-
-
-def evaluates(snapshot: Snapshot) -> bool:
-    """Whether an evaluation of a checkpoint's step follows it."""
-    facts = snapshot.facts
-    if EVALUATES in facts:
-        return facts[EVALUATES]
-    # Until version 0.9 a checkpoint was rewritten when its result was known.
-    return bool(facts.get("evaluation_pending")) or facts.get("evaluated_step") == facts["step"]
-
-
-def _check_snapshot(snapshot: Snapshot) -> None:
-    check_snapshot(snapshot)
-    kinds = {"recipe": dict, "data_hash": str, "train_images": int, EVALUATES: bool}
-    check_kinds(snapshot.facts, kinds, "state.json")
-    lacking = {"recipe", "data_hash", "train_images"} - snapshot.facts.keys()
-    if lacking:
-        raise CheckpointError(f"state.json lacks {', '.join(sorted(lacking))}")
 
 
 def fingerprint(run: Run) -> dict[str, Any]:

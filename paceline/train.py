@@ -26,7 +26,6 @@ from paceline.dist.exchange import smallest
 from paceline.dist.launcher import read_launch
 from paceline.dist.stop import Reason, StopVote, catch_stop
 from paceline.dist.world import open_world
-from paceline.ending import Ending, Over, over_after
 from paceline.evaluate import Evaluator
 from paceline.evaluation_rank import serve
 from paceline.going_on import FinishedError
@@ -37,10 +36,12 @@ from paceline.log.output import lasting_output
 from paceline.machine import choose_device
 from paceline.metrics.target import reached
 from paceline.placing import choose_adapter
-from paceline.run_folder import EVALUATES, nearest_folder
+from paceline.run_folder import nearest_folder
 from paceline.settling import refuse_compressed
 from paceline.setup import Request, set_up
 from paceline.shortage import failures_in_words
+from paceline.standing import Ending, Over, over_after
+from paceline.state import EVALUATES
 from paceline.step import TrainStep
 from paceline.trace import Tracer
 from paceline.warm_up import warm_up

@@ -24,7 +24,7 @@ LAYERS = [
     {"opening", "pack"},
     {"state", "provenance", "host_facts", "machine", "placing", "standing", "loss_groups", "shortage", "going_on"}
     | {"plan_text", "own_time", "graph"},
-    {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging", "ending"},
+    {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
     {"step", "evaluate", "doctor", "launch", "report", "trace"},
     {"predict", "job", "fitting", "trying", "mlperf"},
     {"setup", "evaluation_rank", "warm_up"},

@@ -28,11 +28,6 @@ def doomed_steps(
     return [step for step in sorted(steps) if step > newest or step not in stay]
 
 
-def needed_bytes(checkpoint_bytes: int, *, keep: int, keep_every: int | None, steps: int) -> int:
-    """The most that a run of `steps` steps will have on disk at once: those kept, the best, and one being written."""
-    return checkpoint_bytes * (keep + 2 + (steps // keep_every if keep_every else 0))
-
-
 def check_space(folder: Path, bytes_needed: int) -> None:
     """Refuse a folder that cannot be written, or a disk with less than `bytes_needed` bytes free.
 

@@ -32,11 +32,6 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def snapshot_bytes(snapshot: Snapshot) -> int:
-    """Bytes of a checkpoint of `snapshot`, headers and facts aside."""
-    return sum(bytes_of(group.values()) for group in snapshot.tensors.values())
-
-
 def unusual_strides(tensor: Tensor) -> tuple[int, ...] | None:
     """The strides of a dense tensor that is not laid out row by row (channels_last, a transpose); None otherwise.
 

@@ -107,16 +107,12 @@ class CheckpointWriter:
         """
         past = [
             step for step in list_steps(self._folder) if step <= last
-        ]  # later ones are damaged: the next one replaces them
+        ]  # later ones are damaged, and stay until the next
         there = best < 0 or best in past
         try:
-            if link_step(self._folder, LAST) != last:
-                _point(self._folder, LAST, last)
             if not there:
                 (self._folder / BEST).unlink(missing_ok=True)
-            elif best >= 0 and link_step(self._folder, BEST) != best:
-                _point(self._folder, BEST, best)
-            self._delete_old(past, newest=last)
+            self._settle(past, last, best=best if there and best >= 0 else None)
         except OSError as error:
             raise _as_user_error(self._folder, error) from None
         return there
@@ -127,7 +123,7 @@ class CheckpointWriter:
         In the background; does not wait, not even for that checkpoint to be whole. raise UserError   as check()
         """
         self.check()
-        self._in_background(lambda: self._evaluated(step, best))
+        self._in_background(lambda: self._settle(list_steps(self._folder), step, best=step if best else None))
 
     def check(self) -> None:
         """Raise what went wrong in the background, if anything did; costs nothing. raise UserError"""
@@ -167,29 +163,22 @@ class CheckpointWriter:
         if arrived is not None:
             arrived.synchronize()
         save_checkpoint(self._folder, step, snapshot)
-        _point(self._folder, LAST, step)
-        self._delete_old(list_steps(self._folder), newest=step)
+        self._settle(list_steps(self._folder), step)
 
-    def _evaluated(self, step: int, best: bool) -> None:
-        if best:
-            _point(self._folder, BEST, step)
-        self._delete_old(list_steps(self._folder), newest=step)
-
-    def _delete_old(self, steps: Sequence[int], *, newest: int) -> None:
+    def _settle(self, steps: Sequence[int], last: int, *, best: int | None = None) -> None:
+        """Let `last`, and `best` where it is known anew, lead where they must; then delete those of `steps` that nobody needs."""
+        for link, step in ((LAST, last), (BEST, best)):
+            if step is not None and link_step(self._folder, link) != step:
+                part = self._folder / f".{link}.{os.getpid()}.part"
+                part.unlink(missing_ok=True)
+                part.symlink_to(step_name(step))
+                os.replace(part, self._folder / link)  # the old link is there until the new one is
+                sync_folder(self._folder)
         best = link_step(self._folder, BEST)
-        for step in doomed_steps(steps, newest=newest, keep=self._keep, keep_every=self._keep_every, best=best):
+        for step in doomed_steps(steps, newest=last, keep=self._keep, keep_every=self._keep_every, best=best):
             discard(self._folder / step_name(step))
         if link_step(self._folder, BEST) is None:
             (self._folder / BEST).unlink(missing_ok=True)
-
-
-def _point(folder: Path, link: str, step: int) -> None:
-    """Make the relative link folder/link lead to a step's checkpoint; the old link is there until the new one is."""
-    part = folder / f".{link}.{os.getpid()}.part"
-    part.unlink(missing_ok=True)
-    part.symlink_to(step_name(step))
-    os.replace(part, folder / link)
-    sync_folder(folder)
 
 
 def _as_user_error(folder: Path, error: OSError) -> UserError:

@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.dist.environment import environment
     from paceline.dist.world import open_world
     from paceline.evaluate import evaluate
-    from paceline.machine import autocast_for, choose_device, set_threads
+    from paceline.machine import choose_device, set_threads
     from paceline.placing import bound, choose_adapter
     from paceline.tasks.task import Place
 
@@ -131,7 +131,6 @@ def run(arguments: Sequence[str]) -> int:
                 system=system,
                 place=place,
                 world=world,
-                autocast=autocast_for(system, device),
             )
             if not world.is_main:
                 continue

@@ -15,7 +15,7 @@ import torch
 from paceline.checkpoint import writer as writer_module
 from paceline.checkpoint.layout import list_steps
 from paceline.checkpoint.read import load_checkpoint
-from paceline.checkpoint.retention import check_space, doomed_steps, needed_bytes
+from paceline.checkpoint.retention import check_space, doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import save_checkpoint
 from paceline.checkpoint.writer import CheckpointWriter
@@ -45,11 +45,6 @@ def snapshot(value: float, numel: int = 10) -> Snapshot:
 )
 def test_which_checkpoints_are_deleted(steps, newest, keep, keep_every, best, doomed):
     assert doomed_steps(steps, newest=newest, keep=keep, keep_every=keep_every, best=best) == doomed
-
-
-def test_room_is_reckoned_for_all_that_will_lie_there_at_once():
-    assert needed_bytes(100, keep=2, keep_every=None, steps=1000) == 400
-    assert needed_bytes(100, keep=2, keep_every=300, steps=1000) == 700
 
 
 def test_newest_best_and_every_nth_stay_and_the_links_follow(tmp_path):
