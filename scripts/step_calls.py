@@ -122,8 +122,7 @@ def row(name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(
-        f"| recipe | input | {' | '.join(PHASES)} | all | host reads | host numbers |\n| --- | --- | --: | --: | --: | --: | --: | --: |"
-    )
+    columns = ["recipe", "input", *PHASES, "all", "host reads", "host numbers"]
+    print(f"| {' | '.join(columns)} |\n| --- | --- |{' --: |' * (len(columns) - 2)}")
     for recipe in sys.argv[1:] or DEFAULT:
         print(row(recipe), flush=True)
