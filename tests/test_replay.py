@@ -136,7 +136,7 @@ def test_masks_replayed_for_a_few_steps_are_the_steps() -> None:
     recipe = small(case.task, case.changes)
     eager, replayed = trainer(recipe, case.system), trainer(recipe, case.system, capture=Recorder())
     assert eager.plan.loss_forwards == 2  # a pass that only counts is in the graph
-    assert replayed.steps(0, 4) == eager.steps(0, 4)
+    assert replayed.steps(0, 2) == eager.steps(0, 2)
     assert same(replayed.tensors(), eager.tensors()) == []
 
 
@@ -181,7 +181,7 @@ def test_each_kind_of_batches_is_captured_once_and_a_profiled_step_is_not() -> N
             if step < 3:
                 losses.append(run.take([batch], rates)["loss"].clone())
                 continue
-            with torch.profiler.profile() as profile:
+            with torch.profiler.profile(acc_events=True) as profile:
                 losses.append(run.take([batch], rates)["loss"].clone())
             assert {"forward", "backward", "update"} <= {event.key for event in profile.key_averages()}
         run.losses = [float(loss) for loss in losses]  # type: ignore[attr-defined]

@@ -44,9 +44,9 @@ def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("recipe", "steps"),
     [
-        pytest.param("resnet50-tiny", 20, marks=pytest.mark.nightly),
-        ("ssd-tiny", 20),
-        pytest.param("maskrcnn-tiny", 10, marks=pytest.mark.nightly),
+        ("resnet50-tiny", 10),
+        pytest.param("ssd-tiny", 20, marks=pytest.mark.nightly),
+        pytest.param("maskrcnn-tiny", 20, marks=pytest.mark.nightly),
     ],
 )
 def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_path, capsys, monkeypatch, request):
