@@ -99,6 +99,7 @@ class Replayed:
         """
         self.step, self.discard, self.capture = step, discard, capture
         self.warm_ups = WARM_UPS if ranks == 1 else WARM_UPS_OF_RANKS
+        self._own: dict[tuple, list[Batch]] = {}  # what is read in place of the loader's
         self._known: dict[tuple, _Captured] = {}
 
     @property
@@ -120,34 +121,46 @@ class Replayed:
         known.replay()
         return known.losses
 
-    def prepare(self, batches: Sequence[Batch]) -> _Captured:
-        """Have steps of this kind captured, which takes none: call it before the clock starts.
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """The first half of `prepare`. Of several kinds each is warmed up before any is captured: what a capture holds stays taken.
 
-        Raises RecipeError for one kind too many, and for a step that cannot be captured.
+        Raises RecipeError for one kind too many.
         """
-        kind = tuple((type(batch), *((part.shape, part.dtype) for part in _tensors(batch))) for batch in batches)
-        if kind not in self._known:
-            self._known[kind] = self._captured(batches)
-        return self._known[kind]
-
-    def _captured(self, batches: Sequence[Batch]) -> _Captured:
-        if len(self._known) >= MOST_CAPTURES:
+        kind = _kind(batches)
+        if kind in self._own:
+            return
+        if len(self._own) >= MOST_CAPTURES:
             raise RecipeError(
                 f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MOST_CAPTURES} kinds of "
                 "batches that are captured. Train with fewer input shapes, or leave --system.graph away."
             )
-        own = [batch.to(batch.images.device, copy=True) for batch in batches]
+        self._own[kind] = own = [batch.to(batch.images.device, copy=True) for batch in batches]
         with self.capture.aside():
             for _ in range(self.warm_ups):
                 self.discard(own)
-        try:
-            return _Captured(own, *self.capture(partial(self.step, own)))
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as problem:
-            raise RecipeError(
-                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
-            ) from problem
+
+    def prepare(self, batches: Sequence[Batch]) -> _Captured:
+        """Have steps of this kind captured, which takes none: call it before the clock starts.
+
+        Raises RecipeError as `warm_up`, and for a step that cannot be captured.
+        """
+        kind = _kind(batches)
+        if kind not in self._known:
+            self.warm_up(batches)
+            own = self._own[kind]
+            try:
+                self._known[kind] = _Captured(own, *self.capture(partial(self.step, own)))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as problem:
+                raise RecipeError(
+                    f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
+                ) from problem
+        return self._known[kind]
+
+
+def _kind(batches: Sequence[Batch]) -> tuple:
+    return tuple((type(batch), *((part.shape, part.dtype) for part in _tensors(batch))) for batch in batches)
 
 
 def _tensors(batch: Batch) -> list[Any]:

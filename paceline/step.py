@@ -98,14 +98,19 @@ class TrainStep:
                 state.average.update(self.numbers.fresh)
         return losses
 
-    def prepare(self, batches: Sequence[Batch]) -> None:
-        """Whatever the first step on such batches would do besides: compile, allocate, settle, capture. It changes nothing.
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """Whatever the first step on such batches would do besides: compile, allocate, settle. It changes nothing.
 
         batches  may be fewer than a step's: then the first stands for all where a whole step is captured
         """
         if self._replayed is None:
             self.discard(batches)
         else:
+            self._replayed.warm_up([batches[0]] * self.plan.forwards)
+
+    def prepare(self, batches: Sequence[Batch]) -> None:
+        """Have steps on such batches captured, after their warm-up; where none are, nothing. It changes nothing either."""
+        if self._replayed is not None:
             self._replayed.prepare([batches[0]] * self.plan.forwards)
 
     @property

@@ -8,6 +8,7 @@ order data parallel adds gradients, and shows what the largest shape of a run ta
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from paceline.accelerators import peak_memory, synchronise
 from paceline.compiler import allow_forms, compilations
@@ -31,9 +32,14 @@ def warm_up(job: Job, step_once: TrainStep) -> None:
     shapes = task.input_shapes(run.plan)
     if run.system.compile:
         allow_forms(len(shapes))
-    for number, shape in enumerate(shapes, start=1):
+    steps = [partial(task.warm_up_step, run.plan, device, shape) for shape in shapes]
+    for number, made_up in enumerate(steps, start=1):
         job.recorder.doing(f"warming up {number} of {len(shapes)} shapes")
-        step_once.prepare(task.warm_up_step(run.plan, device, shape))
+        step_once.warm_up(made_up())
+    # What a captured step holds stays taken, so none is captured before all are warmed up.
+    for number, made_up in enumerate(steps if run.system.graph else (), start=1):
+        job.recorder.doing(f"capturing {number} of {len(shapes)} shapes")
+        step_once.prepare(made_up())
     synchronise(device)
     facts = {"compilations": compilations() - compiled, "captures": step_once.captures}
     if device.type != "cpu":  # of a CPU all that is known is what the process has held, of which a step is a part

@@ -23,6 +23,7 @@ from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system
 from paceline.evaluate import inference
+from paceline.graph import WARM_UPS
 from paceline.optim.step_numbers import StepNumbers
 from paceline.state import State, load_model
 from paceline.step import TrainStep
@@ -198,6 +199,23 @@ def test_a_step_that_is_prepared_has_changed_nothing() -> None:
     assert same(before, replayed.tensors()) == [] and replayed.take.captures == 1
     assert all(weight.grad is None for weight in replayed.state.model.parameters())
     assert replayed.steps(0, 2) == eager.steps(0, 2) and replayed.take.captures == 1
+
+
+def test_kinds_that_are_warmed_up_first_are_captured_without_another_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a capture holds stays taken, so a run warms all of its shapes up before it captures the first."""
+    order, discard, recorder = [], TrainStep.discard, Recorder()
+    monkeypatch.setattr(TrainStep, "discard", lambda self, batches: order.append("warm") or discard(self, batches))
+    record = recorder.__call__
+    monkeypatch.setattr(Recorder, "__call__", lambda self, work: order.append("capture") or record(work))
+    recipe = small("classification")
+    run = trainer(recipe, System(), capture=recorder)
+    kinds = [[batch_of(recipe, 4, 0, wider=wider)] for wider in (32, 0)]
+    for work in (run.take.warm_up, run.take.prepare, run.take.prepare):
+        for batches in kinds:
+            work(batches)
+    assert order == ["warm"] * 2 * WARM_UPS + ["capture"] * 2
+    run.steps(0, 1)
+    assert run.take.captures == 2 and len(order) == 2 * WARM_UPS + 2
 
 
 def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
