@@ -73,21 +73,22 @@ def state_of(
     recipe: Recipe,
     plan: Plan,
     system: System,
-    moved: Callable[[torch.nn.Module], torch.nn.Module] = lambda model: model,
+    device: torch.device,
+    moved: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
 ) -> State:
     """Fresh, with the recipe's first weights.
 
-    moved  takes the model elsewhere before anything is made of its weights
+    moved  takes the model to where its steps are taken, before anything is made of its weights; None: to `device`
     """
     workload = WORKLOADS[recipe.task]
 
-    def build(_: torch.device) -> torch.nn.Module:
+    def build(device: torch.device) -> torch.nn.Module:
         model = workload.build(recipe, CLASSES)
         workload.initialise(recipe, model, torch.Generator().manual_seed(recipe.seed))
-        return moved(model)
+        return model.to(device) if moved is None else moved(model)
 
     run = Run("small", recipe, "cpu", system, plan, Controls())
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:  # torch's meta device has no ranks
+    with open_world(read_launch({}), device=device) as world:
         return build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, world), run, world)
 
 

@@ -28,7 +28,7 @@ from paceline.optim.step_numbers import StepNumbers
 from paceline.state import State
 from paceline.step import TrainStep
 
-HALVES = System(images_per_forward=2)
+CPU, HALVES = torch.device("cpu"), System(images_per_forward=2)
 NIGHTLY = pytest.mark.nightly
 BY_DAY = [pytest.param("classification", marks=NIGHTLY), "ssd", pytest.param("maskrcnn", marks=NIGHTLY)]
 
@@ -38,7 +38,7 @@ def stepped(task: str, device: str) -> tuple[TrainStep, list[Batch]]:
     recipe = small(task, {"ema": 0.9})
     plan = plan_of(recipe, HALVES)
     numbers = StepNumbers(recipe.optim, device, tensors=True)
-    state = state_of(recipe, plan, HALVES, lambda model: model.to(device))
+    state = state_of(recipe, plan, HALVES, CPU, lambda model: model.to(device))
     take = TrainStep(state, plan, HALVES, torch.device(device), numbers=numbers)
     batches = [batch_of(recipe, 2, forward).to(device) for forward in range(2)]
     take(batches, rates_at(recipe, plan, 0))
@@ -96,7 +96,7 @@ def faked(task: str, **changes: Any) -> Iterator[tuple[State, Recipe, Batch]]:
 
     recipe = small(task, {"ema": 0.9, **changes})
     with FakeTensorMode():
-        state = state_of(recipe, plan_of(recipe, System()), System(channels_last=False), to_cuda)
+        state = state_of(recipe, plan_of(recipe, System()), System(channels_last=False), CPU, to_cuda)
         yield state, recipe, batch_of(recipe, 4, 0).to("cuda")
 
 

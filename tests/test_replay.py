@@ -70,7 +70,7 @@ class Trainer:
 
 def trainer(recipe: Recipe, system: System, *, capture: Recorder | None = None, floats: bool = False) -> Trainer:
     plan = plan_of(recipe, system, steps=STEPS)
-    state = state_of(recipe, plan, system)
+    state = state_of(recipe, plan, system, CPU)
     numbers = StepNumbers(recipe.optim, CPU, tensors=not floats)
     return Trainer(recipe, plan, state, TrainStep(state, plan, system, CPU, capture=capture, numbers=numbers))
 
