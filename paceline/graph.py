@@ -83,7 +83,10 @@ class _Captured:
 
 
 class Replayed:
-    """Callable as the step that it was made of; `captures` counts the kinds of batches that it has captured."""
+    """Callable as the step that it was made of.
+
+    late  kinds of batches that were captured on the way, not before the first step; each made that step seconds longer
+    """
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class Replayed:
         """
         self.step, self.discard, self.capture = step, discard, capture
         self.warm_ups = WARM_UPS if ranks == 1 else WARM_UPS_OF_RANKS
+        self.late = 0
         self._own: dict[tuple, list[Batch]] = {}  # what is read in place of the loader's
         self._known: dict[tuple, _Captured] = {}
 
@@ -114,6 +118,7 @@ class Replayed:
         """
         if torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
             return self.step(batches)
+        self.late += _kind(batches) not in self._known
         known = self.prepare(batches)
         for own, batch in zip(known.batches, batches):
             for mine, new in zip(_tensors(own), _tensors(batch)):

@@ -118,6 +118,11 @@ class TrainStep:
         """Kinds of batches whose step is replayed."""
         return 0 if self._replayed is None else self._replayed.captures
 
+    @property
+    def late_captures(self) -> int:
+        """Those of `captures` that were not prepared before."""
+        return 0 if self._replayed is None else self._replayed.late
+
     def discard(self, batches: Sequence[Batch]) -> None:
         """A whole step, taken back: compiles, allocates, and lets data parallel settle its gradient buckets.
 

@@ -228,6 +228,8 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
         facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * plan.global_batch)}
     if state.scaler is not None:
         facts["skipped_steps"] = int(state.scaler.skipped)
+    if step_once.late_captures:
+        facts["late_captures"] = step_once.late_captures
     facts |= job.facts_of_ranks(ranks)
     pace = job.interval.close(state.step, waited)
     job.recorder.train(

@@ -215,7 +215,9 @@ def test_kinds_that_are_warmed_up_first_are_captured_without_another_warm_up(mon
             work(batches)
     assert order == ["warm"] * 2 * WARM_UPS + ["capture"] * 2
     run.steps(0, 1)
-    assert run.take.captures == 2 and len(order) == 2 * WARM_UPS + 2
+    assert (run.take.captures, run.take.late_captures, len(order)) == (2, 0, 2 * WARM_UPS + 2)
+    run.take([batch_of(recipe, 4, 0, wider=64)], rates_at(recipe, run.plan, 1))
+    assert (run.take.captures, run.take.late_captures) == (3, 1)
 
 
 def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

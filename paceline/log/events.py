@@ -12,6 +12,7 @@ train       loss: mean over the interval; its parts, where there are several, as
             most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
             rank_seconds: what each takes for its own part of a step, and slowest_rank;
             recompilations, of a compiled network: graphs that the warm-up had not compiled;
+            late_captures, under --system.graph: steps so far of this process that the warm-up had not captured;
             approximated, on accelerators: {"unsettled_boxes": candidates of proposals whose suppression was left open}
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
             (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
@@ -70,7 +71,15 @@ SCHEMA: dict[str, dict[str, str]] = {
 # What a clock or a machine says: all else is alike in two runs that are alike.
 MEASURED = (
     *("seconds", "images_per_second", "data_wait", "eval_seconds"),
-    *("flop_per_second", "peak_memory", "rank_seconds", "slowest_rank", "recompilations", "warm_up_seconds"),
+    *(
+        "flop_per_second",
+        "peak_memory",
+        "rank_seconds",
+        "slowest_rank",
+        "recompilations",
+        "late_captures",
+        "warm_up_seconds",
+    ),
 )
 # A meter with a partner of its name and this is the quotient of the two.
 COUNT = "/count"

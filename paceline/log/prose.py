@@ -115,6 +115,14 @@ def compiled_again(graphs: int, step: int) -> str:
     )
 
 
+def captured_late(steps: int, step: int) -> str:
+    """That a step was captured which the warm-up had not, in a line."""
+    return (
+        f"warning: {steps} step{'s'[: steps > 1]} captured in the steps up to {step:,}, for batches that the warm-up did not have "
+        "(events.jsonl counts them as `late_captures`). Each costs seconds, and memory to the run's end."
+    )
+
+
 def left_open(kind: str, count: int, step: int | None = None) -> str:
     """What an accelerator's fixed shapes left open, in a line; kinds are those of batch/instances.py's APPROXIMATED."""
     what = {

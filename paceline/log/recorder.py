@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from paceline.log.console import Console
 from paceline.log.events import EventLog, one_line
 from paceline.log.mllog import MLLog
-from paceline.log.prose import compiled_again, left_open, warm_up_text
+from paceline.log.prose import captured_late, compiled_again, left_open, warm_up_text
 from paceline.log.tensorboard import TensorBoard
 
 
@@ -186,6 +186,9 @@ class Recorder:
         if (again := facts.get("recompilations")) and "recompilations" not in self._warned:
             self._warned.add("recompilations")
             self.console.tell(compiled_again(again, step))
+        if (late := facts.get("late_captures")) and "late_captures" not in self._warned:
+            self._warned.add("late_captures")
+            self.console.tell(captured_late(late, step))
         self.console.train(
             step,
             step / self._facts.steps_per_epoch,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from shared_runs import MASKRCNN, SSD
 from tape import Recorder
-from tiny_runs import TINY, command, without_report
+from tiny_runs import TINY, Said, command, without_report
 
 import paceline.train  # noqa: F401  # the module, whose name in the package is the call
 from paceline.boxes import forms
@@ -25,12 +25,13 @@ FLAGS = {"resnet50-tiny": shlex.join(["--system", "cpu", *TINY]), "ssd-tiny": SS
 DATA = {"resnet50-tiny": "resnet_run", "ssd-tiny": "ssd_run", "maskrcnn-tiny": "maskrcnn_run"}
 
 
-def trained(recipe: str, data: Path, out: Path, capsys: pytest.CaptureFixture, *more: object) -> None:
+def trained(recipe: str, data: Path, out: Path, capsys: pytest.CaptureFixture, *more: object) -> Said:
     words = shlex.split(
         f"{FLAGS[recipe]} --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 8 --log-every 1"
     )
     said = command(capsys, "train", recipe, "--data", data, "--out", out, *words, *more)
     assert said.code == 0, said.err
+    return said
 
 
 def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
@@ -67,10 +68,11 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
         trained(recipe, data, tmp_path / "eager", capsys, "--steps", steps)
         monkeypatch.setattr(LOOP, "TrainStep", replayed)
         trained(recipe, data, tmp_path / "replayed", capsys, "--steps", 5)
-        trained(
+        said = trained(
             recipe, data, tmp_path / "replayed", capsys, "--steps", steps
         )  # from its checkpoint, in another process
     assert sum(tape.played for tape in tapes) == steps and len(tapes) == 2
+    assert "captured in the steps up to" in said.out  # a CPU captures as it goes, which is said
     (tensors, events), (others, others_events) = left(tmp_path / "eager"), left(tmp_path / "replayed")
     assert len(tensors) >= 2 and tensors == others
     of_resume = [event for event in others_events if event["event"] == "eval" and event["step"] == 5]

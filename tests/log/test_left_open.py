@@ -48,7 +48,7 @@ def after_steps(tells, counts: list[int | None]) -> None:
         interval=SimpleNamespace(close=lambda *_: PACE), clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda _: 1.0,
         own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {},
     )  # fmt: skip
-    assert report_interval(cast(Any, job), cast(Any, SimpleNamespace(own_time=None)), 0.1, 0.0) is None
+    assert report_interval(cast(Any, job), cast(Any, SimpleNamespace(own_time=None, late_captures=0)), 0.1, 0.0) is None
 
 
 def test_the_train_event_has_the_interval_s_sum_and_people_are_told_once(tells) -> None:
