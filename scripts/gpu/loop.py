@@ -218,6 +218,9 @@ def syncs(item: Item) -> None:
 
         def work(name: str = name, form: str = form, graph: bool = graph) -> dict[str, Any]:
             few, many = (2, 4) if item.tiny else (20, 60)
+            take(
+                item, name, f"first {form}", few, graph=graph
+            )  # what a process does once: imports, libraries that choose
             short, before = waits(item, name, few, f"syncs {form}", graph=graph)
             long, after = waits(item, name, many, f"syncs {form}", graph=graph)
             grown = {place: count - short.get(place, 0) for place, count in long.items() if count > short.get(place, 0)}

@@ -17,17 +17,21 @@ COCO_SHARE = 0.85  # of the bytes: COCO's photos are many times as large
 
 
 def class_folders(source: Path, target: Path, budget: int) -> int:
-    """Copy photos of every class by turns, four for training and one for validation, within `budget` bytes; -> how many."""
-    splits = {}
+    """Copy photos of every class by turns, four for training and one for validation, within `budget` bytes; -> how many.
+
+    Each class has one in validation at least, whatever that takes: both splits must have the same classes.
+    """
+    splits, classes = {}, 0
     for split in ("train", "val"):
         folders = sorted(path for path in (source / split).iterdir() if path.is_dir())
         by_turns = chain.from_iterable(zip_longest(*(sorted(folder.glob("*.jpg")) for folder in folders)))
+        classes = len(folders)
         splits[split] = [path for path in by_turns if path is not None]
     copied, spent = 0, 0
     for number in range(len(splits["val"])):
         group = [*splits["train"][4 * number : 4 * number + 4], splits["val"][number]]
         size = sum(path.stat().st_size for path in group)
-        if spent + size > budget:
+        if spent + size > budget and number >= classes:
             break
         for path in group:
             copy(path, target / path.relative_to(source))

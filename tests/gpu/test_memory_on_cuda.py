@@ -1,0 +1,67 @@
+"""A GPU with too little memory: a run takes the next smaller cut of its batch, or ends with a sentence.
+
+Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.config.errors import Shortage
+from paceline.config.recipe import override
+from paceline.config.run import Controls
+from paceline.log.events import read_events
+from paceline.recipes import RECIPES
+from paceline.setup import Request
+from paceline.systems.detect import gpu
+from paceline.train import Ending, run_training
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+GIB = 2**30
+
+
+@contextmanager
+def memory_left(gib: float) -> Iterator[int]:
+    """Inside, this process may take so much more of the GPU; -> how much that is in all, bytes."""
+    torch.cuda.empty_cache()
+    most = torch.cuda.memory_reserved() + int(gib * GIB)
+    torch.cuda.set_per_process_memory_fraction(most / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        yield most
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+
+
+def train(out: Path, *, bn_span: int) -> Ending:
+    """Two steps of ResNet-50 on 256 made-up photos, which need 8 to 14 GiB in one forward."""
+    changes = {"global_batch": 256, "optim.lr": 0.1, "bn_span": bn_span}
+    request = Request(
+        name="resnet50",
+        recipe=override(RECIPES["resnet50"](), changes),
+        system_name="gpu",
+        system=gpu(),
+        controls=Controls(out=str(out), steps=2, synthetic=True),
+        given=frozenset({"system"}),
+    )
+    return run_training(request)
+
+
+def test_a_step_that_does_not_fit_takes_the_next_smaller_cut(tmp_path: Path) -> None:
+    torch.cuda.reset_peak_memory_stats()
+    with memory_left(6) as most:
+        ending = train(tmp_path / "run", bn_span=32)
+    (tried,) = [event for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "warm_up"]
+    assert (ending.status, ending.step) == ("stopped_early", 2)
+    assert tried["images_per_forward"] in (32, 64, 128)
+    assert 0 < tried["peak_memory"] <= most
+
+
+def test_a_step_that_no_cut_lets_fit_is_refused_in_words(tmp_path: Path) -> None:
+    with memory_left(2), pytest.raises(Shortage, match="memory"):
+        train(tmp_path / "run", bn_span=256)
