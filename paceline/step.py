@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from paceline.batch.batch import Batch
+from paceline.boxes.forms import fixed
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
 from paceline.graph import Capture, Replayed, captures_on
@@ -68,6 +69,8 @@ class TrainStep:
         network: nn.Module = state.model
         if system.compile:
             network.compile(dynamic=False)
+        # Work that follows from values would be compiled anew for each.
+        self.forms = fixed if system.compile else nullcontext
         capture = capture or captures_on(system, device)
         if plan.world > 1:
             with nullcontext() if capture is None else capture.aside():
@@ -148,7 +151,7 @@ class TrainStep:
         counted = count_ahead(model, batches, plan, self.autocast, self.group) if plan.loss_group else []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            with self._exchange(last):
+            with self._exchange(last), self.forms():
                 with record_function("forward"), self.autocast():
                     losses = self.network(batch)
                 if plan.loss_group:
