@@ -22,7 +22,8 @@ LIMIT_PASSED = "FailOnRecompileLimitHit"  # torch._dynamo.exc's
 def allow_forms(shapes: int) -> None:
     """Let a network be compiled for so many shapes, and make one that is compiled oftener than that an error."""
     config = _dynamo("config")
-    config.recompile_limit = max(config.recompile_limit, shapes + SPARE_FORMS)
+    # A process may train several runs, and forms of the same code add up.
+    config.recompile_limit = max(config.recompile_limit, compilations() + shapes + SPARE_FORMS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, shapes * FORMS_OF_PARTS)
     # Whoever tells torch by its variable to go on uncompiled after an error has asked for that.
     config.fail_on_recompile_limit_hit = not config.suppress_errors

@@ -70,7 +70,7 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
     Nothing is exchanged; weights, statistics and gradients are as before.
     """
     alone = replace(run.plan, world=1, bn_join=1, loss_join=1)
-    step_once = TrainStep(state, alone, replace(run.system, compile=False), device)
+    step_once = TrainStep(state, alone, replace(run.system, compile=False, graph=False), device)
     short = None
     with _alone(state.model):
         try:
