@@ -46,7 +46,7 @@ def largest_that_keeps_the_recipe(plan, holds):
 )
 def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, group, holds, where):
     recipe = recipe_of(span, group)
-    run, task = run_of(recipe, alone), ShortTask(recipe, holds, where)
+    run, task = run_of(recipe, 1), ShortTask(recipe, holds, where)
     state = state_of(run, task, alone)
     model = state.model
     assert isinstance(model, Short)
@@ -71,7 +71,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
         (wanted.bn_groups, wanted.forwards, wanted.bn_join)
     }
     # ... and the step that follows is that of a run which began with this cut.
-    small = run_of(recipe, alone, most=wanted.images_per_forward)
+    small = run_of(recipe, 1, most=wanted.images_per_forward)
     assert small.plan == wanted
     begun_so = state_of(small, ShortTask(recipe, IMAGES), alone)
     for one in (state, begun_so):
@@ -88,7 +88,7 @@ def take_a_step(state, run):
 
 def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
     recipe = recipe_of(1, 2)
-    run, task = run_of(recipe, alone), ShortTask(recipe, 1)
+    run, task = run_of(recipe, 1), ShortTask(recipe, 1)
 
     def refuse(_, plan):
         if plan.images_per_forward < 4:
@@ -101,7 +101,7 @@ def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
 
 def test_another_error_is_that_error(alone):
     recipe = recipe_of(1, 0)
-    run, task = run_of(recipe, alone), ShortTask(recipe, 8)
+    run, task = run_of(recipe, 1), ShortTask(recipe, 8)
     state = state_of(run, task, alone)
 
     def broken(*_):

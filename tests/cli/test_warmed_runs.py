@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from instance_sets import make_instances
 from short_of_memory import out_of_memory
-from tiny_runs import TINY, command, without_report
+from tiny_runs import TINY, command, make_photos, without_report
 
 import paceline.compiler as compiler
 import paceline.setup as setup
@@ -32,6 +33,7 @@ def compiled(monkeypatch):
     whole = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: whole(self, backend="eager", **how))
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     with torch._dynamo.config.patch(
         recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False
     ):
@@ -77,6 +79,21 @@ def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_p
     said = train(capsys, run, "--system.compile", "--log-every", "1")
     assert said.code == 0 and said.out.count("warning: 1 graph compiled in the steps up to 1,") == 1
     assert [event.get("recompilations", 0) for event in of_kind(run, "train")] == [1, 0, 0]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny"])
+def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, compiled):
+    """Also of a CPU, whose own forms of SSD's loss follow from values: compiled, it takes those of accelerators."""
+    make = make_photos if recipe == "resnet50-tiny" else make_instances
+    data = make(tmp_path / "photos", train=8, val=2)
+    small = ["--data", data, "--global-batch", "4", "--optim.lr", "0.001", "--bn-span", "2"]
+    small += TINY[:4] if recipe == "resnet50-tiny" else ["--input.size", "96"]
+    words = ["--steps", "6", "--log-every", "1", "--system.images-per-forward", "2", "--system.compile"]
+    said = command(capsys, "train", recipe, "--out", tmp_path / "run", *small, *words)
+    assert said.code == 0, said
+    assert [event["compilations"] for event in of_kind(tmp_path / "run", "warm_up")] == [1]
+    assert not any("recompilations" in event for event in of_kind(tmp_path / "run", "train"))
 
 
 @pytest.mark.nightly

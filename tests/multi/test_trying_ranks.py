@@ -18,15 +18,16 @@ def zygote() -> Iterator[Zygote]:
         yield one
 
 
-def ended_with(zygote, folder, *holds):
+def ended_with(zygote, folder, *holds, evaluators=0):
     port = free_port()
-    environs = [by_hand(rank, 2, port) for rank in range(2)]
-    return zygote.run(folder, environs, str(folder), *map(str, holds))
+    environs = [by_hand(rank, len(holds), port) for rank in range(len(holds))]
+    return zygote.run(folder, environs, str(folder), str(evaluators), *map(str, holds))
 
 
-def test_one_rank_that_is_short_makes_both_take_the_smaller_cut(zygote, tmp_path):
-    ended = ended_with(zygote, tmp_path, 8, 2)
-    assert [rank.code for rank in ended] == [0, 0], said(ended)
+@pytest.mark.parametrize("evaluators", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_one_rank_that_is_short_makes_both_take_the_smaller_cut(zygote, tmp_path, evaluators):
+    ended = ended_with(zygote, tmp_path, 8, 2, *[0] * evaluators, evaluators=evaluators)
+    assert {rank.code for rank in ended} == {0}, said(ended)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
     # Of four images a rank. BatchNorm over four takes two ranks' forwards of two together then.
     wanted = {"1 4": [2, 2, 1, 1], "1 8": [2, 2, 1, 2], "4 0": [2, 2, 2, 2]}

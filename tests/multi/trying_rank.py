@@ -1,4 +1,4 @@
-"""One rank of the tests in test_trying_ranks.py: `FOLDER HOLDS...` tries a step with room for so many images on each rank."""
+"""One rank of the tests in test_trying_ranks.py: `FOLDER EVALUATORS HOLDS...` tries a step with room for so many images on each."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of, state_of
+from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of
 from toy_loss_groups import toy_batch
 
+from paceline.building import build_model, build_state
 from paceline.config.plan import Rates
 from paceline.data.stream import stream_positions
 from paceline.dist.launcher import read_launch
-from paceline.dist.roles import assign
-from paceline.dist.world import World, open_world
+from paceline.dist.roles import Roles, assign
+from paceline.dist.world import open_world
 from paceline.models.batch_norm import batch_norms
 from paceline.step import TrainStep
 from paceline.trying import run_that_fits
 
 
-def smaller(world: World, holds: int, span: int, group: int) -> dict[str, object]:
-    """The cut that was found, what was said, and the weights after one step of it."""
-    recipe = recipe_of(span, group)
-    run, task, said = run_of(recipe, world), ShortTask(recipe, holds), []
-    state = state_of(run, task, world)
-    run = run_that_fits(run, task, state, assign(world, 0), torch.device("cpu"), said.append)
+def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object] | None:
+    """The cut that was found, what was said, and the weights after one step of it; None on a rank that only evaluates."""
+    recipe, world = recipe_of(span, group), roles.fellows
+    run, task, said = run_of(recipe, roles.trainers), ShortTask(recipe, holds), []
+    state = build_state(build_model(task, run, world, trains=not roles.evaluates), run, world)
+    run = run_that_fits(run, task, state, roles, torch.device("cpu"), said.append)
     plan = run.plan
+    if roles.evaluates:
+        return None
     places = stream_positions(
         step=0,
         rank=world.rank,
@@ -38,7 +41,7 @@ def smaller(world: World, holds: int, span: int, group: int) -> dict[str, object
         join=plan.bn_join,
     ).reshape(plan.forwards, -1)
     batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
-    TrainStep(state, plan, run.system, torch.device("cpu"))(batches, Rates(0.1, 0.1))
+    TrainStep(state, plan, run.system, torch.device("cpu"), world.group)(batches, Rates(0.1, 0.1))
     cut = [plan.images_per_forward, plan.forwards, plan.bn_join, plan.loss_join]
     joined = {module.join for module in batch_norms(state.model)}
     return {"cut": cut, "joined": joined, "said": said, "weights": dict(state.model.named_parameters())}
@@ -46,9 +49,9 @@ def smaller(world: World, holds: int, span: int, group: int) -> dict[str, object
 
 def main() -> int:
     torch.set_num_threads(1)
-    folder, holds = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
+    folder, evaluators, *holds = Path(sys.argv[1]), *map(int, sys.argv[2:])
     with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
-        mine = holds[world.rank]
-        found = {f"{span} {group}": smaller(world, mine, span, group) for span, group in ((1, 4), (1, 8), (4, 0))}
+        roles, mine = assign(world, evaluators), holds[world.rank]
+        found = {f"{span} {group}": smaller(roles, mine, span, group) for span, group in ((1, 4), (1, 8), (4, 0))}
         torch.save(found, folder / f"{world.rank}.pt")
     return 0
