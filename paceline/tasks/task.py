@@ -85,7 +85,9 @@ class Model(Protocol):
 class Score(Protocol):
     """Collects what this rank's share of an evaluation needs; compact, on the host."""
 
-    def add(self, batch: Batch, outputs: Any) -> None: ...
+    def add(self, batch: Batch, outputs: Any) -> None:
+        """One forward. Its batch is the loader's memory, which the next one overwrites: copy what is kept."""
+        ...
 
     def pack(self) -> bytes: ...
 
