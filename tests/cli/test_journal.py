@@ -16,6 +16,8 @@ from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import save_checkpoint
 from paceline.cli.main import main
 from paceline.log.events import MEASURED, read_events
+from paceline.log.lines import LineFile
+from paceline.log.mllog import PREFIX
 
 STEPS = 6
 
@@ -25,11 +27,29 @@ def words_for(photos: Path, run: Path) -> list[object]:
     return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *every, "--steps", STEPS]
 
 
+# Lines of logs in the order in which the run below wrote them: file, kind of event or key of MLPerf's log, step.
+Written = list[tuple[str, str, int | None]]
+
+
 @pytest.fixture(scope="module")
-def whole(class_photos, tmp_path_factory) -> Path:
+def written() -> Written:
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole(class_photos, tmp_path_factory, written) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
+    append = LineFile.append
+
+    def noted(self, line, **how):
+        facts = json.loads(line.removeprefix(PREFIX))
+        step = facts.get("step", facts.get("metadata", {}).get("step_num"))
+        written.append((self.path.name, facts.get("event") or facts["key"], step))
+        append(self, line, **how)
+
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
+        patch.setattr(LineFile, "append", noted)
         assert main([str(word) for word in words_for(class_photos, run)]) == 0
     return run
 
@@ -93,6 +113,14 @@ def test_a_checkpoint_holds_nothing_that_is_found_later(whole):
             "step", "world", "meters", "seconds", "evaluates", "recipe", "data_hash", "train_images",
         }  # fmt: skip
         assert facts["evaluates"] == (facts["step"] % 2 == 0)
+
+
+def test_an_evaluation_s_event_is_the_last_thing_written_of_it(whole, written):
+    for step in (2, 4, 6):
+        event = written.index(("events.jsonl", "eval", step))
+        for key in ("eval_start", "eval_stop", "eval_accuracy"):
+            assert written.index(("mllog.txt", key, step)) < event, (key, step)
+        assert written[event + 1][1] not in ("block_stop", "block_start", "epoch_start")
 
 
 def of_an_older_version(run: Path, step: int, *, pending: bool) -> None:

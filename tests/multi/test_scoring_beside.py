@@ -9,6 +9,7 @@ import pytest
 from small_run import (
     Trainer,
     assert_same_run,
+    copy_of,
     events,
     kinds,
     last_event,
@@ -123,6 +124,17 @@ def test_killed_while_the_score_that_meets_the_target_is_pending_it_ends_alike(t
     orders.unlink()
     trainer.finished(run, TARGET, ranks=ranks, recipe=RECIPE)
     assert_same_run(run, met)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
+def test_killed_between_the_result_that_met_the_target_and_the_end_event_only_the_end_is_missing(trainer, met, ranks):
+    run = copy_of(met, f"beside-met-without-end-{ranks}")
+    for name, word in (("events.jsonl", '"end"'), ("mllog.txt", '"run_stop"')):
+        *lines, last = (run / name).read_text().splitlines(keepends=True)
+        assert word in last
+        (run / name).write_text("".join(lines))
+    trainer.finished(run, TARGET, ranks=ranks, recipe=RECIPE)
+    assert_same_run(run, met)  # with the steps that were discarded then
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
