@@ -11,9 +11,10 @@ Nothing of it has run on a GPU yet: tests replay the operations of a step, in th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any, Protocol
 
@@ -75,62 +76,61 @@ def captures_on(system: System, device: torch.device) -> Capture | None:
     return CudaGraphs(device) if system.graph else None
 
 
-@dataclass(frozen=True)
-class _Captured:
-    batches: list[Batch]  # what it reads
-    replay: Callable[[], None]
-    losses: Losses  # what it writes
+class Replayable(ABC):
+    """A step that is captured once for each kind of batches and replayed; without a capture, one that is sent anew each time."""
 
+    captures = 0  # kinds of batches whose step is replayed
+    late_captures = 0  # those of them that were not prepared before their first step, which took seconds longer
 
-class Replayed:
-    """Callable as the step that it was made of.
-
-    late  kinds of batches that were captured on the way, not before the first step; each made that step seconds longer
-    """
-
-    def __init__(
-        self,
-        step: Callable[[Sequence[Batch]], Losses],
-        discard: Callable[[Sequence[Batch]], None],
-        capture: Capture,
-        ranks: int,
-    ) -> None:
+    def __init__(self, capture: Capture | None, ranks: int, forwards: int) -> None:
         """
-        step     takes a whole step of batches that lie on the device; the host learns nothing from it
-        discard  the same, taken back
-        ranks    that exchange gradients in it
+        ranks     that exchange gradients in a step
+        forwards  batches of a step
         """
-        self.step, self.discard, self.capture = step, discard, capture
+        self.capture, self.forwards = capture, forwards
         self.warm_ups = WARM_UPS if ranks == 1 else WARM_UPS_OF_RANKS
-        self.late = 0
-        self._own: dict[tuple, list[Batch]] = {}  # what is read in place of the loader's
-        self._known: dict[tuple, _Captured] = {}
+        self._own: dict[tuple, list[Batch]] = {}  # of each kind, what is read in place of the loader's
+        self._known: dict[
+            tuple, tuple[Callable[[], None], Losses]
+        ] = {}  # what carries the step out, and what it writes
 
-    @property
-    def captures(self) -> int:
-        """Kinds of batches captured so far."""
-        return len(self._known)
+    @abstractmethod
+    def whole(self, batches: Sequence[Batch]) -> Losses:
+        """The step itself, on batches that lie on the device; the host learns nothing from it."""
 
-    def __call__(self, batches: Sequence[Batch]) -> Losses:
-        """Take a step; its first of a kind is captured on the way. A profiled step is not replayed: its ranges are the host's.
+    @abstractmethod
+    def discard(self, batches: Sequence[Batch]) -> None:
+        """The same, taken back."""
+
+    def _take(self, batches: Sequence[Batch]) -> Losses:
+        """The step, replayed where it can be. A profiled one is not: its ranges are the host's.
 
         Raises RecipeError as `prepare`.
         """
-        if torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
-            return self.step(batches)
-        self.late += _kind(batches) not in self._known
-        known = self.prepare(batches)
-        for own, batch in zip(known.batches, batches):
+        if self.capture is None or torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
+            return self.whole(batches)
+        kind = _kind(batches)
+        if kind not in self._known:
+            self.late_captures += 1
+            self.prepare(batches)
+        for own, batch in zip(self._own[kind], batches):
             for mine, new in zip(_tensors(own), _tensors(batch)):
                 mine.copy_(new, non_blocking=True)
-        known.replay()
-        return known.losses
+        replay, losses = self._known[kind]
+        replay()
+        return losses
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """The first half of `prepare`. Of several kinds each is warmed up before any is captured: what a capture holds stays taken.
+        """Whatever the first step on such batches would do besides: compile, allocate, settle. It changes nothing.
 
-        Raises RecipeError for one kind too many.
+        batches  may be fewer than a step's: then the first stands for all where a whole step is captured
+        Of several kinds each is warmed up before any is captured: what a capture holds stays taken.
+        Raises RecipeError for one kind too many to be captured.
         """
+        if self.capture is None:
+            self.discard(batches)
+            return
+        batches = self._all(batches)
         kind = _kind(batches)
         if kind in self._own:
             return
@@ -144,24 +144,28 @@ class Replayed:
             for _ in range(self.warm_ups):
                 self.discard(own)
 
-    def prepare(self, batches: Sequence[Batch]) -> _Captured:
-        """Have steps of this kind captured, which takes none: call it before the clock starts.
+    def prepare(self, batches: Sequence[Batch]) -> None:
+        """Have steps on such batches captured, after their warm-up; without a capture, nothing. It takes no step.
 
         Raises RecipeError as `warm_up`, and for a step that cannot be captured.
         """
+        batches = self._all(batches)
         kind = _kind(batches)
-        if kind not in self._known:
-            self.warm_up(batches)
-            own = self._own[kind]
-            try:
-                self._known[kind] = _Captured(own, *self.capture(partial(self.step, own)))
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as problem:
-                raise RecipeError(
-                    f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
-                ) from problem
-        return self._known[kind]
+        if self.capture is None or kind in self._known:
+            return
+        self.warm_up(batches)
+        try:
+            self._known[kind] = self.capture(partial(self.whole, self._own[kind]))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise RecipeError(
+                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
+            ) from problem
+        self.captures += 1
+
+    def _all(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        return batches if len(batches) == self.forwards else [batches[0]] * self.forwards
 
 
 def _kind(batches: Sequence[Batch]) -> tuple:

@@ -26,7 +26,7 @@ from paceline.batch.batch import Batch
 from paceline.boxes.forms import fixed
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
-from paceline.graph import Capture, Replayed, captures_on
+from paceline.graph import Capture, Replayable, captures_on
 from paceline.loss_groups import LossGroupModel, count_ahead, group_losses
 from paceline.machine import autocast_for
 from paceline.models.batch_norm import commit_running_statistics
@@ -39,7 +39,7 @@ TORCHS_BUCKET_MIB = 25.0
 COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
-class TrainStep:
+class TrainStep(Replayable):
     """Callable: one optimiser step of `state` on one rank's batches.
 
     group    the ranks that train together; None: all there are
@@ -72,20 +72,20 @@ class TrainStep:
         # Work that follows from values would be compiled anew for each.
         self.forms = fixed if system.compile else nullcontext
         capture = capture or captures_on(system, device)
+        super().__init__(capture, plan.world, plan.forwards)
         if plan.world > 1:
             with nullcontext() if capture is None else capture.aside():
                 network = _data_parallel(network, system, group)
             if capture is None:  # no clock can be read inside a replay
                 self.own_time = OwnTime(state.model, device)
         self.network = network
-        self._replayed = None if capture is None else Replayed(self.whole, self.discard, capture, plan.world)
 
     def __call__(self, batches: Sequence[Batch], rates: Rates) -> dict[str, Tensor]:
         """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step."""
         self.numbers.write(rates)
         if self.own_time is not None:
             self.own_time.begins()
-        return self.whole(batches) if self._replayed is None else self._replayed(batches)
+        return self._take(batches)
 
     def whole(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """The step itself, by the rates last written. It reads and writes tensors that stay where they are, and nothing else."""
@@ -100,31 +100,6 @@ class TrainStep:
             if state.average is not None:
                 state.average.update(self.numbers.fresh)
         return losses
-
-    def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Whatever the first step on such batches would do besides: compile, allocate, settle. It changes nothing.
-
-        batches  may be fewer than a step's: then the first stands for all where a whole step is captured
-        """
-        if self._replayed is None:
-            self.discard(batches)
-        else:
-            self._replayed.warm_up([batches[0]] * self.plan.forwards)
-
-    def prepare(self, batches: Sequence[Batch]) -> None:
-        """Have steps on such batches captured, after their warm-up; where none are, nothing. It changes nothing either."""
-        if self._replayed is not None:
-            self._replayed.prepare([batches[0]] * self.plan.forwards)
-
-    @property
-    def captures(self) -> int:
-        """Kinds of batches whose step is replayed."""
-        return 0 if self._replayed is None else self._replayed.captures
-
-    @property
-    def late_captures(self) -> int:
-        """Those of `captures` that were not prepared before."""
-        return 0 if self._replayed is None else self._replayed.late
 
     def discard(self, batches: Sequence[Batch]) -> None:
         """A whole step, taken back: compiles, allocates, and lets data parallel settle its gradient buckets.

@@ -18,7 +18,6 @@ from paceline.bench.timing import first_wait
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
-from paceline.graph import Replayed
 from paceline.state import State
 from paceline.step import TrainStep
 
@@ -96,6 +95,6 @@ def test_preparing_changes_nothing_and_captures_once() -> None:
     batches = batches_of(recipe, plan, 0)
     take.prepare(batches)
     take.prepare(batches)
-    assert take.captures == 1 and isinstance(take._replayed, Replayed)
+    assert (take.captures, take.late_captures) == (1, 0)
     for name, tensor in state.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
