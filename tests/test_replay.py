@@ -5,7 +5,9 @@ A CPU takes the accelerators' forms for it, and tests/tape.py is the graph: it k
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -242,6 +244,76 @@ def test_a_step_that_reads_a_value_cannot_be_captured() -> None:
     run.state.model.forward = reading
     with pytest.raises(HostReadError):
         run.steps(0, 1)
+
+
+class Refusing(Recorder):
+    """A device that cannot take a step down."""
+
+    def __init__(self, problem: RuntimeError) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def __call__(self, work: Any) -> Any:
+        raise self.problem
+
+
+def test_a_capture_that_the_device_refuses_ends_in_one_line_and_want_of_memory_in_its_own() -> None:
+    recipe = small("classification")
+    refused = trainer(recipe, System(), capture=Refusing(RuntimeError("CUDA error: not permitted\nCompile with ...")))
+    with pytest.raises(
+        RecipeError, match=r"^--system\.graph: .*CUDA error: not permitted\. Leave --system\.graph away\.$"
+    ):
+        refused.steps(0, 1)
+    short = trainer(recipe, System(), capture=Refusing(torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(torch.OutOfMemoryError):
+        short.steps(0, 1)
+
+
+def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_threads_do_not_break(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By stand-ins with torch's own signatures: this has never met a GPU."""
+    said: list[tuple[Any, ...]] = []
+    signature = inspect.signature(torch.cuda.graph)
+
+    class Stream:
+        def __init__(self, name: Any) -> None:
+            self.name = name
+
+        def wait_stream(self, other: Any) -> None:
+            said.append((self.name, "waits for", other.name))
+
+    class Graph:
+        def replay(self) -> None:
+            said.append(("replayed",))
+
+    @contextmanager
+    def capturing(*args: Any, **kwargs: Any) -> Iterator[None]:
+        asked = signature.bind(*args, **kwargs).arguments
+        said.append(("captured", asked["pool"], asked["stream"].name, asked["capture_error_mode"]))
+        yield
+
+    here = Stream("main")
+    for name, stand_in in (
+        ("Stream", lambda device: Stream("side")), ("current_stream", lambda device: here), ("CUDAGraph", Graph),
+        ("stream", lambda stream: nullcontext(said.append(("on", stream.name)))), ("graph", capturing),
+        ("graph_pool_handle", iter([(0, 1), (0, 2)]).__next__),
+    ):  # fmt: skip
+        assert hasattr(torch.cuda, name)
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    graphs = graph.captures_on(System("cuda", graph=True), torch.device("cuda", 0))
+    assert graphs is not None and graph.captures_on(System("cuda"), torch.device("cuda", 0)) is None
+    with graphs.aside():
+        said.append(("warm",))
+    losses = {"loss": torch.zeros(())}
+    for _ in range(2):
+        replay, found = graphs(lambda: losses)
+        replay()
+        assert found is losses
+    assert said == [
+        ("side", "waits for", "main"), ("on", "side"), ("warm",), ("main", "waits for", "side"),
+        *[("captured", (0, 1), "side", "thread_local"), ("replayed",)] * 2,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "hpu", "xpu", "mps"])
