@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
-from paceline.dist.world import open_world
+from paceline.dist.world import World, open_world
 from paceline.recipes import RECIPES
 from paceline.state import State
 from paceline.tasks.task import Task
@@ -55,14 +56,14 @@ def small(task: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     return override(RECIPES[name](), {**sizes, "global_batch": 4, "bn_span": 2, "optim.lr": 0.01, **(changes or {})})
 
 
-def plan_of(recipe: Recipe, system: System, *, steps: int = 20) -> Plan:
-    """For a run of so many steps, each in forwards of at most `system.images_per_forward` images."""
+def plan_of(recipe: Recipe, system: System, *, steps: int = 20, world: int = 1) -> Plan:
+    """For a run of so many steps on so many ranks, each in forwards of at most `system.images_per_forward` images."""
     images = steps * recipe.global_batch
     recipe = replace(recipe, images_seen=images, epochs=0)
     return make_plan(
         recipe,
         system,
-        world=1,
+        world=world,
         most=system.images_per_forward or recipe.global_batch,
         train_images=images,
         val_images=1,
@@ -75,9 +76,11 @@ def state_of(
     system: System,
     device: torch.device,
     moved: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
+    world: World | None = None,
 ) -> State:
     """Fresh, with the recipe's first weights.
 
+    world  the ranks that train; None: this one alone
     moved  takes the model to where its steps are taken, before anything is made of its weights; None: to `device`
     """
     workload = WORKLOADS[recipe.task]
@@ -88,8 +91,8 @@ def state_of(
         return model.to(device) if moved is None else moved(model)
 
     run = Run("small", recipe, "cpu", system, plan, Controls())
-    with open_world(read_launch({}), device=device) as world:
-        return build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, world), run, world)
+    with open_world(read_launch({}), device=device) if world is None else nullcontext(world) as there:
+        return build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, there), run, there)
 
 
 def batch_of(recipe: Recipe, images: int, seed: int, *, wider: int = 0) -> Batch:

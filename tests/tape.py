@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import Work
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
@@ -96,7 +97,10 @@ class Tape(TorchDispatchMode):
     def play(self) -> None:
         """The list alone."""
         for func, args, kwargs, fresh in self.calls:
-            found = list(_tensors(func(*args, **kwargs))) if fresh else func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if func.namespace == "c10d":  # a graph's next operation comes after the exchange, too
+                Work.unbox(result[-1]).wait()
+            found = list(_tensors(result)) if fresh else []
             for number, place in fresh:
                 place.copy_(found[number])
 

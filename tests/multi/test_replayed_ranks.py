@@ -1,0 +1,30 @@
+"""Steps replayed on two processes, exchanges of gradients, statistics and counts among their operations, train as steps that are sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from replay_rank import CASES, STEPS
+from small_run import free_port, said
+from zygote import Zygote, by_hand
+
+pytestmark = [pytest.mark.multi, pytest.mark.nightly]
+
+
+def test_two_ranks_replay_the_steps_that_they_send(tmp_path: Path) -> None:
+    port = free_port()
+    with Zygote("replay_rank") as zygote:
+        ended = zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "steps", str(tmp_path))
+    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for case in CASES:
+        for found in (rank[case] for rank in ranks):
+            assert found["played"] == STEPS and "c10d.allreduce_.default" in found["exchanges"], case
+            assert found["replayed"]["losses"] == found["sent"]["losses"], case
+            for name, weight in found["sent"]["weights"].items():
+                assert torch.equal(found["replayed"]["weights"][name], weight), (case, name)
+        first, second = (rank[case]["replayed"]["weights"] for rank in ranks)
+        assert all(torch.equal(first[name], second[name]) for name in first if not name.endswith(("mean", "var"))), case
+        assert ranks[0][case]["sent"]["losses"] != ranks[1][case]["sent"]["losses"], case
