@@ -1,4 +1,4 @@
-"""Steps replayed on two processes, exchanges of gradients, statistics and counts among their operations, train as steps that are sent."""
+"""Steps replayed on two processes, exchanges among their operations, train as steps that are sent."""
 
 from __future__ import annotations
 
