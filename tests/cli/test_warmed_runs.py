@@ -11,7 +11,10 @@ from tiny_runs import TINY, command, make_photos, without_report
 
 import paceline.compiler as compiler
 import paceline.setup as setup
+import paceline.warm_up as warm_up
 from paceline.log.events import read_events
+from paceline.log.pace import Interval
+from paceline.log.recorder import Recorder
 from paceline.models.classifier import Classifier
 from paceline.report.page import write_report
 from paceline.step import TrainStep
@@ -79,6 +82,56 @@ def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_p
     said = train(capsys, run, "--system.compile", "--log-every", "1")
     assert said.code == 0 and said.out.count("warning: 1 graph compiled in the steps up to 1,") == 1
     assert [event.get("recompilations", 0) for event in of_kind(run, "train")] == [1, 0, 0]
+
+
+MASKRCNN = (
+    "--model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
+    "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 48 64 --input.long 96 "
+    "--model.rpn.sizes 12 24 36 48 64 --optim.lr 0.002 --bn-span 1 --global-batch 2 --system.precision fp32"
+)
+
+
+@pytest.mark.nightly
+def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(capsys, tmp_path, monkeypatch):
+    """The way of an accelerator, on a CPU: whole runs with and without it have the same bits."""
+    data = make_instances(tmp_path / "photos", train=9, val=2)
+    words = ["train", "maskrcnn-tiny", "--data", data, *MASKRCNN.split(), "--steps", "12"]
+    assert command(capsys, *words, "--out", tmp_path / "plain").code == 0
+    prepared, brought, said = [], set(), []
+    alone, took, doing = TrainStep.warm_up, Interval.took, Recorder.doing
+
+    def spy_warm_up(self, batches):
+        prepared.append(tuple(batches[0].images.shape[2:]))
+        alone(self, batches)
+
+    def spy_took(self, shapes):
+        shapes = list(shapes)
+        brought.update(tuple(shape[2:]) for shape in shapes)
+        took(self, shapes)
+
+    def spy_doing(self, what, of=0):
+        said.append(what)
+        doing(self, what, of)
+
+    monkeypatch.setattr(TrainStep, "warm_up", spy_warm_up)
+    monkeypatch.setattr(Interval, "took", spy_took)
+    monkeypatch.setattr(Recorder, "doing", spy_doing)
+    monkeypatch.setattr(warm_up, "each_shape_counts", lambda *_: True)
+    assert command(capsys, *words, "--out", tmp_path / "warmed").code == 0
+    assert set(prepared) == brought and len(prepared) == len(brought) > 2
+    areas = [height * width for height, width in prepared]
+    assert areas == sorted(areas, reverse=True)
+    count = len(prepared)
+    assert [what for what in said if what.startswith("warming")] == [
+        f"warming up {number} of {count} shapes" for number in range(1, count + 1)
+    ]
+    (event,) = of_kind(tmp_path / "warmed", "warm_up")
+    assert event["shapes"] == count
+    mine, plain = (
+        {file.name: file.read_bytes() for file in sorted((tmp_path / run / "checkpoints/last/").glob("*.safetensors"))}
+        for run in ("warmed", "plain")
+    )
+    assert mine == plain and mine
 
 
 @pytest.mark.nightly
