@@ -44,8 +44,7 @@ class Landing:
         self._copied = streams.Event()
         # Waited for by the host where it is far ahead, which shall not keep a core busy.
         self._given_back = streams.Event(blocking=True)
-        self._pinned = torch.empty(0, dtype=torch.uint8)
-        self._memory = torch.empty(0, dtype=torch.uint8, device=device)
+        self._pinned, self._memory = self._allocate(0, pinned=True), self._allocate(0)
 
     @property
     def room(self) -> int:
@@ -57,9 +56,15 @@ class Landing:
         small, images = _parts(batches)
         gathered = room_for(small)
         if self._pinned.numel() < gathered:
-            self._pinned = torch.empty(gathered, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            self._pinned = self._allocate(gathered, pinned=True)
         if self._memory.numel() < (needed := gathered + room_for(images)):
-            self._memory = torch.empty(needed, dtype=torch.uint8, device=self._device)
+            self._memory = self._allocate(needed)
+
+    @torch.inference_mode(False)  # an evaluation's consumer is in that mode, in which the loader's threads are not
+    def _allocate(self, size: int, *, pinned: bool = False) -> Tensor:
+        if pinned:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def bring(self, batches: Sequence[Batch]) -> list[Batch]:
         """-> the same batches in this memory, once the copies sent here are done.

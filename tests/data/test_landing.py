@@ -190,3 +190,16 @@ def test_tensors_lie_in_a_flat_memory_as_they_lie_by_themselves(drawn):
         assert not tensor.numel() or view.stride() == torch.empty_like(tensor).stride()
         assert view.data_ptr() == 0 or (view.data_ptr() - memory.data_ptr()) % ALIGNMENT == 0
     assert len(memory) < sum(tensor.nbytes + ALIGNMENT for tensor in tensors) or not tensors
+
+
+def test_an_evaluation_that_has_nothing_in_a_step_lands_too(stand_in):
+    """The loader is made in inference mode, whose tensors its threads could not write to; a step's first batches are empty."""
+
+    def evaluation(step: int) -> list[Forward]:
+        numbers = np.arange(3 * (step % 2)) + 10 * step
+        return [Forward(np.zeros_like(numbers), numbers)]
+
+    streams = stand_in("nobody")
+    with torch.inference_mode():
+        found = seen(streams, a_loader(schedule=evaluation, last_step=5))
+    assert [step[0]["indices"].tolist() for step in found] == [[], [10, 11, 12], [], [30, 31, 32], []]
