@@ -34,6 +34,9 @@ class LazyStreams:
         self.streams: list[LazyStream] = []
         self.consumers = LazyStream(self)
         self.here = threading.local()
+        self.waited_for_consumer: set[str] = (
+            set()
+        )  # names of the threads that could not go on before some of the consumer's work
 
     def Stream(self, device: torch.device) -> LazyStream:
         return LazyStream(self)
@@ -72,6 +75,8 @@ class LazyStreams:
                 if not ready:
                     assert until is None, "every stream waits for another"
                     return
+                if until is not None and ready[-1] is self.consumers:
+                    self.waited_for_consumer.add(threading.current_thread().name)
                 ready[-1].go_on()
 
     def finish(self) -> None:

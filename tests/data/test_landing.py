@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import get_args
 
 import numpy as np
@@ -108,6 +109,16 @@ def test_kernels_see_the_batches_of_their_own_step_however_late_they_run(expecte
 def test_each_wait_of_the_protocol_is_needed(expected, stand_in, gap, eager, monkeypatch):
     monkeypatch.setattr(Landing, gap, lambda self: None)
     assert not same(seen(stand_in(eager), a_loader()), expected)
+
+
+def test_only_the_consumer_waits_for_its_own_work(stand_in):
+    """A thread of the loader that did would be late with the next batch, which counts as waiting for input."""
+    streams = stand_in("nobody")
+    with a_loader(prefetch=1) as loader:
+        for _ in loader:
+            streams.launch(lambda: None)
+        assert streams.waited_for_consumer == {threading.current_thread().name}
+    streams.finish()
 
 
 def test_a_closed_loaders_memory_is_used_again_after_the_consumers_last_work(expected, stand_in):
