@@ -113,16 +113,18 @@ def system_of(item: Item, precision: Precision, *, compile: bool, graph: bool) -
 
 
 def warm_up_of(out: Path) -> dict[str, Any]:
-    """What a run's discarded steps took: shapes, seconds, compilations, captures, memory beside its estimate; and how many
-    forms of the network were compiled once the clock ran. Empty where none was needed.
+    """What a run's discarded steps took: shapes, seconds, compilations, captures, memory beside its estimate, where they were needed;
+    and what they had left out: forms of the network compiled, and steps captured, once the clock ran.
     """
     events = list(read_events(out / "events.jsonl"))
-    found = [event for event in events if event["event"] == "warm_up"]
-    again = sum(event.get("recompilations", 0) for event in events if event["event"] == "train")
-    left_out = ("event", "step", "epoch", "seconds", "crc")
-    return {key: value for event in found[-1:] for key, value in event.items() if key not in left_out} | {
-        "recompilations": again
-    }
+    found: dict[str, Any] = {}
+    for event in events:
+        if event["event"] == "warm_up":
+            found = {key: value for key, value in event.items() if key not in ("event", "step", "epoch", "seconds")}
+    of_steps = [event for event in events if event["event"] == "train"]
+    found["recompilations"] = sum(event.get("recompilations", 0) for event in of_steps)
+    found["late_captures"] = max((event.get("late_captures", 0) for event in of_steps), default=0)
+    return found
 
 
 def trains(out: Path) -> list[dict[str, Any]]:
@@ -156,6 +158,8 @@ def gate(item: Item, name: str) -> None:
                 first, last = apart(losses[what], losses[replays])
                 facts |= {"first_five_off_eager": first, "last_ten_off_eager": last}
                 facts["agrees"] = facts["agrees"] and first < 0.01 and last < 0.05
+                # Nothing was captured anywhere but before the first step.
+                facts["agrees"] &= facts["late_captures"] == 0 and (item.tiny or facts["captures"] > 0)
             return facts
 
         found[what] = item.attempt(f"{name} {what}", work)
