@@ -131,54 +131,42 @@ class Result:
     went_on: float  # the run's seconds when training could go on beside its scoring
 
 
+@dataclass
 class Evaluator:
-    """A run's evaluations, one under way at a time: every rank that trains calls `begin`, and some steps later `take`.
+    """A run's evaluations, one under way at a time: every rank that trains calls `begin`, and some steps later `take`."""
 
-    folder   the run's
-    batch    most images in one forward
-    seconds  the run's clock
-    passed   told the number of images of each forward that is sent
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        state: State,
-        system: System,
-        place: Place,
-        roles: Roles,
-        vote: StopVote,
-        *,
-        folder: Path,
-        batch: int,
-        seconds: Callable[[], float],
-        passed: Callable[[int], None],
-    ) -> None:
-        self._task, self._state, self._system, self._place = task, state, system, place
-        self._roles, self._vote, self._folder, self._batch = roles, vote, folder, batch
-        self._seconds, self._passed = seconds, passed
-        self._scoring: Scoring | None = None
-        self._inference, self._went_on = 0.0, 0.0
-        self.pending: int | None = None
-        """The step whose evaluation is under way."""
+    task: Task
+    state: State
+    system: System
+    place: Place
+    roles: Roles
+    vote: StopVote
+    folder: Path  # the run's
+    batch: int  # most images in one forward
+    seconds: Callable[[], float]  # the run's clock
+    passed: Callable[[int], None]  # told the number of images of each forward that is sent
+    pending: int | None = None  # the step whose evaluation is under way
+    _scoring: Scoring | None = None  # of that one; None where other ranks evaluate it
+    _inference: float = 0.0
+    _went_on: float = 0.0
 
     def begin(self) -> bool:
         """Run inference on the state's weights, and start the scoring: `pending` then. False when it was told to stop.
 
         Weights that are averaged are evaluated so. Where ranks only evaluate, they are handed the weights instead.
         """
-        state, began, score = self._state, time.monotonic(), None
+        state, began, score = self.state, time.monotonic(), None
         averaged = state.average.applied() if state.average is not None else nullcontext()
-        with state.averaged(self._roles.fellows), averaged:
-            if self._roles.evaluators:
-                self._roles.order(evaluate=state.step)
-                self._roles.hand_over(state.model.state_dict().values())
+        with state.averaged(self.roles.fellows), averaged:
+            if self.roles.evaluators:
+                self.roles.order(evaluate=state.step)
+                self.roles.hand_over(state.model.state_dict().values())
             else:
                 score = self._infer()
-        if score is None and not self._roles.evaluators:
+        if score is None and not self.roles.evaluators:
             return False
         self._scoring = None if score is None else self._score(state.step, score)
-        self._inference, self._went_on = time.monotonic() - began, self._seconds()
+        self._inference, self._went_on = time.monotonic() - began, self.seconds()
         self.pending = state.step
         return True
 
@@ -190,34 +178,34 @@ class Evaluator:
             found = self._scoring.result()
             return Result(found, self._inference + self._scoring.seconds, self._went_on)
         # Asked again and again meanwhile, as training may be told to stop: that is passed on.
-        answer = self._roles.answer_of(step, self._vote.stopping_here)
+        answer = self.roles.answer_of(step, self.vote.stopping_here)
         return None if answer is None else Result(Evaluation(**answer["found"]), answer["seconds"], self._went_on)
 
     def answer(self, step: int) -> None:
         """On a rank that only evaluates: take the weights after `step` over, score them, and tell what was found."""
-        self._roles.hand_over(self._state.model.state_dict().values())
+        self.roles.hand_over(self.state.model.state_dict().values())
         began, score, answer = time.monotonic(), self._infer(), None
         if score is not None:
             found = asdict(self._score(step, score).result())
             answer = {"found": found, "seconds": time.monotonic() - began}
-        self._roles.answer(step, answer)
+        self.roles.answer(step, answer)
 
     def _infer(self) -> Score | None:
         score, stopped = run_inference(
-            self._state.model,
-            self._task,
-            batch=self._batch,
-            system=self._system,
-            place=self._place,
-            passed=self._passed,
-            stop=self._vote.stopping_here,
+            self.state.model,
+            self.task,
+            batch=self.batch,
+            system=self.system,
+            place=self.place,
+            passed=self.passed,
+            stop=self.vote.stopping_here,
         )
         # Ranks may have come to different places; all of them settle it here, so none waits for another in vain.
-        return None if self._vote.agree(stopped) else score
+        return None if self.vote.agree(stopped) else score
 
     def _score(self, step: int, score: Score) -> Scoring:
-        keep = lambda found: write_predictions(self._folder, step, found)  # noqa: E731
-        return Scoring(self._task, self._roles.fellows, score, f"step-{step}", keep)
+        keep = lambda found: write_predictions(self.folder, step, found)  # noqa: E731
+        return Scoring(self.task, self.roles.fellows, score, f"step-{step}", keep)
 
 
 def write_predictions(run: Path, step: int, result: Evaluation) -> None:

@@ -17,8 +17,9 @@ from typing import IO, Any
 
 from paceline.checkpoint.layout import step_name
 from paceline.checkpoint.read import check_same_recipe, newest_valid
+from paceline.checkpoint.retention import check_space
 from paceline.checkpoint.snapshot import Snapshot, bytes_of
-from paceline.checkpoint.writer import CheckpointWriter, check_space
+from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.python_file import same_workload

@@ -17,14 +17,12 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name
-from paceline.checkpoint.retention import check_space, doomed_steps
+from paceline.checkpoint.retention import doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import discard, remove, save_checkpoint, sync_folder
 from paceline.config.errors import UserError
 from paceline.log.lines import cannot_write
 from paceline.threads import Thread, failure_in_thread
-
-__all__ = ["CheckpointWriter", "check_space"]
 
 
 @dataclass
@@ -120,27 +118,26 @@ class CheckpointWriter:
     def evaluated(self, step: int, *, best: bool) -> None:
         """The newest checkpoint, step-N, has its result: `best` leads to it if it is, and what nobody needs any more goes.
 
-        In the background; does not wait, not even for that checkpoint to be whole. raise UserError   as check()
+        In the background; does not wait, not even for that checkpoint to be whole. raise UserError   as wait()
         """
-        self.check()
+        self._raise()
         self._in_background(lambda: self._settle(list_steps(self._folder), step, best=step if best else None))
 
-    def check(self) -> None:
-        """Raise what went wrong in the background, if anything did; costs nothing. raise UserError"""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise _as_user_error(self._folder, error) if isinstance(error, OSError) else error
-
     def wait(self) -> None:
-        """Wait until nothing is being written. raise UserError   as check()"""
+        """Wait until nothing is being written. raise UserError   what went wrong in the background, if anything did"""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self.check()
+        self._raise()
 
     def close(self) -> None:
-        """Wait for the last checkpoint. May be called again. raise UserError   as check()"""
+        """Wait for the last checkpoint. May be called again. raise UserError   as wait()"""
         self.wait()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise _as_user_error(self._folder, error) if isinstance(error, OSError) else error
 
     def _in_background(self, work: Callable[[], None]) -> None:
         """Start a thread that does `work` once what was started before it is done, and went well."""
