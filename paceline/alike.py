@@ -22,7 +22,10 @@ from paceline.provenance import versions
 from paceline.tasks.task import Task
 
 # Controls that only rank 0 looks at, or that name a place.
-FREE_CONTROLS = ("data", "out", "stage", "weights", "keep", "keep_every", "profile", "quiet", "json", "mlperf")
+FREE_CONTROLS = (
+    *("data", "out", "stage", "weights", "keep", "keep_every", "profile", "quiet", "json", "sink", "tensorboard"),
+    "mlperf",
+)
 FREE_SYSTEM = ("memory_gib",)
 FREE_DATA = ("root", "manifest")
 # Flags whose being given, not their value, changes what a run does.

@@ -253,8 +253,13 @@ def open_run_folder(
     folder = RunFolder(Path(facts["path"]), facts["saved"], world.is_main, facts["ended"])
 
     def take_away(_: object = None) -> None:
-        """Nothing half-made stays behind."""
-        if made is None or (folder.path / "run.json").exists():
+        """Nothing half-made stays behind: a run has begun once it has events."""
+        if not world.is_main or folder.saved is not None or (folder.path / "events.jsonl").exists():
+            return
+        for entry in folder.path.iterdir() if made is None else ():
+            if not LEFT_OVER.fullmatch(entry.name):  # all else came after this command looked
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if made is None:
             return
         shutil.rmtree(folder.path, ignore_errors=True)
         with suppress(OSError):  # somebody else has put something there

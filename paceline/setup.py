@@ -31,7 +31,8 @@ from paceline.job import Job
 from paceline.keeping import kept_photos
 from paceline.log.console import Console
 from paceline.log.pace import Clock, Interval, Stragglers
-from paceline.log.recorder import Facts, Recorder
+from paceline.log.recorder import Recorder
+from paceline.log.sinks import Facts, makers
 from paceline.machine import make_exact, set_threads
 from paceline.metrics.target import in_words
 from paceline.opening import open_task
@@ -78,6 +79,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     check_controls(request.controls)
     check_submission(request.controls.mlperf, request.recipe)
     training_ranks(world.world, request.controls.eval_ranks)
+    sinks = makers(request.controls) if world.is_main else ()
     roles = assign(world, request.controls.eval_ranks)
     with (
         open_run_folder(
@@ -159,6 +161,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                 run, task.workload, [name for name, _ in state.model.named_parameters()], device_name(world.device)
             ),
             console,
+            sinks=sinks,
             json=controls.json,
             resumed_at=state.step if start.snapshot is not None else None,
             evaluated=not start.pending,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
-import sys
+import sqlite3
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from paceline.config.errors import UserError
+from paceline.config.run import Controls
 from paceline.dist import launcher
-from paceline.log import recorder
 from paceline.log.console import Console
+from paceline.log.events import read_events
+from paceline.log.recorder import Recorder
+from paceline.log.sinks import Facts, makers
 
 PAGES = Path(__file__).parents[1] / "docs" / "extending"
 
@@ -43,17 +45,9 @@ def test_a_kernel_is_an_operator_with_a_fake_form_and_a_twin():
         exec(block, names)
 
 
-def test_a_tracker_is_a_sink_of_the_events(tmp_path, monkeypatch):
-    told = []
-    run = SimpleNamespace(
-        log=lambda numbers, step: told.append((numbers, step)), finish=lambda: told.append("finished")
-    )
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **named: told.append(named) or run))
-    monkeypatch.setattr(recorder, "SINKS", [])
-    names: dict = {}
-    for block in blocks("tracker.md"):
-        exec(block, names)
-    (tmp_path / "run.json").write_text(json.dumps({"recipe": {"seed": 7}}))
+def test_a_tracker_is_a_sink_of_the_events(tmp_path):
+    """The page's file is named as --sink names it, and told of a run that goes on from step 2."""
+    (tmp_path / "curves.py").write_text(blocks("tracker.md")[0])
     nothing = dict(
         target="",
         eval_steps=(),
@@ -65,14 +59,19 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path, monkeypatch):
         accuracy=dict,
         submission=dict(benchmark="ssd", org="", division="closed", status="onprem", platform=""),
     )
-    facts = recorder.Facts(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
-    tells = recorder.Recorder(tmp_path, facts, Console(quiet=True), resumed_at=None)
-    tells.start(0, 0.0)
-    tells.train(2, 1.5, eta_seconds=1.0, loss=0.5, lr=0.1, images_per_second=2.0, data_wait=0.0, samples=4)
-    tells.close()
-    numbers = {"train/loss": 0.5, "train/lr": 0.1, "train/images_per_second": 2.0, "train/data_wait": 0.0}
-    assert told == [
-        {"id": tmp_path.name, "resume": "allow", "config": {"seed": 7}, "dir": tmp_path},
-        (numbers, 2),
-        "finished",
-    ]
+    facts = Facts(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
+    sinks = makers(Controls(sink=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
+    for resumed_at, steps in ((None, (2, 3)), (2, (3, 4))):
+        told = Recorder(tmp_path, facts, Console(quiet=True), sinks=sinks, resumed_at=resumed_at)
+        told.start(resumed_at or 0, 0.0)
+        for step in steps:
+            loss = math.nan if step == 4 else (resumed_at or 0) + step / 2
+            told.train(step, 1.5, eta_seconds=1.0, loss=loss, lr=0.1, images_per_second=2.0, data_wait=0.0, samples=4)
+        told.close()
+    table = sqlite3.connect(tmp_path / "curves.db")
+    rows = table.execute(
+        "SELECT step, value FROM curves WHERE kind = 'train' AND name = 'loss' ORDER BY step"
+    ).fetchall()
+    table.close()
+    assert rows == [(2, 1.0), (3, 3.5), (4, None)]  # SQLite's NULL is NaN
+    assert len(read_events(tmp_path / "events.jsonl")) == 3

@@ -92,7 +92,7 @@ def parse_recipe(
     """
     import tyro
 
-    words = list(arguments)
+    words = _gathered(arguments, "--sink")
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
@@ -203,6 +203,20 @@ def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
                 yield f"--{prefix}no-{entry.name}".replace("_", "-")
 
     return tuple(walk(node, above))
+
+
+def _gathered(words: Sequence[str], flag: str) -> list[str]:
+    """`--sink A --sink B` as `--sink A B`, at the end: of a flag given twice the parser would keep the last alone."""
+    values, rest, inside = [], [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            inside = name == flag
+            word = value if inside else word
+            if inside and not equals:
+                continue
+        (values if inside else rest).append(word)
+    return [*rest, flag, *values] if values else list(words)
 
 
 def _first_word(words: list[str], verb: str) -> str:

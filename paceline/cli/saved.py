@@ -33,7 +33,9 @@ def saved_request(
     named, rest = _take(words, "--workload")
     facts = read_run(path, changed=complain)
     recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
-    controls = fill(Controls(), {**facts["controls"], "out": "", "quiet": False, "json": False}, f"{path}: controls")
+    # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
+    anew = {"out": "", "quiet": False, "json": False, "sink": ()}
+    controls = fill(Controls(), {**facts["controls"], **anew}, f"{path}: controls")
     # A claim about the moment before that run, not this one.
     controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
     check_controls(controls)

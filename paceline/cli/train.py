@@ -20,6 +20,7 @@ from paceline.dist.launcher import read_launch
 from paceline.going_on import stand_of
 from paceline.log.console import open_console
 from paceline.log.last_words import have_last_words
+from paceline.log.sinks import makers
 from paceline.opening import check_request
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
@@ -56,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     if read_launch(os.environ).world == 1:
         training_ranks(1, asked.controls.eval_ranks)
     refuse_early(asked, repeats=base is not None)
+    if read_launch(os.environ).rank == 0:
+        makers(asked.controls)  # not where `launch` is called: packages and files are those of the machine that trains
 
     with open_console(asked.controls, read_launch(os.environ).rank) as console:
         for note in notes:

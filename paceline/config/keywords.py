@@ -41,6 +41,8 @@ def controls_and_changes(
     for name, value in keywords.items():
         if name == "mlperf":
             controls[name] = _submission(value)
+        elif name == "sink" and isinstance(value, str):
+            controls[name] = (value,)
         elif name in hints:
             controls[name] = checked(hints[name], _plain(value), name)
         elif name not in of_recipe:

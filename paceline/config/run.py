@@ -71,6 +71,8 @@ class Controls:
     profile: str = ""  # write a profiler trace of these steps, e.g. 50:53; nvtx:50:53: show them to Nsight Systems
     quiet: bool = False  # print only warnings, the end and where the report is
     json: bool = False  # print the run's events to stdout, one JSON object a line, and what is for people to stderr
+    sink: tuple[str, ...] = ()  # who follows the run too: wandb, mlflow, or your own, ./file.py:name (docs/watching.md)
+    tensorboard: bool = True  # write what TensorBoard shows into the run folder, as training goes on
     mlperf: Submission = field(default_factory=Submission)  # what MLPerf's log says of the submission
 
 

@@ -148,13 +148,25 @@ def read_events(path: Path, say: Callable[[str], None] | None = None) -> list[di
     damaged = [number for number, record in enumerate(records[:-1], start=1) if record is None]
     if damaged and say is not None:
         say(_damage_text(path, damaged))
-    return [_numbers_back(record) for record in records if record is not None]
+    return [numbers_back(record) for record in records if record is not None]
 
 
 def metrics_of(event: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of an `eval` event: its numbers, less those that every evaluation has."""
     known = {*COMMON, *SCHEMA["eval"], "discarded_steps"}
-    return {name: _numbers_back(value) for name, value in event.items() if name not in known and _is("number", value)}
+    return {name: numbers_back(value) for name, value in event.items() if name not in known and _is("number", value)}
+
+
+def numbers_of(event: Mapping[str, Any]) -> dict[str, float]:
+    """What a tracker draws of an event, by names such as train/loss and eval/top1; nothing of kinds other than these two."""
+    if event["event"] == "train":
+        values = {name: value for name, value in event.items() if name not in COMMON and name != "samples"}
+    else:
+        values = metrics_of(event) if event["event"] == "eval" else {}
+    numbers = {
+        name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return {f"{event['event']}/{name}": value for name, value in numbers.items()}
 
 
 def facts_of(means: Mapping[str, float]) -> dict[str, float]:
@@ -207,6 +219,15 @@ def plain(value: Any) -> Any:
     raise ValueError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")
 
 
+def numbers_back(value: Any) -> Any:
+    """The same value with its numbers that are not finite as numbers; what `plain` does, undone."""
+    if isinstance(value, dict):
+        return {key: numbers_back(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers_back(item) for item in value]
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
 def one_line(record: Mapping[str, Any]) -> str:
     """An event as one line of JSON."""
     return json.dumps(record, allow_nan=False)
@@ -239,11 +260,3 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 def _damage_text(path: Path, damaged: list[int]) -> str:
     return f"{path}: {name_lines(damaged)} damaged (checksum): left out"
-
-
-def _numbers_back(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _numbers_back(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers_back(item) for item in value]
-    return _NON_FINITE.get(value, value) if isinstance(value, str) else value

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.log.events import COMMON, metrics_of
+from paceline.log.events import numbers_of
+from paceline.log.sinks import Follower
 
 
-class TensorBoard:
+class TensorBoard(Follower):
     """Writes the numbers of events into `folder`, such as RUN/tensorboard/. One process writes it: rank 0.
 
     purge_step  the step that a resumed run goes on from: what an earlier process wrote past it is hidden. None for a
@@ -41,18 +42,11 @@ class TensorBoard:
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Add one event as written to events.jsonl; kinds other than train and eval have nothing to draw."""
-        if event["event"] == "train":
-            values = {name: value for name, value in event.items() if name not in COMMON and name != "samples"}
-        elif event["event"] == "eval":
-            values = metrics_of(event)
-        else:
-            return
         if self._lost:
             return
         try:
-            for name, value in values.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._writer.add_scalar(f"{event['event']}/{name}", value, event["step"])
+            for name, value in numbers_of(event).items():
+                self._writer.add_scalar(name, value, event["step"])
             if event["event"] == "eval":
                 self._writer.flush()  # TensorBoard's own two minutes are longer than a small run
         except OSError as error:

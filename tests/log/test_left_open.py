@@ -21,7 +21,6 @@ PACE = {"images_per_second": 2.0, "data_wait": 0.0}
 
 @pytest.fixture
 def tells(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "SINKS", [])
     out = io.StringIO()
     who = {"benchmark": "maskrcnn", "org": "", "division": "open", "status": "onprem", "platform": ""}
     facts = recorder.Facts(

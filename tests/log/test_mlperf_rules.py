@@ -196,8 +196,8 @@ def test_the_next_block_is_stamped_with_the_time_when_training_went_on(tmp_path,
         now[0] += 1.0
         return now[0]
 
-    monkeypatch.setattr("paceline.log.recorder.time", SimpleNamespace(time=clock))
-    monkeypatch.setattr("paceline.log.recorder.MLLog", partial(MLLog, clock=clock))
+    monkeypatch.setattr("paceline.log.mllog_sink.time", SimpleNamespace(time=clock))
+    monkeypatch.setattr("paceline.log.mllog_sink.MLLog", partial(MLLog, clock=clock))
     lines = records(write(tmp_path / "beside", "resnet50-mlperf-3200", RUNS["resnet50-mlperf-3200"][0]))
     first = next(number for number, line in enumerate(lines) if line["key"] == "eval_start")
     keys = [line["key"] for line in lines[first : first + 6]]

@@ -1,0 +1,188 @@
+"""Sinks of somebody's own: told everything, in a thread of their own; slow or failing, they stop no run."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from tiny_runs import command, train, without_report
+
+import paceline.log.beside as beside
+from paceline.config.errors import UserError
+from paceline.config.run import Controls
+from paceline.log.beside import Beside
+from paceline.log.events import read_events
+from paceline.log.sinks import TRACKERS, makers
+
+MINE = """
+import json
+
+class Mine:
+    def __init__(self, run, resumed_at):
+        self.file = open(run / "mine.txt", "a")
+        name = json.loads((run / "run.json").read_text())["name"]
+        self.file.write(json.dumps([name, resumed_at]) + "\\n")
+
+    def write(self, event):
+        self.file.write(json.dumps(event) + "\\n")
+        event.clear()  # its own copy
+
+    def close(self):
+        self.file.close()
+
+class Fails(Mine):
+    def write(self, event):
+        raise SystemExit("enough")
+
+def refuses(run, resumed_at):
+    (run / "half").mkdir()
+    raise ConnectionError("nobody home\\nand more")
+
+number = 7
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(class_photos):
+    return class_photos
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    return f"{tmp_path}/mine.py"
+
+
+class Noted:
+    """A sink that notes what it is told, and in which threads."""
+
+    def __init__(self, act=lambda event: None) -> None:
+        self.events, self.act = [], act
+        self.threads = {threading.current_thread()}
+
+    def write(self, event) -> None:
+        self.threads.add(threading.current_thread())
+        self.act(event)
+        self.events.append(event["step"])
+
+    def close(self) -> None:
+        self.threads.add(threading.current_thread())
+        self.events.append("closed")
+
+
+def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(
+    photos, file, tmp_path, capsys, monkeypatch
+):
+    without_report(monkeypatch)
+    run = tmp_path / "run"
+    said = train(capsys, photos, run, "--quiet", "--log-every", 1, "--sink", f"{file}:Fails", f"--sink={file}:Mine")
+    assert said.code == 0 and said.out.count(f"--sink {file}:Fails: SystemExit: enough; it is told nothing more") == 1
+    lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
+    assert [line for line in lines if isinstance(line, list)] == [["resnet50-tiny", None]] * 2
+    assert lines[2:] == read_events(run / "events.jsonl")
+    said = train(capsys, photos, run, "--quiet", "--no-tensorboard", "--sink", f"{file}:Mine", steps=3)
+    lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
+    gone_on = lines.index(["resnet50-tiny", 2])
+    assert lines[gone_on + 1]["event"] == "resume" and lines[-1]["event"] == "end"
+    written = json.loads((run / "run.json").read_text())["controls"]
+    assert written["sink"] == [f"{file}:Mine"] and written["tensorboard"] is False
+    assert command(capsys, "train", run / "run.json", "--out", tmp_path / "again").code == 0
+    assert not (tmp_path / "again" / "mine.txt").exists()  # a file's words run nobody's code
+
+
+@pytest.mark.parametrize(
+    ("sinks", "words"),
+    [
+        (["foo"], "--sink foo: there is no such sink. Known: wandb, mlflow, or your own"),
+        (["FILE:Mine", "FILE:Mine"], "named twice"),
+        (["FILE:missing"], "has no sink 'missing'"),
+        (["FILE:number"], "that is a int, and must be a function"),
+        (["no-such.py:Mine"], "there is no file no-such.py"),
+        (["FILE:Mine", "FILE:refuses"], "it cannot be begun (ConnectionError: nobody home)."),
+    ],
+    ids=["unknown", "twice", "no name", "no function", "no file", "refuses"],
+)
+@pytest.mark.parametrize("made", [False, True], ids=["new folder", "empty folder"])
+def test_what_cannot_be_a_sink_refuses_the_run_and_leaves_nothing(photos, file, tmp_path, capsys, sinks, words, made):
+    run = tmp_path / "runs" / "run"
+    if made:
+        run.mkdir(parents=True)
+    named = [word for sink in sinks for word in ("--sink", sink.replace("FILE", file))]
+    said = train(capsys, photos, run, *named)
+    assert said.code == 2 and words in said.err and len(said.err.splitlines()) == 1, said.err
+    left = [path.name for path in run.iterdir() if path.name != ".lock"] if run.exists() else []
+    assert run.exists() == made and left == []
+
+
+def test_a_refusal_leaves_an_older_run_as_it_was(photos, file, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    run = tmp_path / "run"
+    assert train(capsys, photos, run).code == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "run.json"}
+    assert train(capsys, photos, run, "--sink", f"{file}:refuses", steps=3).code == 2
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert train(capsys, photos, run, steps=3).code == 0
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(TRACKERS, "nosuchpackage", Noted)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"pip install 'paceline\[nosuchpackage\]'"):
+            makers(Controls(sink=("nosuchpackage",)))
+        (tmp_path / "nosuchpackage").mkdir(exist_ok=True)  # a folder of that name is no package
+        monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_slow_sink_keeps_nothing_waiting_and_is_told_everything_in_one_thread():
+    gate, lines = threading.Event(), []
+    noted = []
+    sink = Beside("slow", lambda: noted.append(Noted(lambda event: gate.wait())) or noted[0], lines.append)
+    for step in range(50):
+        sink.write({"step": step})
+        sink.passed(step, 0.0)
+    assert noted[0].events == []
+    gate.set()
+    sink.close()
+    assert noted[0].events == [*range(50), "closed"] and lines == []
+    assert len(noted[0].threads) == 1 and threading.current_thread() not in noted[0].threads
+    sink.close()
+    assert noted[0].events[-2:] == [49, "closed"]
+
+
+def test_a_sink_that_fails_is_closed_and_told_nothing_more():
+    lines, made = [], []
+
+    def fail(event):
+        raise KeyError("oops")
+
+    sink = Beside("bad", lambda: made.append(Noted(fail)) or made[0], lines.append)
+    for step in range(3):
+        sink.write({"step": step})
+    sink.close()
+    sink.close()
+    assert made[0].events == ["closed"]
+    assert lines == ["--sink bad: KeyError: 'oops'; it is told nothing more of this run, which does not need it"]
+
+
+def test_a_sink_that_hangs_is_left_behind(monkeypatch):
+    monkeypatch.setattr(beside, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(beside, "MOST_WAITING", 3)
+    gate, lines = threading.Event(), []
+    sink = Beside("stuck", lambda: Noted(lambda event: gate.wait()), lines.append)
+    sink.write({"step": 0})
+    sink.close()
+    assert lines == ["--sink stuck: it was still busy 0.05 s after the end of the run; it is told nothing more of this "
+                     "run, which does not need it"]  # fmt: skip
+    lines.clear()
+    sink = Beside("behind", lambda: Noted(lambda event: gate.wait()), lines.append)
+    for step in range(9):
+        sink.write({"step": step})
+    sink.close()
+    gate.set()
+    assert len(lines) == 1 and "--sink behind: it is 3 events behind; " in lines[0]
+
+
+def test_what_is_no_sink_is_refused_where_it_was_made():
+    with pytest.raises(UserError, match=r"--sink x: what it made, a dict, lacks write\(event\) or close\(\)"):
+        Beside("x", dict, print)  # type: ignore[arg-type]
