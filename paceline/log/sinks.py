@@ -134,7 +134,7 @@ def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
         raise UserError(
             f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
         )
-    return make
+    return make  # pyright: ignore[reportReturnType]
 
 
 def _beside(name: str, make: Callable[[Path, int | None], Sink]) -> Maker:
