@@ -118,7 +118,7 @@ class Replayable(ABC):
                 mine.copy_(new, non_blocking=True)
         replay, losses = self._known[kind]
         replay()
-        return losses
+        return dict(losses)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Whatever the first step on such batches would do besides: compile, allocate, settle. It changes nothing.
