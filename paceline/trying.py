@@ -79,8 +79,9 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
             if not lacks_memory(error):
                 raise
             short = shortage(error, run)  # its words alone: the error holds the tensors of the step
-    gc.collect()
-    release(device)
+    if short is not None:
+        gc.collect()
+        release(device)
     return short
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from short_of_memory import OBJECTS, Short, ShortTask, recipe_of, run_of, state_of
@@ -17,6 +19,12 @@ from paceline.step import TrainStep
 from paceline.trying import run_that_fits, worth_trying
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_collection(monkeypatch):
+    """Of a test process, which holds much, it takes half a second."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
 @pytest.fixture
@@ -40,9 +48,10 @@ def largest_that_keeps_the_recipe(plan, holds):
     return None
 
 
-@pytest.mark.parametrize("span, group", [(1, 1), (1, 8), (2, 2), (1, 4), (4, 4), (2, 0)])
+@pytest.mark.parametrize("span, group", [(1, 8), (2, 2), (4, 4), (2, 0)])
 @pytest.mark.parametrize(
-    "holds, where", [(8, "forward"), (5, "forward"), (3, "backward"), (2, "forward"), (1, "forward")]
+    "holds, where",
+    [(8, "forward"), (5, "backward"), pytest.param(3, "forward", marks=pytest.mark.nightly), (1, "forward")],
 )
 def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, group, holds, where):
     recipe = recipe_of(span, group)

@@ -70,8 +70,14 @@ def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path,
     assert first["compilations"] == 1 and first["memory_estimate"] > 0 and "peak_memory" not in first
     assert first["images_per_forward"] == json.loads((run / "run.json").read_text())["plan"]["images_per_forward"]
     assert not any("recompilations" in event for event in of_kind(run, "train")) and "warning" not in said.out
+
+
+@pytest.mark.nightly
+def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_last(capsys, tmp_path, compiled):
+    run = tmp_path / "run"
+    for steps in (3, 4):
+        assert train(capsys, run, "--system.compile", steps=steps).code == 0
     assert ">warm-up</" in write_report(run).read_text()
-    assert train(capsys, run, "--system.compile", steps=4).code == 0
     assert [event["step"] for event in of_kind(run, "warm_up")] == [0, 3]
 
 

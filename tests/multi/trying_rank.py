@@ -52,6 +52,6 @@ def main() -> int:
     folder, evaluators, *holds = Path(sys.argv[1]), *map(int, sys.argv[2:])
     with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
         roles, mine = assign(world, evaluators), holds[world.rank]
-        found = {f"{span} {group}": smaller(roles, mine, span, group) for span, group in ((1, 4), (1, 8), (4, 0))}
+        found = {f"{span} {group}": smaller(roles, mine, span, group) for span, group in ((1, 8), (4, 0))}
         torch.save(found, folder / f"{world.rank}.pt")
     return 0
