@@ -10,6 +10,7 @@ import copy
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from paceline.config.errors import UserError
 from paceline.log.sinks import Event, Follower, Sink
@@ -59,11 +60,9 @@ class Beside(Follower):
     def close(self) -> None:
         """Wait until the sink has taken everything and is closed, no longer than CLOSE_SECONDS."""
         if self._thread.is_alive() and not self._failure:
-            try:
+            with suppress(queue.Full):  # said below
                 self._events.put(None, timeout=CLOSE_SECONDS)
                 self._thread.join(CLOSE_SECONDS)
-            except queue.Full:
-                pass  # said below
             if self._thread.is_alive():
                 self._failure = f"it was still busy {CLOSE_SECONDS:g} s after the end of the run"
         self._tell()

@@ -130,11 +130,11 @@ def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
             f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
         )
     make: Any = from_file(name, "sink")
-    if not callable(make):
-        raise UserError(
-            f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
-        )
-    return make  # pyright: ignore[reportReturnType]
+    if callable(make):
+        return make  # pyright: ignore[reportReturnType]: what it makes is looked at when it does
+    raise UserError(
+        f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
+    )
 
 
 def _beside(name: str, make: Callable[[Path, int | None], Sink]) -> Maker:
