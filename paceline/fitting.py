@@ -116,6 +116,7 @@ def try_out(run: Run, state: State, task: Task, place: Place, world: World) -> P
         one = run.controls.overfit_one_batch
         loader = open_things.enter_context(task.train_loader(plan, run.system, place, first=0, one_batch=one))
         step_once = TrainStep(state, plan, run.system, place.device, world.group)
+        open_things.callback(step_once.close)
         began = time.monotonic()
         first, steps, losses = 0.0, 0, {}
         for step, batches in loader:

@@ -102,12 +102,9 @@ class Replayable(ABC):
     def discard(self, batches: Sequence[Batch]) -> None:
         """The same, taken back."""
 
-    def _take(self, batches: Sequence[Batch]) -> Losses:
-        """The step, replayed where it can be. A profiled one is not: its ranges are the host's.
-
-        Raises RecipeError as `prepare`.
-        """
-        if self.capture is None or torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
+    def _take(self, batches: Sequence[Batch], replay: bool) -> Losses:
+        """The step, replayed where that is asked and can be. Raises RecipeError as `prepare`."""
+        if self.capture is None or not replay:
             return self.whole(batches)
         kind = _kind(batches)
         if kind not in self._known:
@@ -116,8 +113,8 @@ class Replayable(ABC):
         for own, batch in zip(self._own[kind], batches):
             for mine, new in zip(_tensors(own), _tensors(batch)):
                 mine.copy_(new, non_blocking=True)
-        replay, losses = self._known[kind]
-        replay()
+        carry_out, losses = self._known[kind]
+        carry_out()
         return dict(losses)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
@@ -163,6 +160,10 @@ class Replayable(ABC):
                 f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
             ) from problem
         self.captures += 1
+
+    def close(self) -> None:
+        """Let go of all that was captured, before ranks part: NCCL waits for ever to close a connection that a graph holds."""
+        self._known.clear()
 
     def _all(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         return batches if len(batches) == self.forwards else [batches[0]] * self.forwards

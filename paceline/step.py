@@ -80,12 +80,16 @@ class TrainStep(Replayable):
                 self.own_time = OwnTime(state.model, device)
         self.network = network
 
-    def __call__(self, batches: Sequence[Batch], rates: Rates) -> dict[str, Tensor]:
-        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step."""
+    def __call__(self, batches: Sequence[Batch], rates: Rates, *, replay: bool = True) -> dict[str, Tensor]:
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step.
+
+        replay  where steps are captured: False sends this one all the same, for a profiler, on every rank alike. What is exchanged
+                in a replay must be exchanged in one everywhere (NCCL's rule of captured operations)
+        """
         self.numbers.write(rates)
         if self.own_time is not None:
             self.own_time.begins()
-        return self._take(batches)
+        return self._take(batches, replay)
 
     def whole(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """The step itself, by the rates last written. It reads and writes tensors that stay where they are, and nothing else."""
@@ -101,19 +105,23 @@ class TrainStep(Replayable):
                 state.average.update(self.numbers.fresh)
         return losses
 
-    def discard(self, batches: Sequence[Batch]) -> None:
+    def discard(self, batches: Sequence[Batch], *, update: bool = True) -> None:
         """A whole step, taken back: compiles, allocates, and lets data parallel settle its gradient buckets.
+
+        update  False leaves the update away, where it would settle nothing: only running statistics are then kept and put back
 
         Data parallel rebuilds its buckets after the first backward, and the order of a sum over three or more ranks
         follows the buckets; without this step a resumed run would add in another order than an unbroken one.
         """
         state = self.state
-        tensors = [*state.model.parameters(), *state.model.buffers(), *state.optimiser.state().values()]
-        for part in (state.average, state.scaler):
-            tensors += () if part is None else part.state().values()
+        tensors = [*state.model.buffers()]
+        if update:
+            tensors += [*state.model.parameters(), *state.optimiser.state().values()]
+            for part in (state.average, state.scaler):
+                tensors += () if part is None else part.state().values()
         saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
         try:
-            self.whole(batches)
+            (self.whole if update else self._gradients)(batches)
         finally:
             state.optimiser.zero_grad()  # of a step that failed on its way
             with torch.no_grad():

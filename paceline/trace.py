@@ -28,9 +28,8 @@ class Tracer:
         folder   the run's
         main     whether this is rank 0
         """
-        self.steps, self.nvtx = profile_steps(asked)
-        if not main and not self.nvtx:
-            self.steps = range(0)
+        self.asked, self.nvtx = profile_steps(asked)  # on every rank alike
+        self.steps = self.asked if main or self.nvtx else range(0)
         self.file = folder / "profile" / f"steps-{self.steps.start}-{self.steps.stop}.json"
         self._window: ExitStack | None = None
         self._range = ExitStack()

@@ -159,6 +159,7 @@ def loop(job: Job) -> Ending:
     run, state, due, recorder = job.run, job.state, job.due, job.recorder
     step_once = TrainStep(state, run.plan, run.system, job.place.device, job.world.group)
     with ExitStack() as open_things:
+        open_things.callback(step_once.close)
         stop_request = open_things.enter_context(catch_stop(job.folder / STOP_FILE))
         recorder.stopping(lambda: stop_request.asked)
         vote = StopVote(job.world, stop_request, outside=job.roles.evaluators > 0)
@@ -178,7 +179,7 @@ def loop(job: Job) -> Ending:
             tracer.starts_at(state.step)
             for step, batches in loader:
                 rates = rates_at(run.recipe, run.plan, step)
-                losses = step_once(batches, rates)
+                losses = step_once(batches, rates, replay=step not in tracer.asked)
                 state.step = step + 1
                 state.meters.add(losses, step)
                 job.interval.took(batch.images.shape for batch in batches)

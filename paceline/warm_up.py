@@ -26,7 +26,7 @@ def warm_up(job: Job, step_once: TrainStep) -> None:
         return
     if not each_shape_counts(run.system, device):
         if run.plan.world > 1 or task.shapes.vary:
-            step_once.discard(task.warm_up_step(run.plan, device))
+            step_once.discard(task.warm_up_step(run.plan, device), update=False)
         return
     began, compiled = time.monotonic(), compilations()
     shapes = task.input_shapes(run.plan)
