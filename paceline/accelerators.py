@@ -93,9 +93,10 @@ def synchronise(device: torch.device) -> None:
 
 
 def release(device: torch.device) -> None:
-    """Give memory back that a device's allocator keeps for later; what is still in use stays."""
-    if (give := getattr(module_of(device.type), "empty_cache", None)) is not None:
-        give()
+    """Give memory back that a device's allocator keeps for later, and forget what was held at most; what is in use stays."""
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        if (call := getattr(module_of(device.type), name, None)) is not None:
+            call()
 
 
 def use(device: torch.device) -> None:

@@ -72,6 +72,7 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
     alone = replace(run.plan, world=1, bn_join=1, loss_join=1)
     step_once = TrainStep(state, alone, replace(run.system, compile=False, graph=False), device)
     short = None
+    _let_go(device)  # of a run that measured its speed and is thrown away
     with _alone(state.model):
         try:
             step_once.discard(task.warm_up_step(run.plan, device))
@@ -79,15 +80,19 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
             if not lacks_memory(error):
                 raise
             short = shortage(error, run)  # its words alone: the error holds the tensors of the step
-    if short is not None:
-        gc.collect()
-        release(device)
+    _let_go(device)
     return short
+
+
+def _let_go(device: torch.device) -> None:
+    """Of what nobody has any more; and the peak of a step that did not fit is not the run's."""
+    gc.collect()
+    release(device)
 
 
 @contextmanager
 def _alone(model: nn.Module) -> Iterator[None]:
-    """Statistics are of this rank's images alone inside: they take as much memory, and no other rank is asked."""
+    """Statistics are of this rank's images alone inside: they keep as much memory, and no other rank is asked."""
     joined = [(module, module.join, module.join_group) for module in batch_norms(model)]
     for module, _, _ in joined:
         module.join, module.join_group = 1, None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from short_of_memory import OBJECTS, Short, ShortTask, recipe_of, run_of, state_of
 from toy_loss_groups import IMAGES, toy_batch
 
+from paceline import accelerators
 from paceline.config.errors import RecipeError, Shortage
 from paceline.config.plan import Rates, recut
 from paceline.dist.launcher import read_launch
@@ -106,6 +109,24 @@ def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
     object.__setattr__(task.workload, "check_plan", refuse)
     with pytest.raises(Shortage, match="forwards of 4 images"):
         tried(run, task, state_of(run, task, alone), alone)
+
+
+def test_what_a_step_held_that_did_not_fit_is_no_peak_of_the_run(alone, monkeypatch):
+    """And what a measured run has left is gone before a step is tried: captured steps are in a cycle with their graph's memory."""
+    recipe, order = recipe_of(1, 0), []
+    run, task = run_of(recipe, 1), ShortTask(recipe, 4)
+    run = replace(
+        run, system=replace(run.system, compile=True, graph=True)
+    )  # neither is a part of a step that is tried
+    device = SimpleNamespace(
+        empty_cache=lambda: order.append("empty"), reset_peak_memory_stats=lambda: order.append("forget")
+    )
+    monkeypatch.setattr(accelerators, "module_of", lambda kind: device)
+    whole = Short.forward
+    monkeypatch.setattr(Short, "forward", lambda self, batch: order.append(len(batch)) or whole(self, batch))
+    tried(run, task, state_of(run, task, alone), alone)
+    let_go = ["empty", "forget"]
+    assert order == [*let_go, 8, *let_go, *let_go, 4, 4, *let_go]
 
 
 def test_another_error_is_that_error(alone):
