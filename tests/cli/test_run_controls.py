@@ -12,6 +12,8 @@ import torch
 from tiny_runs import refused, train, without_report
 
 from paceline.log.events import read_events
+from paceline.step import TrainStep
+from paceline.trace import Tracer
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +81,11 @@ def test_two_exact_runs_have_the_same_bits_and_were_deterministic(class_photos, 
     assert seen == {False}
 
 
-def test_a_trace_has_its_steps_by_name_and_what_is_in_them(class_photos, tmp_path, capsys):
+def test_a_trace_has_its_steps_by_name_and_what_is_in_them(class_photos, tmp_path, capsys, monkeypatch):
+    replayed, take = [], TrainStep.__call__
+    monkeypatch.setattr(TrainStep, "__call__", lambda *given, **how: replayed.append(how["replay"]) or take(*given, **how))
     assert train(capsys, class_photos, tmp_path / "run", "--profile", "1:3", steps=4).code == 0
+    assert replayed == [True, False, False, True]
     assert [path.name for path in (tmp_path / "run" / "profile").iterdir()] == ["steps-1-3.json"]
     trace = json.loads((tmp_path / "run" / "profile" / "steps-1-3.json").read_text())["traceEvents"]
     ranges = [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in trace if e.get("cat") == "user_annotation"]
@@ -90,6 +95,13 @@ def test_a_trace_has_its_steps_by_name_and_what_is_in_them(class_photos, tmp_pat
         inside = [name for name, first, last in ranges if begin <= first <= last <= end and not name.startswith("step")]
         assert inside == ["forward", "backward", "update"]
     assert any("convolution" in e["name"] for e in trace if e.get("cat") == "cpu_op")
+
+
+def test_ranks_without_a_trace_know_its_steps(tmp_path):
+    """Where steps are replayed, all ranks send those that one of them traces."""
+    others = Tracer("1:3", tmp_path, main=False)
+    assert (others.asked, others.steps) == (range(1, 3), range(0))
+    assert Tracer("", tmp_path, main=True).asked == range(0)
 
 
 def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_photos, tmp_path, capsys, monkeypatch):
