@@ -15,8 +15,8 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.checkpoint.layout import step_name
-from paceline.checkpoint.read import check_same_recipe, newest_valid
+from paceline.checkpoint.layout import BEST, link_step, step_name
+from paceline.checkpoint.read import check_same_recipe, load_checkpoint, newest_valid
 from paceline.checkpoint.retention import check_space
 from paceline.checkpoint.snapshot import Snapshot, bytes_of
 from paceline.checkpoint.writer import CheckpointWriter
@@ -149,11 +149,27 @@ class RunFolder:
     def _journal(self, headline: str, facts: Mapping[str, Any], say: Callable[[str], None]) -> tuple[dict, float]:
         """-> (what the evaluations up to a checkpoint of these facts found, the run's seconds), as far as the events know."""
         file, step = self.path / "events.jsonl", facts["step"]
+        events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
+        standing, best = Standing.of_events(headline, events), link_step(self.path / "checkpoints", BEST)
+        known = {event["step"] for event in events if event["event"] == "eval"}
         if not file.exists():
             say(f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on")
-        events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
+        elif best is not None and best < step and best not in known and self._was_evaluated(best):
+            # The best of the others is not as good, and may be deleted already.
+            say(
+                f"{file} has lost what was found of {step_name(best)}, the best: `best` stays there until a later evaluation beats "
+                "the others"
+            )
+            standing.best_step = -1
         clocks = [facts["seconds"], *(event["seconds"] for event in events)]
-        return asdict(Standing.of_events(headline, events)), max(filter(isfinite, clocks), default=0.0)
+        return asdict(standing), max(filter(isfinite, clocks), default=0.0)
+
+    def _was_evaluated(self, step: int) -> bool:
+        try:
+            facts = load_checkpoint(self.path / "checkpoints" / step_name(step), check_snapshot).facts
+        except CheckpointError:
+            return False
+        return evaluates(facts)
 
     def _check_recipe(self, saved: Mapping[str, Any], now: Mapping[str, Any], run: Run, given: Collection[str]) -> None:
         workload = workload_of(run.recipe.task)

@@ -177,6 +177,30 @@ def test_without_its_events_a_run_goes_on_with_the_best_as_it_is_and_says_so(cla
         assert (run / "checkpoints" / "last" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
+def test_where_what_was_found_of_the_best_is_damaged_it_stays_the_best_and_that_is_said(class_photos, killed, capsys):
+    run = killed(5)
+    file, scores = run / "events.jsonl", {}
+    for line in file.read_text().splitlines():
+        if (event := json.loads(line))["event"] == "eval":
+            scores[event["step"]] = event["top1"]
+            if event["step"] == 2:
+                file.write_text(file.read_text().replace(line, line.replace('"images": ', '"images": 1')))
+    point(run, 2)
+    said = command(capsys, *words_for(class_photos, run))
+    assert said.code == 0 and "has lost what was found of step-000002, the best" in said.out, said
+    assert "was the best so far and is gone" not in said.out
+    (newest,) = [event["top1"] for event in events(run) if event["event"] == "eval" and event["step"] == 6]
+    assert os.readlink(run / "checkpoints" / "best") == ("step-000006" if newest > scores[4] else "step-000002")
+
+
+def test_a_link_to_a_checkpoint_that_was_never_evaluated_is_put_right(class_photos, killed, whole, capsys):
+    run = killed(5)
+    point(run, 3)
+    said = command(capsys, *words_for(class_photos, run))
+    went_on(said, run, whole, 5)
+    assert "has lost" not in said.out
+
+
 def test_a_best_checkpoint_that_was_deleted_is_said(class_photos, killed, capsys):
     run = killed(5)
     best = best_of(run)
