@@ -39,8 +39,9 @@ def list_steps(folder: Path) -> list[int]:
     """Steps that have a checkpoint, whole or damaged, oldest first; empty where there is no folder."""
     if not folder.is_dir():
         return []
-    steps = (step_of(path.name) for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return sorted(step for step in steps if step is not None)
+    folders = (path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    # Somebody's copy `step-8` is none of ours: counted beside step-000008 it would be deleted by that one's name.
+    return sorted(step for name in folders if (step := step_of(name)) is not None and name == step_name(step))
 
 
 def link_step(folder: Path, link: str) -> int | None:
