@@ -29,21 +29,22 @@ def doomed_steps(
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
-    """Refuse a folder that cannot be written, or a disk with less than `bytes_needed` bytes free.
+    """Refuse a folder that cannot be written, that takes no links, or a disk with less than `bytes_needed` bytes free.
 
     raise UserError   names the folder and the reason
     """
-    there = folder
+    problem = "cannot be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}.part"
         probe.write_bytes(b"\0" * 4096)
         probe.unlink()
-        free = shutil.disk_usage(there).free
+        problem = "takes no symbolic links, as checkpoints/last and best are"
+        probe.symlink_to("nowhere")
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --out."
-        ) from None
+        raise UserError(f"{folder}: {problem} ({error.strerror or error}). Choose another folder with --out.") from None
     if free < bytes_needed:
         raise UserError(
             f"{folder}: checkpoints will need {byte_size(bytes_needed)}, and {byte_size(free)} are free. "

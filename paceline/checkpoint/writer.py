@@ -81,6 +81,11 @@ class CheckpointWriter:
             for path in folder.iterdir():
                 if HIDDEN.fullmatch(path.name):
                     remove(path)
+                elif path.name in (LAST, BEST) and path.is_dir() and not path.is_symlink():
+                    raise UserError(  # it may be the only copy of what it holds
+                        f"{path}: a folder where a link belongs (copying a run may make one). Move it away, and give the same "
+                        "command again."
+                    )
         except OSError as error:
             raise _as_user_error(folder, error) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -130,6 +131,23 @@ def test_a_best_that_is_not_known_keeps_its_link_and_one_that_is_gone_loses_it(t
     assert list_steps(tmp_path) == [3]
 
 
+@pytest.mark.parametrize("link", ["best", "last"])
+def test_a_folder_in_a_link_s_place_is_named_and_nothing_is_deleted(tmp_path, link):
+    (tmp_path / link).mkdir()
+    with pytest.raises(UserError, match=rf"{tmp_path}/{link}: a folder where a link belongs"):
+        saved(tmp_path, 1, 2, 3)
+    assert list_steps(tmp_path) == [1, 2, 3] and (tmp_path / link).is_dir()
+
+
+def test_a_copy_under_another_name_is_none_of_ours_and_stays(tmp_path):
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-2").mkdir()
+    writer = saved(tmp_path, 2)
+    writer.submit(3, snapshot(3))
+    writer.close()
+    assert list_steps(tmp_path) == [3] and (tmp_path / "step-1").is_dir() and (tmp_path / "step-2").is_dir()
+
+
 def test_a_later_checkpoint_that_is_damaged_stays_until_there_is_another(tmp_path):
     writer = saved(tmp_path, 10, 20)
     (tmp_path / "last").symlink_to("step-000020")
@@ -256,6 +274,16 @@ def test_a_read_only_disk_is_named_before_training_starts(small_disk):
     for call in (lambda: check_space(small_disk / "run", 1), lambda: CheckpointWriter(small_disk / "run")):
         with pytest.raises(UserError, match=rf"{small_disk}/run.*Read-only file system"):
             call()
+
+
+def test_a_file_system_without_links_is_named_before_training_starts(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    with pytest.raises(UserError, match=rf"{tmp_path}: takes no symbolic links"):
+        check_space(tmp_path, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_under_a_file_is_named(tmp_path):
