@@ -47,7 +47,7 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
     The snapshot's tensors must lie on the CPU and hold still.
     raise OSError   what the file system says (full, read-only, ...); nothing is left behind then
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # what is above it is the run's: where that was deleted, nothing brings it back
     final = folder / step_name(step)
     part = folder / f".{final.name}.{os.getpid()}.part"
     if part.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -146,6 +147,15 @@ def test_a_copy_under_another_name_is_none_of_ours_and_stays(tmp_path):
     writer.submit(3, snapshot(3))
     writer.close()
     assert list_steps(tmp_path) == [3] and (tmp_path / "step-1").is_dir() and (tmp_path / "step-2").is_dir()
+
+
+def test_a_run_that_was_deleted_is_not_made_anew(tmp_path):
+    writer = CheckpointWriter(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "run")
+    writer.submit(1, snapshot(1))
+    with pytest.raises(UserError, match="removed while the run was using it"):
+        writer.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_later_checkpoint_that_is_damaged_stays_until_there_is_another(tmp_path):
