@@ -52,6 +52,7 @@ def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
 )
 def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_path, capsys, monkeypatch, request):
     data, tapes = request.getfixturevalue(DATA[recipe]).data, []
+    steps_of_runs: list[TrainStep] = []
     without_report(monkeypatch)
 
     def eager(state: Any, plan: Any, system: Any, device: torch.device, group: Any) -> TrainStep:
@@ -61,7 +62,8 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
     def replayed(state: Any, plan: Any, system: Any, device: torch.device, group: Any) -> TrainStep:
         numbers = StepNumbers(state.optimiser.optim, device, tensors=True)
         tapes.append(Recorder())
-        return TrainStep(state, plan, system, device, group, numbers=numbers, capture=tapes[-1])
+        steps_of_runs.append(TrainStep(state, plan, system, device, group, numbers=numbers, capture=tapes[-1]))
+        return steps_of_runs[-1]
 
     with forms.fixed():
         monkeypatch.setattr(LOOP, "TrainStep", eager)
@@ -72,6 +74,7 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
             recipe, data, tmp_path / "replayed", capsys, "--steps", steps
         )  # from its checkpoint, in another process
     assert sum(tape.played for tape in tapes) == steps and len(tapes) == 2
+    assert [step.captures for step in steps_of_runs] == [0, 0]  # NCCL's connections could not be closed before
     assert "captured in the steps up to" in said.out  # a CPU captures as it goes, which is said
     (tensors, events), (others, others_events) = left(tmp_path / "eager"), left(tmp_path / "replayed")
     assert len(tensors) >= 2 and tensors == others

@@ -36,7 +36,7 @@ def trained(optim: Optim, device: str, *, scaled: bool) -> list[Tensor]:
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=random))
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = make_optimiser(named_parameters(model, "weights"), optim)
+    optimiser = make_optimiser(named_parameters(model, "no_norm_no_bias"), optim)
     numbers = StepNumbers(optim, device)
     scaler = LossScaler("dynamic", 1024.0, device=device) if scaled else None
     for step in range(6):

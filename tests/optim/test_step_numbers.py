@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tape import Tape
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim, OptimiserKind
@@ -96,40 +95,18 @@ class Training:
         self.average.update(self.numbers.fresh)
 
     def run(self) -> dict[str, Tensor]:
-        recorder: Recorder | None = None
+        tape: Tape | None = None
         for step in range(STEPS):
             self.set_gradients(step)
             self.numbers.write(rates(step))
-            if recorder is not None:
-                recorder.replay()
+            if tape is not None:
+                tape.play()
             elif self.form == "recorded":
-                with Recorder() as recorder:
+                with Tape() as tape:
                     self.take()
             else:
                 self.take()
         return {**self.model.state_dict(), **{f"average.{name}": value for name, value in self.average.state().items()}}
-
-
-class Recorder(TorchDispatchMode):
-    """The ATen calls of a block with their tensors, to be made again without the Python between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
-        return result
-
-    @torch.no_grad()
-    def replay(self) -> None:
-        made: dict[int, Tensor] = {}
-        for func, args, kwargs, result in self.calls:
-            given = tree_map_only(Tensor, lambda tensor: made.get(id(tensor), tensor), (args, kwargs))
-            again = func(*given[0], **given[1])
-            pairs = zip(tree_leaves(result), tree_leaves(again))
-            made.update({id(old): new for old, new in pairs if isinstance(old, Tensor)})
 
 
 def slow_loop(optim: Optim, fp16: bool) -> dict[str, np.ndarray]:
