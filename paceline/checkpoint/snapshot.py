@@ -12,15 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.config.errors import CheckpointError
-
 
 @dataclass(frozen=True)
 class Snapshot:
     """One moment of a run.
 
     tensors  {group: {name: tensor}}; each group becomes the file GROUP.safetensors
-    facts    JSON: position, best, clocks, recipe, ... (tuples come back as lists)
+    facts    JSON: position, clocks, recipe, ... (tuples come back as lists)
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -68,28 +66,3 @@ def with_strides(tensor: Tensor, strides: Iterable[int] | None) -> Tensor:
     if not are_dense(tensor.shape, strides):
         raise ValueError(f"strides {strides} do not fit the shape {tuple(tensor.shape)}")
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
-
-
-def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
-    """Copy saved values into living tensors by name; their device and memory format stay.
-
-    what   names the group in an error's text
-    raise CheckpointError   names that only one side has, and shapes or types that differ
-    """
-    problems = [f"{name} is missing" for name in targets if name not in saved]
-    problems += [f"{name} is not expected" for name in saved if name not in targets]
-    for name in targets.keys() & saved.keys():
-        have, want = saved[name], targets[name]
-        if have.shape != want.shape or have.dtype != want.dtype:
-            problems.append(
-                f"{name} is {tuple(have.shape)} {have.dtype}, expected {tuple(want.shape)} {want.dtype}".replace(
-                    "torch.", ""
-                )
-            )
-    if problems:
-        shown = "".join(f"\n  {problem}" for problem in sorted(problems)[:8])
-        more = f"\n  and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise CheckpointError(f"{what}: the checkpoint holds other tensors.{shown}{more}")
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(saved[name])

@@ -308,8 +308,3 @@ def ema_at(recipe: Recipe, plan: Plan, step: int) -> float:
     if first_weights_share(recipe, plan) <= MOST_FIRST_WEIGHTS:
         return recipe.ema
     return min(recipe.ema, (1 + step) / (10 + step))
-
-
-def epoch_of(plan: Plan, step: int) -> float:
-    """Epochs done after `step` steps, in the recipe's own counting."""
-    return step / plan.steps_per_epoch

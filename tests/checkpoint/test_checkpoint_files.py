@@ -14,7 +14,7 @@ import torch
 from paceline.checkpoint import write
 from paceline.checkpoint.layout import list_steps, step_name
 from paceline.checkpoint.read import check_same_recipe, find_checkpoint, load_checkpoint, newest_valid
-from paceline.checkpoint.snapshot import Snapshot, are_dense, bytes_of, copy_into, unusual_strides
+from paceline.checkpoint.snapshot import Snapshot, are_dense, bytes_of, unusual_strides
 from paceline.checkpoint.write import save_checkpoint
 from paceline.config.errors import CheckpointError
 from paceline.config.sealed import SEAL, sealed
@@ -88,19 +88,6 @@ def test_equal_state_gives_equal_bytes_whatever_the_clock_and_the_order(tmp_path
 
 def test_sizes_are_the_data_alone():
     assert bytes_of([torch.zeros(3, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(0)]) == 3 * 4 * 4 + 5 * 8
-
-
-def test_copying_in_keeps_the_memory_format_and_names_what_does_not_fit():
-    target = {"w": torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last), "b": torch.zeros(3)}
-    saved = {"w": torch.randn(2, 3, 4, 4), "b": torch.ones(3)}
-    copy_into(target, saved, "model")
-    assert torch.equal(target["w"], saved["w"]) and target["w"].is_contiguous(memory_format=torch.channels_last)
-    with pytest.raises(
-        CheckpointError, match=r"model: .*(\n.*)*b is \(4,\) float32, expected \(3,\)(.*\n)*.*c is not exp"
-    ):
-        copy_into(target, {"w": saved["w"], "b": torch.ones(4), "c": torch.ones(1)}, "model")
-    with pytest.raises(CheckpointError, match="b is missing"):
-        copy_into(target, {"w": saved["w"]}, "model")
 
 
 @pytest.mark.parametrize("what", ["damaged", "a file", "a dangling link"])
