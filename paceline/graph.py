@@ -79,8 +79,7 @@ def captures_on(system: System, device: torch.device) -> Capture | None:
 class Replayable(ABC):
     """A step that is captured once for each kind of batches and replayed; without a capture, one that is sent anew each time."""
 
-    captures = 0  # kinds of batches whose step is replayed
-    late_captures = 0  # those of them that were not prepared before their first step, which took seconds longer
+    late_captures = 0  # kinds of batches captured on the way, not prepared before: their first step took seconds longer
 
     def __init__(self, capture: Capture | None, ranks: int, forwards: int) -> None:
         """
@@ -93,6 +92,11 @@ class Replayable(ABC):
         self._known: dict[
             tuple, tuple[Callable[[], None], Losses]
         ] = {}  # what carries the step out, and what it writes
+
+    @property
+    def captures(self) -> int:
+        """Kinds of batches whose step is replayed."""
+        return len(self._known)
 
     @abstractmethod
     def whole(self, batches: Sequence[Batch]) -> Losses:
@@ -159,7 +163,6 @@ class Replayable(ABC):
             raise RecipeError(
                 f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
             ) from problem
-        self.captures += 1
 
     def close(self) -> None:
         """Let go of all that was captured, before ranks part: NCCL waits for ever to close a connection that a graph holds."""
