@@ -65,12 +65,22 @@ class RunFolder:
     is_main: bool
     ended: str = ""  # status with which the run ended that is given more; empty for any other
 
-    def system(self, wanted: System, *, given: bool, world: int) -> System:
-        """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same."""
-        if self.saved is None or given or self.saved["world"] != world:
+    def system(self, wanted: System, *, given: Collection[str], world: int) -> System:
+        """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same.
+
+        given   what this command names by hand. Where it names a system, images of a forward are kept that fitted into as
+                much memory (trying.py)
+        """
+        if self.saved is None or self.saved["world"] != world:
             return wanted
         saved = saved_system(self.saved, self.path)
-        return wanted if saved.accelerator != wanted.accelerator else saved  # else it moved to another kind of machine
+        if saved.accelerator != wanted.accelerator:  # it moved to another kind of machine
+            return wanted
+        if "system" not in given:
+            return saved
+        if "system.images_per_forward" in given or saved.memory_gib != wanted.memory_gib:
+            return wanted
+        return replace(wanted, images_per_forward=saved.images_per_forward)
 
     def with_threads(self, system: System, *, given: bool, world: int) -> System:
         """`system` with the number of compute threads that a resumed run had: the bits of its sums follow it.

@@ -87,7 +87,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         ) as run_folder,
         ExitStack() as to_the_end,
     ):
-        system = run_folder.system(request.system, given="system" in request.given, world=roles.trainers)
+        system = run_folder.system(request.system, given=request.given, world=roles.trainers)
         say, warn = (console.say, console.tell) if world.is_main else (_silent, _silent)
         placed = to_the_end.enter_context(bound(system, world, warn))
         named = "system.intra_op_threads" in request.given
