@@ -49,11 +49,11 @@ class Start:
     snapshot: Snapshot | None = None  # None: anew
     checkpoint: str = ""  # its name
 
-    @property
-    def pending(self) -> bool:
-        """Whether an evaluation of its step follows, and nothing says what it found."""
+    def pending(self, last_step: int) -> bool:
+        """Whether an evaluation of its step comes first: one follows it, or this run ends there, and nothing says what it found."""
         facts = {} if self.snapshot is None else self.snapshot.facts
-        return bool(facts) and evaluates(facts) and self.standing.step != facts["step"]
+        follows = bool(facts) and (evaluates(facts) or facts["step"] >= last_step)
+        return follows and self.standing.step != facts["step"]
 
 
 @dataclass

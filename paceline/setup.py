@@ -155,6 +155,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
         run_folder.write(run)
+        pending = start.pending(run.plan.stop_after)
         recorder = Recorder(
             run_folder.path if world.is_main else None,
             log_facts(
@@ -164,7 +165,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             sinks=sinks,
             json=controls.json,
             resumed_at=state.step if start.snapshot is not None else None,
-            evaluated=not start.pending,
+            evaluated=not pending,
             init_began=init_began[0],
         )
         try:
@@ -185,7 +186,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     place=place,
                     state=state,
                     standing=start.standing,
-                    evaluation_pending=start.pending,
+                    evaluation_pending=pending,
                     recorder=recorder,
                     writer=writer,
                     folder=run_folder.path,

@@ -209,13 +209,11 @@ def goes_on(job: Job) -> bool:
 
     Raises Over where it had ended: it was killed between its last result and the `end` event.
     """
-    standing, step = job.standing, job.state.step
-    if job.evaluation_pending or (step >= job.due.last_step and standing.step != step):
-        return True
-    if (over := over_after(standing, job.run, job.due)) is not None:
-        over.discarded = standing.discarded_steps if standing.step == step else 0
+    standing = job.standing
+    if not job.evaluation_pending and (over := over_after(standing, job.run, job.due)) is not None:
+        over.discarded = standing.discarded_steps if standing.step == job.state.step else 0
         raise over
-    return False
+    return job.evaluation_pending
 
 
 def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:

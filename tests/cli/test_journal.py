@@ -193,6 +193,17 @@ def test_where_what_was_found_of_the_best_is_damaged_it_stays_the_best_and_that_
     assert os.readlink(run / "checkpoints" / "best") == ("step-000006" if newest > scores[4] else "step-000002")
 
 
+def test_ended_by_a_command_where_no_evaluation_was_due_mlperf_s_log_has_no_block_left_open(
+    class_photos, killed, capsys
+):
+    run = killed(3)
+    words = [3 if word == STEPS else word for word in words_for(class_photos, run)]
+    assert command(capsys, *words).code == 0
+    assert [event["step"] for event in events(run) if event["event"] == "eval"] == [2, 3]
+    keys = [json.loads(line.removeprefix(":::MLLOG "))["key"] for line in (run / "mllog.txt").read_text().splitlines()]
+    assert [key for key in keys if key.startswith("block")] == ["block_start", "block_stop"] * 2
+
+
 def test_a_link_to_a_checkpoint_that_was_never_evaluated_is_put_right(class_photos, killed, whole, capsys):
     run = killed(5)
     point(run, 3)
