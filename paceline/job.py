@@ -15,6 +15,7 @@ from paceline.config.due import Due
 from paceline.config.errors import UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.run import Run, seconds_in
+from paceline.config.whole import write_whole
 from paceline.dist.roles import Roles
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
@@ -113,7 +114,7 @@ class Job:
         bundle = self.folder / f"non-finite-step-{step:06d}.json"
         if self.world.is_main:
             try:
-                bundle.write_text(json.dumps(facts, indent=2))
+                write_whole(bundle, json.dumps(facts, indent=2))
             except OSError as error:
                 raise cannot_write(bundle, error) from error
         return (
