@@ -36,6 +36,7 @@ from paceline.state import State
 
 # What DistributedDataParallel takes unasked.
 TORCHS_BUCKET_MIB = 25.0
+NEVER = 2**31 - 1  # steps
 COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
@@ -186,6 +187,8 @@ def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup 
             # torch cuts buckets otherwise where its own size is named by hand.
             bucket_cap_mb=None if system.bucket_mib == TORCHS_BUCKET_MIB else system.bucket_mib,  # pyright: ignore[reportArgumentType]
         )
+    # Past its first ten steps it would wait for the device in every hundredth, to look at its own pace; a capture could not.
+    parallel._set_ddp_runtime_logging_sample_rate(NEVER)
     if system.compress != "none":
         parallel.register_comm_hook(group, COMPRESS[system.compress])
     return parallel
