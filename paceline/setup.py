@@ -88,7 +88,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         ExitStack() as to_the_end,
     ):
         system = run_folder.system(request.system, given=request.given, world=roles.trainers)
-        say, warn = (console.say, console.tell) if world.is_main else (_silent, _silent)
+        say, warn = (console.say, console.tell) if world.is_main else (lambda _: None,) * 2
         placed = to_the_end.enter_context(bound(system, world, warn))
         named = "system.intra_op_threads" in request.given
         system_of_threads = run_folder.with_threads(system, given=named, world=roles.trainers)
@@ -273,7 +273,3 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
         weights=workload.log_tensors(parameters),
         accuracy=lambda metrics: workload.log_accuracy(workload, metrics),
     )
-
-
-def _silent(_: str) -> None:
-    """What ranks other than 0 say."""

@@ -21,7 +21,7 @@ INDEX, STATE = "index.json", "state.json"
 LAST, BEST = "last", "best"
 _STEP = re.compile(r"step-(\d+)")
 # Unfinished (.part) and doomed (.trash) folders, and links being made.
-HIDDEN = re.compile(r"\.(?:step-\d+|last|best)\.\d+\.(?:part|trash)")
+HIDDEN = re.compile(r"\.(?:step-\d+|last|best)\.[0-9a-f]+\.(?:part|trash)")
 
 
 def step_name(step: int) -> str:

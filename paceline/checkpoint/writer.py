@@ -8,7 +8,6 @@ thread is raised in the training thread, at the next call.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from paceline.checkpoint.retention import doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import discard, remove, save_checkpoint, sync_folder
 from paceline.config.errors import UserError
+from paceline.config.whole import whole
 from paceline.log.lines import cannot_write
 from paceline.threads import Thread, failure_in_thread
 
@@ -108,17 +108,16 @@ class CheckpointWriter:
         return  whether that checkpoint is there; where it is not, `best` is gone
         raise UserError   the folder cannot be written
         """
-        past = [
-            step for step in list_steps(self._folder) if step <= last
-        ]  # later ones are damaged, and stay until the next
-        there = best < 0 or best in past
+        # Later ones are damaged, and stay until there is another.
+        past = [step for step in list_steps(self._folder) if step <= last]
+        gone = best >= 0 and best not in past
         try:
-            if not there:
+            if gone:
                 (self._folder / BEST).unlink(missing_ok=True)
-            self._settle(past, last, best=best if there and best >= 0 else None)
+            self._settle(past, last, best=best if best in past else None)
         except OSError as error:
             raise _as_user_error(self._folder, error) from None
-        return there
+        return not gone
 
     def evaluated(self, step: int, *, best: bool) -> None:
         """The newest checkpoint, step-N, has its result: `best` leads to it if it is, and what nobody needs any more goes.
@@ -171,10 +170,8 @@ class CheckpointWriter:
         """Let `last`, and `best` where it is known anew, lead where they must; then delete those of `steps` that nobody needs."""
         for link, step in ((LAST, last), (BEST, best)):
             if step is not None and link_step(self._folder, link) != step:
-                part = self._folder / f".{link}.{os.getpid()}.part"
-                part.unlink(missing_ok=True)
-                part.symlink_to(step_name(step))
-                os.replace(part, self._folder / link)  # the old link is there until the new one is
+                with whole(self._folder / link) as part:  # the old link is there until the new one is
+                    part.symlink_to(step_name(step))
                 sync_folder(self._folder)
         best = link_step(self._folder, BEST)
         for step in doomed_steps(steps, newest=last, keep=self._keep, keep_every=self._keep_every, best=best):

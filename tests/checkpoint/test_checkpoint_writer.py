@@ -199,6 +199,7 @@ def test_leftovers_of_a_killed_run_are_cleared(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"half")
     (tmp_path / ".last.999.part").symlink_to("step-000002")
+    (tmp_path / ".best.3fa2b1c0.part").symlink_to("step-000002")
     CheckpointWriter(tmp_path).close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step-000001"]
     assert load_checkpoint(tmp_path / "last").facts == {"value": 1}
