@@ -16,11 +16,11 @@ EVENTS_IN_A_RUN, LOG_AT_MOST = 200, 100
 class Due:
     """Asked after `step` steps are done; the same on every rank."""
 
-    log_every: int
-    save_every: int
-    eval_steps: frozenset[int]
-    steps_per_epoch: float
-    last_step: int
+    log_every: int  # steps between train events
+    save_every: int  # steps between checkpoints
+    eval_steps: frozenset[int]  # those that an evaluation follows
+    steps_per_epoch: float  # need not be whole
+    last_step: int  # of this command
     why_last: str = ""  # where something else than the command's length made it the last
 
     @classmethod

@@ -29,9 +29,9 @@ class MLflow:
     """
 
     def __init__(self, run: Path, resumed_at: int | None) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
+        from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
+        from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
+        from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
 
         self._metric, self._tag = Metric, RunTag
         self._told = Told(run / "mlflow.json", resumed_at)

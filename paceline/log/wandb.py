@@ -6,9 +6,11 @@ Offline (WANDB_MODE=offline) each start of a run leaves a folder in RUN/wandb, a
 
 from __future__ import annotations
 
+import importlib
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from paceline.log.events import numbers_of
 from paceline.log.sinks import Event
@@ -24,8 +26,7 @@ class WeightsAndBiases:
     """
 
     def __init__(self, run: Path, resumed_at: int | None) -> None:
-        import wandb
-
+        wandb: Any = importlib.import_module("wandb")  # an extra; this file has its name
         self._told = Told(run / "wandb.json", resumed_at)
         name = self._told.id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self._run = wandb.init(
