@@ -135,6 +135,7 @@ def test_a_replayed_run_is_the_run_bit_for_bit(name: str) -> None:
         assert 1 <= int(eager.state.scaler.skipped) < STEPS
 
 
+@pytest.mark.nightly
 def test_masks_replayed_for_a_few_steps_are_the_steps() -> None:
     """The long case above by day."""
     case = CASES["maskrcnn, counted ahead"]

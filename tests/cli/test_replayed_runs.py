@@ -45,7 +45,7 @@ def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("recipe", "steps"),
     [
-        ("resnet50-tiny", 10),
+        pytest.param("resnet50-tiny", 10, marks=pytest.mark.nightly),
         pytest.param("ssd-tiny", 20, marks=pytest.mark.nightly),
         pytest.param("maskrcnn-tiny", 20, marks=pytest.mark.nightly),
     ],

@@ -61,6 +61,7 @@ def test_a_plain_run_on_a_cpu_has_no_warm_up(capsys, tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.nightly
 def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path, compiled):
     run = tmp_path / "run"
     said = train(capsys, run, "--system.compile", "--log-every", "1")

@@ -14,7 +14,6 @@ PACKAGE = Path(paceline.__file__).parent
 # Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
 OWN = {
     "config/whole.py",
-    "checkpoint/writer.py",
     "data/index.py",
     "data/staged_copy.py",
     "download/part.py",

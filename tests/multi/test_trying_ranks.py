@@ -24,7 +24,8 @@ def ended_with(zygote, folder, *holds, evaluators=0):
     return zygote.run(folder, environs, str(folder), str(evaluators), *map(str, holds))
 
 
-@pytest.mark.parametrize("evaluators", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("evaluators", [0, 1])
+@pytest.mark.nightly
 def test_one_rank_that_is_short_makes_both_take_the_smaller_cut(zygote, tmp_path, evaluators):
     ended = ended_with(zygote, tmp_path, 8, 2, *[0] * evaluators, evaluators=evaluators)
     assert {rank.code for rank in ended} == {0}, said(ended)
