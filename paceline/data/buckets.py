@@ -13,6 +13,7 @@ GluonCV's resize_short_within, "rounded".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -50,6 +51,7 @@ def resized_all(
     return np.maximum(1, (found if sides == "cut" else found.round()).astype(np.int64))
 
 
+@cache
 def buckets(short: int, long: int, multiple: int) -> tuple[Shape, ...]:
     """The ladder of shapes for photos resized to (short, long): at most ten, the smallest area first.
 
@@ -110,6 +112,8 @@ def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInp
 
 def short_of_step(seed: int, step: int, choices: Sequence[int]) -> int:
     """The short side of all photos of a step: one of `choices`, each equally likely."""
+    if len(choices) == 1:
+        return choices[0]
     return choices[SampleRandom(seed, 0, step, stream=SHORT_STREAM).integer(0, len(choices))]
 
 

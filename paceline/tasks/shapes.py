@@ -19,7 +19,7 @@ from paceline.data.grouped import group_batches, grouped_order, shapes_of_run
 from paceline.data.stream import batch_indices, permutation
 
 # Of a run whose steps are looked at, for their shapes: most photos, and most epochs of a small set. A few seconds.
-MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 10_000
+MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
 # Photos whose sizes are looked at in one go.
 AT_ONCE = 2**20
 

@@ -26,9 +26,9 @@ def installed(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def needs(name: str):
-    reason = f"{name} is not installed: pip install 'paceline[{name}]'"
-    return pytest.mark.skipif(not installed(name), reason=reason)
+def need(name: str, extra: str) -> None:
+    if not installed(name):
+        pytest.skip(f"{name} is not installed: pip install 'paceline[{extra}]'")
 
 
 def test_a_step_is_new_once_of_each_kind_and_over_a_kill(tmp_path):
@@ -117,10 +117,10 @@ def records(run: Path) -> list[dict]:
     return starts
 
 
-@needs("wandb")
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, monkeypatch):
+    need("wandb", "wandb")
     without_report(monkeypatch)
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = tmp_path / "run"
@@ -161,14 +161,12 @@ def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, 
     ]
 
 
-@needs("mlflow")
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("store", ["files", "sqlite"])
 def test_mlflow_holds_what_was_sent_once(class_photos, tmp_path, capsys, monkeypatch, store):
+    need("mlflow" if store == "files" else "sqlalchemy", "mlflow")
     without_report(monkeypatch)
-    if store == "sqlite" and not installed("sqlalchemy"):
-        pytest.skip("sqlalchemy is not installed: pip install 'paceline[mlflow]'")
     monkeypatch.chdir(tmp_path)  # where mlflow puts mlflow.db
     where = str(tmp_path / "store") if store == "files" else f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
