@@ -49,7 +49,8 @@ def without_discards(run: Path) -> list[dict]:
     return [{name: value for name, value in event.items() if name != "discarded_steps"} for event in events(run)]
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+# Two ranks train, evaluate and are killed in test_launchers.py and test_evaluation_ranks.py by day.
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.nightly)])
 def ranks(request) -> int:
     return request.param
 
@@ -100,11 +101,7 @@ def test_a_target_makes_its_own_step_the_result_and_later_steps_are_discarded_an
     assert predictions[0] == predictions[1]
 
 
-def test_killed_while_a_score_is_pending_the_evaluation_is_repeated_and_nothing_differs(
-    trainer, unbroken, ranks, nightly
-):
-    if ranks == 2 and not nightly:
-        pytest.skip("only with --nightly: kills of two ranks are in test_launchers.py and test_maskrcnn_ranks.py too")
+def test_killed_while_a_score_is_pending_the_evaluation_is_repeated_and_nothing_differs(trainer, unbroken, ranks):
     run = trainer.folder / f"beside-killed-{ranks}"
     job, orders = started_and_held(trainer, run, FLAGS, step=10, ranks=ranks)
     job.send(signal.SIGKILL)
