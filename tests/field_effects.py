@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+from instance_sets import make_instances
 from torch import Tensor, nn
 
 from paceline.config.recipe import Recipe, override
+from paceline.data.manifest import Manifest
+from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.tasks.workload import Workload
 
 Observe = Callable[[Recipe], Any]
 
@@ -75,3 +81,40 @@ def weights_of(model: nn.Module) -> list[Any]:
     """Names, values and whether they train; buffers too."""
     trained = [(name, weight.requires_grad) for name, weight in model.named_parameters()]
     return [trained, *(part for pair in model.state_dict().items() for part in pair)]
+
+
+class Pictures(NamedTuple):
+    """What the rows look at."""
+
+    manifest: Manifest
+    photo: bytes  # one of validation
+
+
+PICTURES: list[Pictures] = []  # those of `pictures_drawn`, while it is open
+
+
+@contextmanager
+def pictures_drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Six photos of 60 x 80 pixels with 1 to 3 objects, one empty, one with a crowd alone."""
+    root = make_instances(tmp_path_factory.mktemp("photos") / "set", train=6, val=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        manifest = Manifest.load(ensure_boxes_prepared(root, say=print))
+        PICTURES.append(Pictures(manifest, (root / "val2017" / "000.jpg").read_bytes()))
+        yield
+        PICTURES.pop()
+
+
+def task_on(workload: Workload, recipe: Recipe) -> Any:
+    """The task of a recipe on those pictures."""
+    return workload.open(workload, recipe, PICTURES[-1].manifest)
+
+
+def photo() -> bytes:
+    """One of those photos that are evaluated, of 60 x 80 pixels."""
+    return PICTURES[-1].photo
+
+
+def wanted_by(task: Any) -> str:
+    """What of the pictures is learned from."""
+    return hashed(task.wanted, task.train_numbers, task.most_objects)

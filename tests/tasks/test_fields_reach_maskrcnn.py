@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from field_effects import Row, both, fields_of, hashed, weights_of
-from instance_sets import make_instances
+from field_effects import Row, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
 from paceline.batch.instances import FoundInstances, InstanceBatch, InstanceObjects
@@ -19,12 +17,10 @@ from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHe
 from paceline.config.recipe import Recipe, override
 from paceline.data.draw import render
 from paceline.data.header import read_header
-from paceline.data.manifest import Manifest
 from paceline.models import segmenter
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
 from paceline.predict.found import Seen
-from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.workloads import workload_of
 
@@ -64,18 +60,13 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def drawn(tmp_path_factory) -> Iterator[Path]:
-    """Six photos of 60 x 80 pixels with 1 to 3 objects, one empty, one with a crowd alone."""
-    root = make_instances(tmp_path_factory.mktemp("photos") / "set", train=6, val=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(f"{__name__}.SET", Manifest.load(ensure_boxes_prepared(root, say=print)), raising=False)
-        patch.setattr(f"{__name__}.PHOTO", (root / "val2017" / "000.jpg").read_bytes(), raising=False)
-        yield root
+def drawn(tmp_path_factory) -> Iterator[None]:
+    with pictures_drawn(tmp_path_factory):
+        yield
 
 
 def task_of(recipe: Recipe) -> InstanceSegmentation:
-    return MASKRCNN.open(MASKRCNN, recipe, SET)  # type: ignore[name-defined]  # noqa: F821
+    return task_on(MASKRCNN, recipe)
 
 
 def built(recipe: Recipe) -> Segmenter:
@@ -151,7 +142,7 @@ def scored(recipe: Recipe) -> str:
 def answered(recipe: Recipe) -> str:
     """What a user is told of it."""
     facts = SimpleNamespace(recipe=recipe, classes=("a", "b"), category_ids=(3, 5))
-    data: bytes = PHOTO  # type: ignore[name-defined]  # noqa: F821
+    data = photo()
     seen = Seen("photo.jpg", read_header(data, "photo"), 1, np.zeros((1, 1, 3), np.uint8), None)
     (found,) = MASKRCNN.answers(outputs(), [seen], facts)
     return hashed(found.boxes, *found.masks)
@@ -165,8 +156,7 @@ def samples(recipe: Recipe) -> str:
 
 
 def learned(recipe: Recipe) -> str:
-    task = task_of(recipe)
-    return hashed(task.wanted, task.train_numbers, task.most_objects)
+    return wanted_by(task_of(recipe))
 
 
 def shapes(recipe: Recipe) -> str:
@@ -184,7 +174,7 @@ def evaluated(recipe: Recipe) -> str:
     """The pixels of a photo that is looked at whole, without its padding."""
     shape = (256, 256)
     pixels = np.zeros((*shape, 3), np.uint8)
-    data: bytes = PHOTO  # type: ignore[name-defined]  # noqa: F821
+    data = photo()
     draw = MASKRCNN.draw_eval(recipe, read_header(data, "photo"), "photo", shape)
     render(data, draw, pixels)
     return hashed(pixels, draw.label.size)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from field_effects import Row, Said, both, fields_of, hashed, weights_of
-from instance_sets import make_instances
+from field_effects import Row, Said, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
 from paceline.batch.detection import DetectionBatch
@@ -19,9 +17,7 @@ from paceline.config.detection import BoxInput, Detect, SSDModel, grids
 from paceline.config.recipe import Recipe, override
 from paceline.data.draw import render
 from paceline.data.header import read_header
-from paceline.data.manifest import Manifest
 from paceline.models.detector import Detector
-from paceline.prepare.box_folder import ensure_boxes_prepared
 from paceline.tasks.ssd import Detection
 from paceline.workloads import workload_of
 
@@ -41,18 +37,13 @@ ELSEWHERE = {"model.trunk", "input.decoder", "input.exif"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def drawn(tmp_path_factory) -> Iterator[Path]:
-    """Six photos of 1 to 3 objects, one empty, one with a crowd alone."""
-    root = make_instances(tmp_path_factory.mktemp("photos") / "set", train=6, val=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(f"{__name__}.SET", Manifest.load(ensure_boxes_prepared(root, say=print)), raising=False)
-        patch.setattr(f"{__name__}.PHOTO", (root / "val2017" / "000.jpg").read_bytes(), raising=False)
-        yield root
+def drawn(tmp_path_factory) -> Iterator[None]:
+    with pictures_drawn(tmp_path_factory):
+        yield
 
 
 def task_of(recipe: Recipe) -> Detection:
-    return SSD.open(SSD, recipe, SET)  # type: ignore[name-defined]  # noqa: F821
+    return task_on(SSD, recipe)
 
 
 def built(recipe: Recipe) -> Detector:
@@ -148,15 +139,14 @@ def samples(recipe: Recipe) -> str:
 
 
 def learned(recipe: Recipe) -> str:
-    task = task_of(recipe)
-    return hashed(task.wanted, task.train_numbers, task.most_objects)
+    return wanted_by(task_of(recipe))
 
 
 def evaluated(recipe: Recipe) -> str:
     """The pixels of a photo that is looked at whole."""
     shape = SSD.eval_shape(recipe, 60, 80)
     pixels = np.zeros((*shape, 3), np.uint8)
-    data: bytes = PHOTO  # type: ignore[name-defined]  # noqa: F821
+    data = photo()
     render(data, SSD.draw_eval(recipe, read_header(data, "photo"), "photo", shape), pixels)
     return hashed(pixels)
 
