@@ -13,32 +13,21 @@ Importing has no side effects and does not import torch; the functions do when c
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from paceline.version import __version__
 
 if TYPE_CHECKING:
     from paceline.config.errors import UserError
     from paceline.predict import load
-    from paceline.train import train
+    from paceline.training.call import train
 
-__version__ = "0.1.0"
 __all__ = ["UserError", "__version__", "load", "train"]
-
-
-class _Package(ModuleType):
-    """The package, in which `train` is the function although a module has that name: importing the module would put it here."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value.train if name == "train" and isinstance(value, ModuleType) else value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
     if name == "train":
-        from paceline.train import train
+        from paceline.training.call import train
 
         return train
     if name == "load":

@@ -63,7 +63,7 @@ run() {
     echo "exit code $code"
     return "$code"
 }
-facts=$(python3 "$root/paceline/host_facts.py")
+facts=$(python3 "$root/paceline/host/host_facts.py")
 inside=$(buildah from "localhost/$tag")
 containers+=("$inside")
 run id

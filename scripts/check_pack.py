@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import UserError
-from paceline.data.boxes import BoxSplit
+from paceline.data.box_split import BoxSplit
 from paceline.data.manifest import Manifest
 from paceline.pack.encode import encode
 from paceline.pack.objects import in_label

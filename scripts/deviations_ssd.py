@@ -22,10 +22,10 @@ import torch
 from PIL import Image
 
 from paceline.batch.detection import detection_batch
-from paceline.boxes.anchors import default_boxes
-from paceline.boxes.detections import detections, of_one_image
+from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
-from paceline.boxes.matching import match
+from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
+from paceline.boxes.ssd_matching import match
 from paceline.config.detection import BoxInput, grids
 from paceline.data import box_sample, jitter, resample_tensorflow, ssd_crop
 from paceline.data.decode import dct_scale, decode_crop
@@ -33,13 +33,13 @@ from paceline.data.draw import Draw, render
 from paceline.data.header import read_header
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
-from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
-from paceline.tasks.ssd import Detection, build_detector
+from paceline.tasks.ssd import ObjectDetection, build_detector
 from paceline.workloads import WORKLOADS
 
 
-def drawn(task: Detection, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
+def drawn(task: ObjectDetection, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
     """A photo's bytes and its draw."""
     index = int(task.train_numbers[number])
     rows = task.wanted_rows(index)
@@ -51,7 +51,7 @@ def drawn(task: Detection, number: int, epoch: int, photo: BoxInput) -> tuple[by
     )
 
 
-def boxes(task: Detection, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
+def boxes(task: ObjectDetection, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
     """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
     corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
     counted: Counter[str] = Counter()
@@ -78,7 +78,7 @@ def boxes(task: Detection, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
     return dict(counted)
 
 
-def ties(task: Detection, photos: int) -> dict[str, dict[str, float]]:
+def ties(task: ObjectDetection, photos: int) -> dict[str, dict[str, float]]:
     """Share of samples that another order or another precision of default boxes matches otherwise, beside recipe ssd's."""
     detectors = {"ssd": build_detector(mlperf(), 1), "ssd-mlperf-*": build_detector(mlperf_1024(), 1)}
     detectors["ssd-gaudi"] = build_detector(gaudi(), 1)
@@ -104,7 +104,7 @@ def ties(task: Detection, photos: int) -> dict[str, dict[str, float]]:
     return total
 
 
-def pixels(task: Detection, photos: int) -> dict[str, float]:
+def pixels(task: ObjectDetection, photos: int) -> dict[str, float]:
     """Mean difference of levels, of 255: decoding at a DCT scale beside in full, one matrix beside DALI's two steps."""
     found: dict[str, list[float]] = {}
     photo = mlperf().input
@@ -135,7 +135,7 @@ def pixels(task: Detection, photos: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def bytes_of_gaudi(task: Detection, photos: int) -> dict[str, float]:
+def bytes_of_gaudi(task: ObjectDetection, photos: int) -> dict[str, float]:
     """Recipe ssd-gaudi's bytes beside the same arithmetic in float32, which TensorFlow neither rounds nor cuts."""
     apart, beyond, cut = [], [], []
     for number in range(photos):
@@ -179,10 +179,10 @@ def half_precision(seeds: int) -> dict[str, float]:
         random = torch.Generator().manual_seed(seed)
         logits = 2.2 * torch.randn(1, 8732, 81, generator=random)
         deltas = 0.5 * torch.randn(1, 8732, 4, generator=random)
-        rules = {"score_above": 0.0, "iou": 0.5, "candidates": 200, "candidates_of": "image", "keep": 200}
-        full = detections(logits, deltas, anchors, **rules, clip=False)[0]
-        chances = logits.half().softmax(2)[0, :, 1:].float()
-        half = of_one_image(chances, deltas[0].half().float(), anchors.half().float(), *rules.values())
+        rules = {"score_above": 0.0, "iou": 0.5, "candidates": 200, "keep": 200, "candidates_of": "image"}
+        full = ssd_detections(logits, deltas, anchors, **rules, clip=False)[0]
+        probs = logits.half().softmax(2)[0, :, 1:].float()
+        half = detections_cpu(probs, deltas[0].half().float(), anchors.half().float(), *rules.values())
         near = pairwise_iou(full[:, :4], half[:, :4]) * (full[:, None, 5] == half[None, :, 5])
         same.append((near.amax(1) > 0.95).float().mean().item())
         pairs = near.argmax(1)[near.amax(1) > 0.95]
@@ -201,7 +201,9 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    task = Detection(WORKLOADS["ssd"], mlperf(), Manifest.load(ensure_boxes_prepared(asked.data, say=print)))
+    task = ObjectDetection(
+        WORKLOADS["ssd"], mlperf(), Manifest.load(ensure_prepared(asked.data, kind="boxes", say=print))
+    )
     photos = min(asked.photos, task.train_images)
     found = {
         "training photos": task.train_images,

@@ -108,10 +108,9 @@ def main() -> int:
 
 def rendered(lab: Path, kind: str) -> Path:
     """A small set of pictures, the same in every tree."""
-    from paceline.prepare.shapes import render_boxes, render_classes
+    from paceline.prepare.shapes.render import render_shapes
 
-    render = render_classes if kind == "classes" else render_boxes
-    render(lab / kind, train=64, val=16, side=96, processes=1)
+    render_shapes(kind, lab / kind, train=64, val=16, side=96, processes=1)
     return lab / kind
 
 

@@ -31,8 +31,8 @@ from ssd_reference_samples import choose, draw, pixel_difference, reference_targ
 from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain_lr, reference, write_start
 
 from paceline.data.manifest import Manifest
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.tasks.ssd import Detection
+from paceline.prepare.ensure import ensure_prepared
+from paceline.tasks.ssd import ObjectDetection
 from paceline.workloads import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20
@@ -144,7 +144,9 @@ def main() -> int:
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
-    task = Detection(WORKLOADS["ssd"], recipe, Manifest.load(ensure_boxes_prepared(asked.data, say=print)))
+    task = ObjectDetection(
+        WORKLOADS["ssd"], recipe, Manifest.load(ensure_prepared(asked.data, kind="boxes", say=print))
+    )
     keys, samples = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]

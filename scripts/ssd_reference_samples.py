@@ -17,9 +17,9 @@ from ssd_reference_systems import load_reference
 from torch import Tensor
 
 from paceline.batch.detection import Objects, detection_batch
-from paceline.boxes.anchors import anchor_to_cell, default_boxes
+from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
-from paceline.boxes.matching import Tie, match
+from paceline.boxes.ssd_matching import Tie, match
 from paceline.config.detection import SSDModel, grids
 from paceline.data.box_sample import draw_training_sample, inside
 from paceline.data.draw import render
@@ -27,7 +27,7 @@ from paceline.data.header import read_header
 from paceline.data.randomness import SampleRandom
 from paceline.data.ssd_crop import ssd_crop
 from paceline.recipes.ssd import SSDRecipe
-from paceline.tasks.ssd import Detection
+from paceline.tasks.ssd import ObjectDetection
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")
 
@@ -62,7 +62,7 @@ class Recorded(SampleRandom):
         return self.integers[-1]
 
 
-def draw(task: Detection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
+def draw(task: ObjectDetection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     """Sample `number` of the training set in `epoch`."""
     photo, index = recipe.input, int(task.train_numbers[number])
     rows = slice(task.train.object_starts[index], task.train.object_starts[index + 1])
@@ -99,7 +99,7 @@ def same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> bool:
     return all(torch.equal(*pair) for pair in zip(left, right))
 
 
-def choose(task: Detection, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample]]:
+def choose(task: ObjectDetection, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample]]:
     """(epoch, number) of the first samples, and the samples; one whose objects share a best default box comes first."""
     keys: list[tuple[int, int]] = []
     samples: list[Sample] = []

@@ -25,15 +25,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from paceline.building import build_model, build_state
 from paceline.config import plan as planning
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
+from paceline.engine.step import TrainStep
 from paceline.recipes import RECIPES
-from paceline.step import TrainStep
+from paceline.training.building import build_model, build_state
 from paceline.workloads import WORKLOADS
 
 IMAGES = 2
@@ -101,7 +101,7 @@ def step_of(name: str) -> tuple[Any, list[Any]]:
         if hasattr(planning, "Rates"):
             step.numbers.write(planning.Rates(lr, before, ema))  # before the step, outside of what a graph would hold
             with counted:
-                step.whole([batch])
+                step.run_step([batch])
         else:
             with counted:
                 step([batch], lr=lr, previous_lr=before, ema=ema)  # type: ignore[call-arg]

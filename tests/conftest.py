@@ -156,6 +156,14 @@ def private_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+@pytest.fixture
+def no_report(monkeypatch) -> None:
+    """Runs write no report: it takes longer than the run, and has tests of its own."""
+    import tiny_runs
+
+    tiny_runs.without_report(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """URL of a server on the loopback that speaks S3."""
@@ -185,31 +193,20 @@ def class_photos(tmp_path_factory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="session")
-def resnet_run(tmp_path_factory) -> Iterator[SharedRun]:
-    """A finished tiny run of ResNet-50, for all tests; whoever changes it copies it first."""
-    import shared_runs
+def finished_run(workload: str) -> Any:
+    """A fixture: a finished tiny run, for all tests; whoever changes it copies it first."""
 
-    run = shared_runs.resnet_run(tmp_path_factory)
-    with shared_runs.untouched(run.folder):
-        yield run
+    @pytest.fixture(scope="session", name=f"{workload}_run")
+    def run(tmp_path_factory) -> Iterator[SharedRun]:
+        import shared_runs
 
+        made = getattr(shared_runs, f"{workload}_run")(tmp_path_factory)
+        with shared_runs.untouched(made.folder):
+            yield made
 
-@pytest.fixture(scope="session")
-def ssd_run(tmp_path_factory) -> Iterator[SharedRun]:
-    """A finished tiny run of SSD, for all tests; whoever changes it copies it first."""
-    import shared_runs
-
-    run = shared_runs.ssd_run(tmp_path_factory)
-    with shared_runs.untouched(run.folder):
-        yield run
+    return run
 
 
-@pytest.fixture(scope="session")
-def maskrcnn_run(tmp_path_factory) -> Iterator[SharedRun]:
-    """A finished tiny run of Mask R-CNN, for all tests; whoever changes it copies it first."""
-    import shared_runs
-
-    run = shared_runs.maskrcnn_run(tmp_path_factory)
-    with shared_runs.untouched(run.folder):
-        yield run
+resnet_run = finished_run("resnet")
+ssd_run = finished_run("ssd")
+maskrcnn_run = finished_run("maskrcnn")

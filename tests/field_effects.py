@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from paceline.config.recipe import Recipe, override
 from paceline.data.manifest import Manifest
-from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.tasks.workload import Workload
 
 Observe = Callable[[Recipe], Any]
@@ -99,7 +99,7 @@ def pictures_drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     root = make_instances(tmp_path_factory.mktemp("photos") / "set", train=6, val=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        manifest = Manifest.load(ensure_boxes_prepared(root, say=print))
+        manifest = Manifest.load(ensure_prepared(root, kind="boxes", say=print))
         PICTURES.append(Pictures(manifest, (root / "val2017" / "000.jpg").read_bytes()))
         yield
         PICTURES.pop()

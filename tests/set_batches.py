@@ -11,7 +11,7 @@ from paceline.config.recipe import override
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
 from paceline.recipes import RECIPES
-from paceline.tasks.task import Place
+from paceline.tasks.task import InputRank
 from paceline.workloads import WORKLOADS
 
 
@@ -21,7 +21,7 @@ def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tenso
     workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
     task = workload.open(workload, recipe, Manifest.load(folder))
     images = {"train_images": task.train_images, "val_images": task.val_images}
-    plan, place = make_plan(recipe, system, world=1, most=8, **images), Place(0, 1, torch.device("cpu"), 2)
+    plan, place = make_plan(recipe, system, world=1, most=8, **images), InputRank(0, 1, torch.device("cpu"), 2)
     with (
         task.train_loader(plan, system, place, first=0, one_batch=False) as train,
         task.val_loader(4, system, place) as val,

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from toy_loss_groups import IMAGES, Toy, ToySettings, toy_batch, toy_recipe
 
-from paceline.building import build_model, build_state
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.world import World
-from paceline.state import State
+from paceline.engine.state import State
 from paceline.tasks.synthetic import SyntheticTask
+from paceline.training.building import build_model, build_state
 from paceline.workloads import WORKLOADS
 
 # Objects of the eight images.

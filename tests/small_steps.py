@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
+from given_model import state_around
 from torch import Tensor
 
 from paceline.batch.batch import Batch
 from paceline.batch.detection import DetectionBatch
 from paceline.batch.instances import InstanceBatch
-from paceline.building import build_model, build_state
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
+from paceline.engine.state import State
 from paceline.recipes import RECIPES
-from paceline.state import State
-from paceline.tasks.task import Task
 from paceline.workloads import WORKLOADS
 
 CLASSES, SLOTS = 3, 8
@@ -92,7 +90,7 @@ def state_of(
 
     run = Run("small", recipe, "cpu", system, plan, Controls())
     with open_world(read_launch({}), device=device) if world is None else nullcontext(world) as there:
-        return build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, there), run, there)
+        return state_around(build, run, there)
 
 
 def batch_of(recipe: Recipe, images: int, seed: int, *, wider: int = 0) -> Batch:

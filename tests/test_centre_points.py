@@ -81,8 +81,8 @@ def test_the_losses_are_the_formulas_summed_object_by_object():
             expected["peak"] += term / max(objects, 1)
         for slot in range(objects):
             row, column = divmod(int(cells[image, slot]), logits.shape[3])
-            chances = logits[image, :, row, column].softmax(0)
-            expected["class"] -= math.log(chances[batch.labels[image, slot] - 1]) / objects
+            probs = logits[image, :, row, column].softmax(0)
+            expected["class"] -= math.log(probs[batch.labels[image, slot] - 1]) / objects
             expected["box"] += float((found[image, :, row, column] - boxes[image, :, slot]).abs().sum()) / objects
     for name, value in expected.items():
         assert float(losses[name]) == pytest.approx(value, rel=1e-4)

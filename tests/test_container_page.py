@@ -11,7 +11,7 @@ from tiny_runs import TINY, command, without_report
 
 from paceline.data import records
 from paceline.data.manifest import Manifest
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending" / "container.md"
 

@@ -15,20 +15,13 @@ from paceline.systems.detect import cpu_cores
 
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
-    {"config", "batch", "boxes", "threads", "accelerators"},
-    {"dist", "log", "containers", "download", "compiler"},
-    {"data", "models", "metrics", "optim", "checkpoint"},
-    {"recipes", "systems"},
-    {"tasks", "prepare"},
-    {"workloads"},
-    {"opening", "pack"},
-    {"state", "provenance", "host_facts", "machine", "placing", "standing", "loss_groups", "shortage", "going_on"}
-    | {"plan_text", "own_time", "graph"},
-    {"trained", "run_folder", "alike", "building", "settling", "keeping", "staging"},
-    {"step", "evaluate", "doctor", "launch", "report", "trace"},
-    {"predict", "job", "fitting", "trying", "mlperf"},
-    {"setup", "evaluation_rank", "warm_up"},
-    {"train", "bench"},
+    {"config", "batch", "boxes", "threads", "accelerators", "version"},
+    {"dist", "log", "containers", "download", "systems", "recipes", "metrics", "optim"},
+    {"data", "models", "checkpoint", "host"},
+    {"tasks", "draw", "launch", "doctor"},
+    {"prepare", "workloads", "engine", "mlperf"},
+    {"pack", "report", "runs"},
+    {"predict", "training", "bench"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

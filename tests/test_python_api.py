@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,21 +11,24 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
+from run_files import events_of, facts_of, tensor_files
 from safetensors.torch import save_file
-from tiny_runs import CLASSES, TINY_CHANGES, command, make_photos, of_its_own, train, without_report
+from tiny_runs import CLASSES, TINY_CHANGES, command, make_photos, of_its_own, train
 from torch import nn
 
 import paceline
 from paceline.cli import choose
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
-from paceline.evaluate import inference
+from paceline.engine.evaluate import inference
+from paceline.models.forms.torchvision import export
 from paceline.models.trunk import Trunk
-from paceline.models.weights import export_torchvision_state
 from paceline.recipes import RECIPES
+from paceline.runs.standing import Ending
+from paceline.runs.trained import open_trained
 from paceline.tasks.classification import ClassificationScore
-from paceline.trained import open_trained
 
+pytestmark = pytest.mark.usefixtures("no_report")
 ROOT = Path(paceline.__file__).parents[1]
 
 
@@ -39,7 +39,7 @@ def photos(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(photos, tmp_path_factory) -> paceline.train.Ending:  # type: ignore[name-defined]
+def trained(photos, tmp_path_factory) -> Ending:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         return paceline.train(
@@ -54,25 +54,15 @@ def trained(photos, tmp_path_factory) -> paceline.train.Ending:  # type: ignore[
         )
 
 
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    without_report(monkeypatch)
-
-
-def events(run: str | Path, kind: str) -> list[dict]:
-    lines = (Path(run) / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
-
-
 # train ----------------------------------------------------------------------------------------------------------------
 
 
 def test_train_returns_how_the_run_ended(trained):
     assert (trained.status, trained.step, trained.exit_code) == ("stopped_early", 9, 0)
     assert "step 9 of" in trained.reason
-    best = max(event["top1"] for event in events(trained.run, "eval"))
+    best = max(event["top1"] for event in events_of(Path(trained.run), "eval"))
     assert trained.best["top1"] == best and set(trained.best) == {"top1", "top5"}
-    facts = json.loads((Path(trained.run) / "run.json").read_text())
+    facts = facts_of(Path(trained.run))
     assert facts["recipe"]["optim"]["lr"] == 0.05 and facts["command"]
 
 
@@ -81,8 +71,7 @@ def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(p
     ending = paceline.train(recipe, data=str(photos), out=str(tmp_path / "a"), steps=2)
     assert ending.status == "stopped_early"
     assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
-    first, second = (tmp_path / name / "checkpoints/last/model.safetensors" for name in "ab")
-    assert first.read_bytes() == second.read_bytes()
+    assert tensor_files(tmp_path / "a") == tensor_files(tmp_path / "b")
     assert command(capsys, "eval", tmp_path / "a").code == 0
 
 
@@ -146,7 +135,7 @@ def test_three_classes_give_three_answers_and_top5_is_certain(trained, photos):
     answer = paceline.load(trained.run, checkpoint="last").predict([photos / "val" / "ant" / "1.png"])[0]
     assert len(answer.classes) == len(answer.names) == len(answer.scores) == 3
     assert sorted(answer.names) == sorted(CLASSES)
-    assert all(event["top5"] == 1.0 for event in events(trained.run, "eval"))
+    assert all(event["top5"] == 1.0 for event in events_of(Path(trained.run), "eval"))
 
 
 def test_the_answers_do_not_depend_on_the_batch_and_no_photos_give_none(trained, photos):
@@ -224,8 +213,7 @@ def test_evaluation_gives_each_module_its_own_mode_back_even_after_an_error():
 def test_training_goes_on_the_same_whether_it_was_evaluated_in_between_or_not(photos, tmp_path, capsys):
     assert train(capsys, photos, tmp_path / "often", "--eval-every", 1, steps=4).code == 0
     assert train(capsys, photos, tmp_path / "once", steps=4).code == 0
-    often, once = (tmp_path / name / "checkpoints/last/model.safetensors" for name in ("often", "once"))
-    assert often.read_bytes() == once.read_bytes()
+    assert tensor_files(tmp_path / "often") == tensor_files(tmp_path / "once")
 
 
 @pytest.mark.parametrize(("ema", "precision"), [(0.0, "fp32"), (0.5, "fp32"), (0.0, "bf16")])
@@ -236,7 +224,7 @@ def test_eval_repeats_the_evaluation_of_training_exactly(photos, tmp_path, capsy
     found = command(capsys, "eval", run, "--checkpoint", "all", "--json").out.splitlines()
     scored = [json.loads(line) for line in found if line.startswith("{")]
     by_step = {score["step"]: score for score in scored}
-    told = events(run, "eval")
+    told = events_of(run, "eval")
     assert [event["step"] for event in told] == [2, 4, 6] and by_step.keys() >= {2, 4, 6}
     for event in told:
         for name in ("images", "top1", "top5"):
@@ -255,7 +243,7 @@ def test_eval_scores_another_number_of_images_where_asked(trained, photos, capsy
 
 def test_limits_take_images_of_every_class(photos, tmp_path, capsys):
     assert train(capsys, photos, tmp_path / "run", "--limit-train", 6, "--limit-val", 3, steps=1).code == 0
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    facts = facts_of(tmp_path / "run")
     assert (facts["plan"]["train_images"], facts["plan"]["val_images"]) == (6, 3)
     images = json.loads((tmp_path / "run" / "predictions" / "step-000001.json").read_text())["images"]
     assert [image["label"] for image in images] == [0, 1, 2]
@@ -273,23 +261,20 @@ def test_a_score_of_more_classes_than_five_keeps_five():
 # Weights in and out ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["pth", "safetensors", "checkpoint"])
+@pytest.mark.parametrize("kind", ["pth", "safetensors"])  # a checkpoint: tests/training/test_weight_start.py
 def test_weights_start_a_run_and_every_key_is_reported(trained, photos, tmp_path, capsys, kind):
     network = open_trained(Path(trained.run), checkpoint="last").model.network
     assert isinstance(network, nn.Module)
-    state = export_torchvision_state(network)
+    state = export(network.state_dict())
     source = tmp_path / f"weights.{kind}"
-    if kind == "checkpoint":
-        source = Path(trained.run) / "checkpoints" / "last"
-    else:
-        (torch.save if kind == "pth" else save_file)(state, source)
+    (torch.save if kind == "pth" else save_file)(state, source)
     # A learning rate of next to nothing: after one step the weights are still those that were read.
     said = train(capsys, photos, tmp_path / "run", "--weights", source, "--optim.lr", 1e-9, "--ema", 0, steps=1)
     assert said.code == 0, said
     assert f"{len(state)} tensors used" in said.out
     started = open_trained(tmp_path / "run", checkpoint="last").model.network
     assert isinstance(started, nn.Module)
-    for name, tensor in export_torchvision_state(started).items():
+    for name, tensor in export(started.state_dict()).items():
         if name.endswith(("weight", "bias")):
             torch.testing.assert_close(tensor, state[name], rtol=0, atol=1e-6)
 
@@ -320,18 +305,10 @@ def test_a_trained_checkpoint_loads_into_torchvision_and_gives_the_same_logits(p
     ours = open_trained(tmp_path / "run", checkpoint="last").model
     assert isinstance(ours.network, Trunk)
     theirs = torchvision.models.resnet18(num_classes=3)
-    theirs.load_state_dict(export_torchvision_state(ours.network), strict=True)
+    theirs.load_state_dict(export(ours.network.state_dict()), strict=True)
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         torch.testing.assert_close(ours.network.classify(images), theirs.eval()(images), rtol=1e-4, atol=1e-5)
-
-
-def test_train_is_the_function_although_its_module_has_the_same_name():
-    """Python puts a module into its package as soon as anybody imports it."""
-    assert paceline.train.__code__.co_name == "train"  # here the command line imported the module long ago
-    program = "import paceline.train; assert paceline.train.__code__.co_name == 'train'; assert callable(paceline.load)"
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
-    assert done.returncode == 0
 
 
 def test_the_two_ways_in_know_the_same_menus():

@@ -13,32 +13,19 @@ from PIL import Image
 
 from paceline.cli.main import main
 from paceline.config.sealed import SEAL, sealed
-from paceline.job import Job
+from paceline.training.job import Job
 
 CLASSES = ("ant", "bee", "cat")
 NET = [
-    "--model.depth",
-    "10",
-    "--model.width",
-    "8",
-    "--input.size",
-    "32",
-    "--input.eval-size",
-    "32",
-    "--input.eval-resize",
-    "36",
-]
+    "--model.depth", "10", "--model.width", "8",
+    "--input.size", "32", "--input.eval-size", "32", "--input.eval-resize", "36",
+]  # fmt: skip
 TINY = [*NET, "--global-batch", "8", "--optim.lr", "0.01"]
 # The same for the Python call.
 TINY_CHANGES = {
-    "model.depth": 10,
-    "model.width": 8,
-    "input.size": 32,
-    "input.eval_size": 32,
-    "input.eval_resize": 36,
-    "global_batch": 8,
-    "optim.lr": 0.01,
-}
+    "model.depth": 10, "model.width": 8, "input.size": 32, "input.eval_size": 32, "input.eval_resize": 36,
+    "global_batch": 8, "optim.lr": 0.01,
+}  # fmt: skip
 
 
 def make_photos(

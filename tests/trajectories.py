@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import cast
 
 import torch
+from given_model import state_around
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from paceline.batch.batch import Batch
-from paceline.building import build_model, build_state
 from paceline.config.plan import Rates, lr_at, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
-from paceline.state import State
-from paceline.step import TrainStep
-from paceline.tasks.task import Task
+from paceline.engine.state import State
+from paceline.engine.step import TrainStep
 
 # Relative, of a loss: what two float64 formulations may differ by. Planted twins are 1e-5 and more off.
 SAME = 1e-9
@@ -77,7 +74,7 @@ def take_steps(
     plan = make_plan(recipe, system, world=1, most=recipe.global_batch, train_images=train_images, val_images=1)
     run = Run("trajectory", recipe, "cpu", system, plan, Controls())
     with open_world(read_launch({}), device=device) as world:
-        state = build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, world), run, world)
+        state = state_around(build, run, world)
         step_once = TrainStep(state, plan, system, device)
         losses = []
         for step, batch in enumerate(batches):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.batch.batch import Batch
-from paceline.batch.detection import slots_for
+from paceline.batch.detection import Objects, detection_batch
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class InstanceBatch(Batch):
 
 
 @dataclass(frozen=True)
-class InstanceObjects:
+class InstanceObjects(Objects):
     """The objects of one photo as the input path hands them over. No objects: n = 0.
 
     boxes      (n, 4) float32, left, top, right, bottom, pixels of the network's input
@@ -52,8 +52,6 @@ class InstanceObjects:
     key        the image's random key in [0, 2^32)
     """
 
-    boxes: np.ndarray
-    classes: np.ndarray
     canvases: np.ndarray
     frames: np.ndarray
     size: tuple[int, int]
@@ -89,24 +87,18 @@ def instance_batch(
     indices  (B,) int64
     least    slots for so many objects, whether they are there or not
     """
-    slots = slots_for(max(least, *(len(entry.classes) for entry in objects), 0))
+    plain = detection_batch(images, objects, indices, least=least)
+    slots = plain.boxes.shape[1]
     side = max((entry.canvases.shape[-1] for entry in objects), default=2)
-    labels = torch.zeros(len(objects), slots, dtype=torch.int64)
-    boxes = torch.zeros(len(objects), slots, 4)
     frames = torch.zeros(len(objects), slots, 4)
     frames[..., 2:] = 1.0  # nothing divides by 0 in an empty slot
     canvases = torch.zeros(len(objects), slots, side, side, dtype=torch.uint8)
     for place, entry in enumerate(objects):
         if count := len(entry.classes):
-            labels[place, :count] = torch.from_numpy(entry.classes)
-            boxes[place, :count] = torch.from_numpy(entry.boxes)
             frames[place, :count] = torch.from_numpy(entry.frames)
             canvases[place, :count] = torch.from_numpy(entry.canvases)
     return InstanceBatch(
-        images=images,
-        labels=labels,
-        indices=indices,
-        boxes=boxes,
+        **plain.tensors(),
         sizes=torch.tensor([entry.size for entry in objects], dtype=torch.int64).reshape(-1, 2),
         keys=torch.tensor([entry.key for entry in objects], dtype=torch.int64),
         canvases=canvases,

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.accelerators import device_name
+from paceline.accelerators import device_name, synchronise
 from paceline.bench.comm_fit import bus_share, fit
 from paceline.bench.comm_sizes import TYPES, Message
-from paceline.bench.timing import seconds_of_block, settle
+from paceline.bench.timing import seconds_of_block
 from paceline.dist.exchange import smallest
 from paceline.dist.world import World
 
@@ -129,7 +129,7 @@ def _times(world: World, calls: Mapping[str, Call], seconds: float, message: Mes
             return seconds_of_block(call, block, world.device)[0]
         began = time.perf_counter()
         call()
-        settle(world.device)
+        synchronise(world.device)
         return time.perf_counter() - began
 
     first = 0.0

@@ -3,73 +3,187 @@
 All contenders run in one process, one after the other, round after round, so a machine that slows down slows them all.
 Each is started, warmed up, and only then measured over whole batches; importing, starting and stopping are outside the
 measured interval. CPU-seconds are user plus system of this process and all its living descendants.
-The ratios are medians over rounds of ratios within a round.
+With `--task ssd` photos come with their boxes, with `--task maskrcnn` with boxes and masks, as that workload's training reads them.
+`bare decode` decodes whole photos and does nothing else.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
-import json
-import platform
-import shlex
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from paceline.bench.input_contenders import contenders, make_sample
-from paceline.bench.peers.peer_protocol import tree_cpu_seconds
-from paceline.config.classification import PhotoInput
+from paceline.bench.harness import all_rounds, machine_facts
+from paceline.bench.input_contenders import bare_decode, make_sample, of_task, ours, records_of
+from paceline.bench.peers import WHERE, peers
+from paceline.bench.ratio import ratio, told
+from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
-from paceline.data.decode import Decoder, require_decoder
+from paceline.config.recipe import Quality, Recipe
+from paceline.data.decode import require_decoder
 from paceline.data.header import read_header
+from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
+from paceline.prepare.ensure import ensure_prepared
 from paceline.systems.detect import cpu_cores
+from paceline.workloads import WORKLOADS
 
-ROUNDS = 5
 WARM_UP_BATCHES = 3
+STEPS = 1_000_000  # more than are ever taken
 _EXTRA_DECODERS: tuple[Decoder, ...] = ("nvimgcodec",)
 _SUFFIXES = {".jpg", ".jpeg", ".jpe"}
-_LIBRARIES = ("paceline", "torch", "torchvision", "pillow", "simplejpeg", "nvidia-nvimgcodec-cu12", "numpy")
+Menu = Mapping[str, Callable[[], Any]]  # name -> what makes the contender: a context manager around `take() -> images`
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The same photos for every contender.
+
+    ours                our contenders
+    objects, boxes, classes  in all photos; of each photo (n, 4) xywh pixels and (n,), where a task has objects
+    annotations         COCO's file, from which others read masks
+    """
+
+    task: str
+    title: str
+    settings: Any
+    size: int  # of the output, pixels: its side, or the shorter one
+    paths: list[Path]
+    ours: Menu
+    objects: int = 0
+    boxes: Sequence[np.ndarray] = ()
+    classes: Sequence[np.ndarray] = ()
+    annotations: Path | None = None
+
+
+def classification(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+    """The photos of a folder, at any depth. Raises DataError where there are none."""
+    paths, size = photos_in(data), size or 224
+    cores, records = cpu_cores(), records_of(paths)
+    menu = {f"paceline {one}, {cores} threads": partial(ours, records, size, cores, one) for one in decoders}
+    return Contest("classification", "decode + RandomResizedCrop + flip", PhotoInput(size=size), size, paths, menu)
+
+
+def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+    """A data set with boxes: its training photos that have objects.
+
+    "matrix" is less work than others do, a linear jitter; every ratio that is told should be that of "hsv".
+    """
+    settings = replace(WORKLOADS["ssd"].input, size=size or 300)
+    forms = {f"{one}, {jitter}": {"decoder": one, "jitter": jitter} for one in decoders for jitter in ("hsv", "matrix")}
+    return _with_objects(
+        "ssd", "decode + SSD crop + flip + resize + colour jitter", data, settings, settings.size, forms, 64
+    )
+
+
+def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+    """A data set with masks in COCO's layout; the longer side has 5/3 of the shorter one's `size` at most.
+
+    Batches of 8: one takes 25 MB, and torchvision's masks of its objects twice that.
+    """
+    short = size or 800
+    settings = replace(WORKLOADS["maskrcnn"].input, short=(short,), long=int(short * 1333 / 800))
+    found = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
+        one: {"decoder": one} for one in decoders
+    }, 8)  # fmt: skip
+    annotations = sorted((data / "annotations").glob("instances_train*.json"))
+    if not annotations:
+        raise DataError(
+            f"{data}: no annotations/instances_train*.json, from which torchvision's data set reads.\n"
+            "Give a data set in COCO's layout:  --data DIR"
+        )
+    return replace(found, annotations=annotations[0])
+
+
+def task_of(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:
+    """The training task with this input, on so many images; 0 = without end."""
+    recipe = Recipe(
+        task=name, model=WORKLOADS[name].model, input=settings, target_data="coco", global_batch=batch,
+        images_seen=images or STEPS * batch, bn_span=1, quality=Quality(unit="run"),
+    )  # fmt: skip
+    return WORKLOADS[name].open(WORKLOADS[name], recipe, manifest)
+
+
+def _with_objects(
+    name: str, title: str, data: Path, settings: Any, size: int, forms: Mapping[str, Mapping[str, Any]], batch: int
+) -> Contest:
+    """forms: of our input, name -> the settings that it changes."""
+    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", say=Console().print)), cpu_cores()
+    task = task_of(name, manifest, settings, batch)
+    if not task.train_images:
+        raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
+    menu = {
+        f"paceline {form}, {cores} threads": partial(
+            of_task, task_of(name, manifest, replace(settings, **changed), batch), cores
+        )
+        for form, changed in forms.items()
+    }
+    numbers = task.train_numbers.tolist()
+    rows = [task.wanted_rows(number) for number in numbers]
+    return Contest(
+        name,
+        title,
+        settings,
+        size,
+        [Path(task.train.index.name(number)) for number in numbers],
+        menu,
+        int(task.wanted.sum()),
+        [task.train.boxes[some] for some in rows],
+        [task.train.classes[some] for some in rows],
+    )
 
 
 def run_input_bench(
+    find: Callable[..., Contest],
     data: Path,
     *,
-    seconds: float = 3.0,
-    size: int = 224,
+    seconds: float,
+    rounds: int,
+    size: int = 0,
     decoders: list[Decoder] | None = None,
-    out: Path | None = None,
-    rounds: int = ROUNDS,
 ) -> dict[str, Any]:
-    """Measure, print a table, write JSON to `out`, return what was written.
+    """Measure, print a table, -> JSON facts.
 
-    data      a folder with JPEG photos, at any depth
+    find      the task's contest: one of the three above
     seconds   measured per contender and round
     decoders  ours to run; None: the default and every extra that is installed
-    Raises DataError when the folder has no photos, RecipeError when a decoder is missing, UserError off Linux.
+    Raises DataError for data that cannot be used, RecipeError when a decoder is missing, UserError off Linux.
     """
     require_linux()
-    paths = photos_in(data)
     chosen = installed_decoders() if decoders is None else decoders
     for decoder in chosen:
         require_decoder(decoder)
-    cores = cpu_cores()
-    menu = contenders(paths, size, cores, chosen)
-    console = Console()
-    console.print(f"{len(paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
-    measured = measure_in_turn(menu, rounds, seconds, console)
-    report = summary(measured, paths, size, seconds, cores)
-    report["python_microseconds_per_image"] = {decoder: python_microseconds(decoder) for decoder in chosen}
-    show(report, "decode + RandomResizedCrop + flip into a batch (medians over rounds)", console, out)
+    contest, cores, console = find(data, size=size, decoders=chosen), cpu_cores(), Console()
+    menu, theirs = dict(contest.ours), peers("input_torchvision")
+    if theirs is None:
+        console.print(f"{WHERE}: ours is measured alone", markup=False)
+    else:
+        menu |= theirs.contenders(contest, cores)
+    menu[f"bare decode, {cores} threads"] = partial(bare_decode, contest.paths, cores)
+    console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
+    measured = all_rounds({name: partial(rates, make, seconds) for name, make in menu.items()}, rounds, console.print)
+    report = {
+        "photos": facts_of(contest.paths),
+        "objects": contest.objects,
+        "output_size": contest.size,
+        "seconds_per_round": seconds,
+        **rates_of(measured),
+        **beside(measured),
+        "machine": machine_facts(torch.device("cpu")),
+        "python_microseconds_per_image": {decoder: python_microseconds(decoder) for decoder in chosen},
+    }
+    console.print(_table(report, f"{contest.title} into a batch (medians over rounds)"))
     return report
 
 
@@ -81,42 +195,9 @@ def photos_in(data: Path) -> list[Path]:
     return paths
 
 
-def measure_in_turn(
-    menu: dict[str, Callable[[], Any]], rounds: int, seconds: float, console: Console
-) -> dict[str, list[tuple[float, float]]]:
-    """contender -> of each round (images a second, images a CPU-second); each round begins with another contender."""
-    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in menu}
-    for turn in range(rounds):
-        order = list(menu)
-        order = order[turn % len(order) :] + order[: turn % len(order)]
-        for name in order:
-            measured[name].append(_measure(menu[name], seconds))
-        console.print(f"round {turn + 1} of {rounds} done")
-    return measured
-
-
-def show(report: dict[str, Any], title: str, console: Console, out: Path | None) -> None:
-    """Print the report's table, and write the report as JSON to `out`."""
-    console.print(_table(report, title))
-    write_report(report, out)
-
-
-def write_report(report: dict[str, Any], out: Path | None) -> None:
-    """As JSON, where a file is named."""
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-
-
 def installed_decoders() -> list[Decoder]:
     """The default decoder and every extra that can be imported here."""
     return ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)]
-
-
-def require_linux() -> None:
-    """Raises UserError elsewhere."""
-    if not Path("/proc/self/stat").exists():
-        raise UserError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
 
 
 def _installed(decoder: Decoder) -> bool:
@@ -127,51 +208,60 @@ def _installed(decoder: Decoder) -> bool:
     return True
 
 
-def _measure(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
+def require_linux() -> None:
+    """Raises UserError elsewhere."""
+    if not Path("/proc/self/stat").exists():
+        raise UserError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
+
+
+def rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
     """-> (images a second, images a CPU-second) in steady state."""
+    # Worker processes are peers' alone; their clock is written for programs that have no paceline.
+    theirs = peers("peers.peer_protocol")
+    cpu_seconds = time.process_time if theirs is None else theirs.tree_cpu_seconds
     with make() as take:
         for _ in range(WARM_UP_BATCHES):
             take()
-        cpu, began = tree_cpu_seconds(), time.perf_counter()
+        cpu, began = cpu_seconds(), time.perf_counter()
         images = take()
         while (wall := time.perf_counter() - began) < seconds:
             images += take()
-        return images / wall, images / (tree_cpu_seconds() - cpu)
+        return images / wall, images / (cpu_seconds() - cpu)
 
 
-def summary(
-    measured: dict[str, list[tuple[float, float]]], paths: list[Path], size: int, seconds: float, cores: int
-) -> dict[str, Any]:
-    """Rates of every contender, the ratios of ours to the best and the tuned peer and to bare decoding, and where."""
-    efficiency = {name: [cpu for _, cpu in rounds] for name, rounds in measured.items()}
-    peers = [name for name in measured if name.startswith("torchvision")]
-    best_peer = max(peers, key=lambda name: statistics.median(efficiency[name]))
-    tuned = next(name for name in measured if name.startswith("tuned"))
-    bare = next(name for name in measured if name.startswith("bare"))
-    ratios = {}
-    for name in (name for name in measured if name.startswith("paceline")):
-        against = {"best peer": best_peer, "tuned peer": tuned, "bare decode": bare}
-        ratios[name] = {
-            what: statistics.median(a / b for a, b in zip(efficiency[name], efficiency[other]))
-            for what, other in against.items()
-        }
+def rates_of(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Rates of every contender in each round."""
+    return {
+        "images_per_second": {name: [wall for wall, _ in rounds] for name, rounds in measured.items()},
+        "images_per_cpu_second": {name: [cpu for _, cpu in rounds] for name, rounds in measured.items()},
+    }
+
+
+def beside(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Ratios of ours to the best and the tuned peer and to bare decoding, by CPU time."""
+    cpu = rates_of(measured)["images_per_cpu_second"]
+    others = {"tuned peer": "tuned", "bare decode": "bare"}
+    against = {what: name for what, begin in others.items() for name in cpu if name.startswith(begin)}
+    torchvision = [name for name in cpu if name.startswith("torchvision")]
+    if torchvision:
+        against = {"best peer": max(torchvision, key=lambda name: statistics.median(cpu[name]))} | against
+    mine = [name for name in cpu if name.startswith("paceline")]
+    return {
+        "best_peer": against.get("best peer", ""),
+        "ratio_of_images_per_cpu_second": {
+            name: {what: ratio(cpu[name], cpu[other]) for what, other in against.items()} for name in mine
+        },
+    }
+
+
+def facts_of(paths: Sequence[Path]) -> dict[str, Any]:
+    """How many photos, and how large they are."""
     photos = [path.read_bytes() for path in paths]
     headers = [read_header(photo, str(path)) for photo, path in zip(photos, paths)]
     return {
-        "photos": {
-            "count": len(paths),
-            "mean_bytes": statistics.fmean(len(photo) for photo in photos),
-            "mean_megapixels": statistics.fmean(header.height * header.width for header in headers) / 1e6,
-        },
-        "output_size": size,
-        "seconds_per_round": seconds,
-        "images_per_second": {name: [wall for wall, _ in rounds] for name, rounds in measured.items()},
-        "images_per_cpu_second": efficiency,
-        "best_peer": best_peer,
-        "ratio_of_images_per_cpu_second": ratios,
-        "machine": {"cpu": cpu_model(), "cores": cores, "system": platform.platform()},
-        "versions": {"python": platform.python_version(), **versions()},
-        "command": shlex.join(["paceline", *sys.argv[1:]]),
+        "count": len(paths),
+        "mean_bytes": statistics.fmean(len(photo) for photo in photos),
+        "mean_megapixels": statistics.fmean(header.height * header.width for header in headers) / 1e6,
     }
 
 
@@ -189,35 +279,18 @@ def python_microseconds(decoder: Decoder, images: int = 2000) -> float:
     return (time.process_time() - began) / images * 1e6
 
 
-def _table(report: dict[str, Any], title: str) -> Table:
+def _table(report: Mapping[str, Any], title: str) -> Table:
+    ratios = report["ratio_of_images_per_cpu_second"]
+    against = list(next(iter(ratios.values())))
     table = Table(title=title)
-    for column in ("contender", "images/s", "images/CPU-s", "x best peer", "x tuned peer", "x bare decode"):
-        table.add_column(column, justify="left" if column == "contender" else "right")
+    table.add_column("contender", no_wrap=True)
+    for column in ("images/s", "images/CPU-s", *(f"x {what}" for what in against)):
+        table.add_column(column, justify="right")
     for name, rounds in report["images_per_cpu_second"].items():
-        ratio = report["ratio_of_images_per_cpu_second"].get(name, {})
         table.add_row(
             name + (" (best peer)" if name == report["best_peer"] else ""),
             f"{statistics.median(report['images_per_second'][name]):.0f}",
             f"{statistics.median(rounds):.0f}",
-            *(f"{ratio[what]:.2f}" if ratio else "" for what in ("best peer", "tuned peer", "bare decode")),
+            *(told(ratios[name][what]) if name in ratios else "" for what in against),
         )
     return table
-
-
-def cpu_model() -> str:
-    """The processor's name."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def versions() -> dict[str, str]:
-    """Of the libraries that take part."""
-    found = {}
-    for library in _LIBRARIES:
-        try:
-            found[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            found[library] = "not installed"
-    return found

@@ -7,20 +7,20 @@ is what `--system.cache` brings once it holds all photos.
 
 from __future__ import annotations
 
-import platform
-import shlex
 import statistics
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
-from paceline.bench.input import ROUNDS, measure_in_turn, photos_in, require_linux, versions, write_report
+from paceline.bench.harness import all_rounds, machine_facts
+from paceline.bench.input import photos_in, rates, rates_of, require_linux
 from paceline.bench.input_contenders import ours, records_of
+from paceline.bench.ratio import ratio, told
 from paceline.data.byte_cache import CachedRecords, Shelf
 from paceline.data.records import Records
 from paceline.systems.detect import cpu_cores
@@ -55,10 +55,8 @@ def _kept(late: Records) -> Records:
     return kept
 
 
-def run_fetch_bench(
-    data: Path, *, milliseconds: float, seconds: float, size: int, out: Path | None = None, rounds: int = ROUNDS
-) -> dict[str, Any]:
-    """Measure, print, write JSON to `out`, return what was written.
+def run_fetch_bench(data: Path, *, milliseconds: float, seconds: float, size: int, rounds: int) -> dict[str, Any]:
+    """Measure, print, -> JSON facts.
 
     milliseconds  that a read takes longer
     Raises DataError when the folder has no photos, UserError off Linux.
@@ -70,23 +68,17 @@ def run_fetch_bench(
     for threads in FETCH_THREADS:
         menu[f"late, {threads} fetch threads"] = partial(ours, late, size, cores, "simplejpeg", threads)
     menu[KEPT] = partial(ours, _kept(late), size, cores, "simplejpeg")
-    measured = measure_in_turn(menu, rounds, seconds, console)
-    rates = {name: [wall for wall, _ in found] for name, found in measured.items()}
-    without = rates["late, 0 fetch threads"]
+    works = {name: partial(rates, make, seconds) for name, make in menu.items()}
+    found = rates_of(all_rounds(works, rounds, console.print))
+    wall = found["images_per_second"]
     report = {
         "photos": len(records),
         "latency_ms": milliseconds,
         "loader_threads": cores,
-        "images_per_second": rates,
-        "images_per_cpu_second": {name: [cpu for _, cpu in found] for name, found in measured.items()},
-        "times_without_fetch_threads": {
-            name: statistics.median(a / b for a, b in zip(found, without)) for name, found in rates.items()
-        },
-        "machine": platform.platform(),
-        "versions": versions(),
-        "command": shlex.join(["paceline", *sys.argv[1:]]),
+        **found,
+        "times_without_fetch_threads": {name: ratio(wall[name], wall["late, 0 fetch threads"]) for name in wall},
+        "machine": machine_facts(torch.device("cpu")),
     }
-    for name, ratio in report["times_without_fetch_threads"].items():
-        console.print(f"{name}: {statistics.median(rates[name]):.0f} images/s, {ratio:.2f} times")
-    write_report(report, out)
+    for name, times in report["times_without_fetch_threads"].items():
+        console.print(f"{name}: {statistics.median(wall[name]):.0f} images/s, {told(times)}", markup=False)
     return report

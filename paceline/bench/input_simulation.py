@@ -11,6 +11,7 @@ import io
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,30 +62,37 @@ class OnePhoto(Records):
         return self.photo
 
 
+def _loader(
+    batch: int, threads: int, render: Callable[..., Any], label: Callable[[int, int], Any], **more: Any
+) -> Loader:
+    """Of RECORDS records that are one photo; render stands in for the decoder, label gives (epoch, index) one."""
+
+    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+        return Draw(name, header, _WHOLE, label(epoch, index))
+
+    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [batch_indices(RECORDS, seed=0, step=step, global_batch=batch)]
+
+    records, cpu = OnePhoto(), torch.device("cpu")
+    return Loader(
+        records=records, draw=draw, render=render, schedule=schedule, threads=threads, device=cpu,
+        **{"image_shape": (32, 32, 3), **more},
+    )  # fmt: skip
+
+
 def simulate(threads: int = 16, *, seconds: float = 5.0, sleep_seconds: float = SLEEP_SECONDS) -> dict[str, Any]:
     """Rate of the loader with a sleeping stand-in for the decoder, against threads / sleep_seconds.
 
     -> {"threads", "sleep_seconds", "images_per_second", "ideal_images_per_second", "fraction"}; it is printed too.
     """
 
-    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
-        return Draw(name, header, _WHOLE, SampleRandom(0, epoch, index).integer(0, 1000))
-
     def decode(data: bytes, drawn: Draw, out: np.ndarray) -> None:
         time.sleep(sleep_seconds)
 
-    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(RECORDS, seed=0, step=step, global_batch=256)]
+    def label(epoch: int, index: int) -> int:
+        return SampleRandom(0, epoch, index).integer(0, 1000)
 
-    with Loader(
-        records=OnePhoto(),
-        draw=draw,
-        render=decode,
-        schedule=schedule,
-        threads=threads,
-        image_shape=(224, 224, 3),
-        device=torch.device("cpu"),
-    ) as loader:
+    with _loader(256, threads, decode, label, image_shape=(224, 224, 3)) as loader:
         for _ in range(4):  # the first permutation, and the ring's memory
             next(loader)
         images, began = 0, time.perf_counter()
@@ -119,8 +127,8 @@ def memory(*, epochs: float = 2.0, batch: int = 512, threads: int = 2) -> dict[s
         offsets = _mapped(Path(folder) / "offsets.npy", np.arange(RECORDS, dtype=np.int64) * 110_000)
         labels = _mapped(Path(folder) / "labels.npy", (np.arange(RECORDS) % 1000).astype(np.int32))
 
-        def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
-            return Draw(name, header, _WHOLE, (int(labels[index]), int(offsets[index]) & 0xFF))
+        def label(epoch: int, index: int) -> tuple[int, int]:
+            return int(labels[index]), int(offsets[index]) & 0xFF
 
         def decode(data: bytes, drawn: Draw, out: np.ndarray) -> None:
             out[0, 0] = drawn.label[1]
@@ -128,21 +136,8 @@ def memory(*, epochs: float = 2.0, batch: int = 512, threads: int = 2) -> dict[s
         def make_batch(images: torch.Tensor, found: list[tuple[int, int]], indices: torch.Tensor) -> Batch:
             return labelled_batch(images, [label for label, _ in found], indices)
 
-        def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-            return [batch_indices(RECORDS, seed=0, step=step, global_batch=batch)]
-
         sampled: list[float] = []
-        with Loader(
-            records=OnePhoto(),
-            draw=draw,
-            render=decode,
-            make_batch=make_batch,
-            schedule=schedule,
-            last_step=steps,
-            threads=threads,
-            image_shape=(32, 32, 3),
-            device=torch.device("cpu"),
-        ) as loader:
+        with _loader(batch, threads, decode, label, make_batch=make_batch, last_step=steps) as loader:
             for step, _ in loader:
                 if step * batch > RECORDS / 2 and step % max(1, steps // 20) == 0:
                     sampled.append(_resident_mib())
@@ -174,24 +169,8 @@ def boundary(*, threads: int = 2, step_seconds: float = STEP_SECONDS, steps: int
     last = RECORDS // SHARE  # the step that the epoch ends in
     waits: dict[int, float] = {}
 
-    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
-        return Draw(name, header, _WHOLE, 0)
-
-    def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(RECORDS, seed=0, step=step, global_batch=SHARE)]
-
-    with Loader(
-        records=OnePhoto(),
-        draw=draw,
-        render=lambda data, drawn, out: None,
-        schedule=schedule,
-        first_step=max(0, last - steps),
-        last_step=last + steps,
-        threads=threads,
-        prefetch=System().prefetch,
-        image_shape=(32, 32, 3),
-        device=torch.device("cpu"),
-    ) as loader:
+    around = {"first_step": max(0, last - steps), "last_step": last + steps, "prefetch": System().prefetch}
+    with _loader(SHARE, threads, lambda data, drawn, out: None, lambda epoch, index: 0, **around) as loader:
         before = 0.0
         for step, _ in loader:
             waits[step], before = loader.wait_seconds - before, loader.wait_seconds

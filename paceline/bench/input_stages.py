@@ -27,7 +27,7 @@ import torch
 from paceline.accelerators import streams_of, synchronise
 from paceline.batch.batch import Batch
 from paceline.bench.accelerators import Demand
-from paceline.config.plan import make_plan
+from paceline.bench.input_contenders import task_loader
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System, store_cache_bytes
 from paceline.data.decode import decode_alone
@@ -38,7 +38,7 @@ from paceline.data.records import Records
 from paceline.data.stores import scheme_of
 from paceline.data.stream import permutation
 from paceline.systems.detect import cpu_cores
-from paceline.tasks.task import Place, Task
+from paceline.tasks.task import Task
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
 FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
@@ -135,11 +135,11 @@ def measure_stages(
     samples = Samples(task, system)
     alone = {name: cost_of(work, samples, threads, seconds) for name, work in samples.stages().items()}
     batch, device_seconds = _batch_costs(task, samples, device, seconds)
-    with _loader(task, system, threads, device) as loader:
+    with task_loader(task, system, threads, device) as loader:
         together = run_loader(loader, seconds, 0.0, system.prefetch + 2)
     busy = None
     if wanted is not None:
-        with _loader(task, system, threads, device) as loader:
+        with task_loader(task, system, threads, device) as loader:
             busy = run_loader(loader, seconds, task.recipe.global_batch / wanted.rate, system.prefetch + 2)
     cpu_seconds = together["cpu_microseconds"] / 1e6
     return {
@@ -224,14 +224,6 @@ def _repeated(work: Callable[[], Any], seconds: float, clock: Callable[[], float
         work()
         calls += 1
     return (clock() - began) / calls
-
-
-def _loader(task: Task, system: System, threads: int, device: torch.device) -> Any:
-    recipe = task.recipe
-    system = replace(system, images_per_forward=recipe.global_batch)
-    images = {"train_images": task.train_images, "val_images": task.val_images}
-    plan = make_plan(recipe, system, world=1, most=recipe.global_batch, **images)
-    return task.train_loader(plan, system, Place(0, 1, device, threads), first=0, one_batch=False)
 
 
 def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -> dict[str, float]:

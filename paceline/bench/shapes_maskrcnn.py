@@ -19,14 +19,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.batch.detection import slots_for
-from paceline.bench.input_masks import instance_task
+from paceline.bench.input import task_of
 from paceline.config.instances import InstanceInput
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.data.buckets import Shape, buckets, resized_all
 from paceline.data.manifest import Manifest
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.tasks.maskrcnn import InstanceRecipe, InstanceSegmentation
 
 
@@ -39,9 +39,9 @@ def count_shapes(
     positives  sampled positive regions of an image for which empty slots are told
     Raises DataError for data that cannot be used.
     """
-    manifest = Manifest.load(ensure_boxes_prepared(data, say=lambda _: None))
+    manifest = Manifest.load(ensure_prepared(data, kind="boxes", say=lambda _: None))
     images = epochs * max(batch, manifest.splits["train"].images)
-    task = instance_task(manifest, settings, batch, images)
+    task = task_of("maskrcnn", manifest, settings, batch, images)
     return {
         "data": str(data),
         "images": task.train_images,

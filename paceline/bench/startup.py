@@ -1,15 +1,13 @@
 """`paceline bench startup`: what stands between Enter and the first work, in fresh interpreters, beside `import torch` alone.
 
-A round times every command once, `import torch` first, so that a machine that is busy for a while slows all alike; a command's
-ratio is the median over rounds of its own time by that of its round's `import torch`. Then each command is taken once more
+A round times every command once, so that a machine that is busy for a while slows all alike; a command's ratio is its own time by
+that of its round's `import torch`. Then each command is taken once more
 under `-X importtime`, which says what it imported: by package, and by the part of it for those that are large.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import re
 import resource
 import shutil
@@ -19,10 +17,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.provenance import cpu_name
+import torch
+
+from paceline.bench.harness import all_rounds, machine_facts
+from paceline.bench.ratio import ratio
 from paceline.threads import Thread
 from paceline.workloads import workload_of
 
@@ -61,23 +63,14 @@ def measure(
     for workload in workloads:
         say(f"making a run of {workload_of(workload).start} to ask")
         commands += _commands(workload, folder)
-    seconds: dict[str, list[float]] = {command.name: [] for command in commands}
-    cpu: dict[str, list[float]] = {command.name: [] for command in commands}
     before = os.getloadavg()
-    for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
-        for command in commands:
-            wall, used = _timed(command)
-            seconds[command.name].append(wall)
-            cpu[command.name].append(used)
+    taken = all_rounds({command.name: partial(_timed, command) for command in commands}, rounds, say)
+    seconds, cpu = ({name: [one[which] for one in found] for name, found in taken.items()} for which in (0, 1))
     return {
         "machine": {
-            "cpu": cpu_name(),
-            "cores": os.cpu_count(),
+            **machine_facts(torch.device("cpu")),
             "load_before": before,
             "load_after": os.getloadavg(),
-            "python": platform.python_version(),
-            "torch": importlib.metadata.version("torch"),
         },
         "rounds": rounds,
         "commands": {
@@ -85,11 +78,11 @@ def measure(
                 "command": " ".join(command.words),
                 "seconds": seconds[command.name],
                 "median_seconds": statistics.median(seconds[command.name]),
-                "times_import_torch": _times(seconds[command.name], seconds[ALONE]),
+                "times_import_torch": ratio(seconds[command.name], seconds[ALONE]),
                 "beyond_import_torch": statistics.median(a - b for a, b in zip(seconds[command.name], seconds[ALONE])),
                 "cpu_seconds": cpu[command.name],
                 "median_cpu_seconds": statistics.median(cpu[command.name]),
-                "times_import_torch_cpu": _times(cpu[command.name], cpu[ALONE]),
+                "times_import_torch_cpu": ratio(cpu[command.name], cpu[ALONE]),
                 "imports": _imports(command),
             }
             for command in commands
@@ -97,19 +90,15 @@ def measure(
     }
 
 
-def _times(taken: Sequence[float], alone: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(taken, alone))
-
-
 def _commands(workload: str, folder: Path) -> list[Command]:
     """A finished run refused, show, predict on one photo and train to the first step; data and a run are made for that."""
-    from paceline.prepare.shapes import render_boxes, render_classes
+    from paceline.prepare.shapes.render import render_shapes
 
     chosen = workload_of(workload)
     recipe, kind = chosen.start, "classes" if chosen.kind == "class-folder" else "boxes"
     data, run, answers, fresh = (folder / name for name in (kind, recipe, f"{recipe}-answers", f"{recipe}-fresh"))
     if not data.exists():
-        (render_classes if kind == "classes" else render_boxes)(data, train=TRAIN, val=VAL, side=SIDE, processes=1)
+        render_shapes(kind, data, train=TRAIN, val=VAL, side=SIDE, processes=1)
     train = ("-m", "paceline", "train", recipe, "--data", str(data))
     whole = (*train, "--out", str(run), "--steps", "1")
     _timed(Command(recipe, whole))

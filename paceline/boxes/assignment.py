@@ -19,12 +19,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.boxes.forms import fixed_shapes
+from paceline.boxes.forms import fixed_shapes, images_cpu
 from paceline.boxes.geometry import pairwise_iou
 
 BestAnchor = Literal["positive", "negative"]
 
-POSITIVE, NEGATIVE, NEITHER = 1, 0, -1
+NEITHER = -1  # beside 1 of a positive, 0 of a negative
 # Fixed shapes: so many pairs of object and anchor at once; their IoU takes some half a gibibyte.
 PAIRS_AT_ONCE = 2**25
 # A CPU leaves out blocks of so many anchors that an object cannot touch. Neighbours in a row: 64 span some 100 pixels.
@@ -54,7 +54,7 @@ def match_anchors(
                   kind (B, A) int8: 1 positive, 0 negative, -1 neither
     """
     boxes, anchors = boxes.float(), anchors.float()
-    form = overlaps_fixed if fixed_shapes(labels) else overlaps_by_block
+    form = overlaps_fixed if fixed_shapes(labels) else overlaps_cpu
     best, slots, forced = form(boxes, labels, anchors, eligible)
     return slots, kinds(best, forced, positive_iou, negative_iou, best_anchor, eligible)
 
@@ -104,7 +104,7 @@ def overlaps_fixed(
     return best, slots, forced
 
 
-def overlaps_by_block(
+def overlaps_cpu(
     boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same on a CPU with work that follows the objects there are and the anchors near them.
@@ -180,10 +180,7 @@ def match_regions(
         return match_regions_fixed(boxes, labels, regions, valid, iou)
     slots = labels.new_zeros(valid.shape)
     positive = torch.zeros_like(valid)
-    for image, row in enumerate(labels):
-        filled = row.nonzero()
-        used = int(filled[-1]) + 1 if len(filled) else 0
-        one = slice(image, image + 1)
+    for one, used in images_cpu(labels):
         slots[one], positive[one] = match_regions_fixed(
             boxes[one, :used], labels[one, :used], regions[one], valid[one], iou
         )

@@ -22,8 +22,12 @@ def cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Te
     image, level, row, column  (n,) int64, where each chosen cell is
     return  (n, 9 * C) in the maps' type: row by row, column by column, channels last
     """
-    if fixed_shapes(levels[0]):
-        return fixed_cell_patches(levels, image, level, row, column)
+    form = cell_patches_fixed if fixed_shapes(levels[0]) else cell_patches_cpu
+    return form(levels, image, level, row, column)
+
+
+def cell_patches_cpu(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """A CPU's form: each level cuts out its own cells."""
     parts, places = [], []
     for number, map in enumerate(levels):
         mine = (level == number).nonzero().squeeze(1)
@@ -33,7 +37,7 @@ def cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Te
     return torch.cat(parts)[order]
 
 
-def fixed_cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+def cell_patches_fixed(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """The same with shapes that depend on shapes only, and no host synchronisation: every cell is looked for on every level."""
     found = None
     for number, map in enumerate(levels):

@@ -29,9 +29,20 @@ def area(boxes: Tensor) -> Tensor:
     return width * height
 
 
-def clip(boxes: Tensor) -> Tensor:
+def clip_fractions(boxes: Tensor) -> Tensor:
     """(..., 4) ltrb fractions, each edge moved into [0, 1]."""
     return boxes.clamp(min=0.0, max=1.0)
+
+
+def clip_to_photo(boxes: Tensor, sizes: Tensor) -> Tensor:
+    """(B, ..., 4) ltrb px, each edge moved into the photo; sizes (B, 2) height and width."""
+    high = sizes.flip(1).repeat(1, 2).to(boxes.dtype)
+    return torch.minimum(boxes.clamp(min=0.0), high.view(-1, *[1] * (boxes.dim() - 2), 4))
+
+
+def large_enough(boxes: Tensor, least_side: float) -> Tensor:
+    """(..., 4) ltrb -> (...) bool: neither narrower nor lower than that."""
+    return ((boxes[..., 2:] - boxes[..., :2]) >= least_side).all(dim=-1)
 
 
 def pairwise_iou(left: Tensor, right: Tensor) -> Tensor:

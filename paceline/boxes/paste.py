@@ -54,9 +54,9 @@ def paste_to_rle(
     pieces = visible_pieces(boxes, masks.shape[-1], height, width, law)
     padded = functional.pad(masks.detach().to(torch.float32), (1, 1, 1, 1))
     if masks.device.type == "cpu":
-        changes = changes_one_by_one(padded, pieces, threshold, law)
+        changes = changes_cpu(padded, pieces, threshold, law)
     else:
-        changes = changes_together(padded, pieces, threshold, law)
+        changes = changes_batched(padded, pieces, threshold, law)
     # One number for each pair (mask, place): places count the photo's pixels column by column, 0..H W.
     places = height * width + 1
     keys = [
@@ -90,16 +90,16 @@ def visible_pieces(boxes: Tensor, side: int, height: int, width: int, law: Paste
 Changes = tuple[list[Piece], np.ndarray, np.ndarray, np.ndarray]
 
 
-def changes_one_by_one(
+def changes_cpu(
     padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
 ) -> Iterator[Changes]:
-    """The form for a CPU: every region resized as torchvision does, to the same bits.
+    """A CPU's form: every region resized as torchvision does, to the same bits.
 
     padded  (n, S + 2, S + 2) float32
-    A region of more than CHUNK pixels is resized by `changes_together`, in bands, with other last bits.
+    A region of more than CHUNK pixels is resized by `changes_batched`, in bands, with other last bits.
     """
     large = [piece for piece in pieces if piece.height * piece.width > CHUNK]
-    yield from changes_together(padded, large, threshold, law)
+    yield from changes_batched(padded, large, threshold, law)
     for piece in pieces:
         if piece.height * piece.width > CHUNK:
             continue
@@ -118,10 +118,10 @@ def changes_one_by_one(
         yield [piece], np.zeros(len(found), np.int64), row, column
 
 
-def changes_together(
+def changes_batched(
     padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
 ) -> Iterator[Changes]:
-    """The form for an accelerator: many regions resized at once, CHUNK pixels or fewer; what comes back are the changes alone."""
+    """An accelerator's form: many regions resized at once, CHUNK pixels or fewer; what comes back are the changes alone."""
     for part in _chunks(pieces):
         numbers = torch.tensor(part, device=padded.device)
         mask, height, width, above, before, _, _, rows, columns = numbers.unbind(1)

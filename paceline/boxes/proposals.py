@@ -15,16 +15,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.boxes.box_deltas import decode_deltas
-from paceline.boxes.detections import best, rows_of
+from paceline.boxes.coding import BoxCoder
 from paceline.boxes.forms import fixed_shapes
-from paceline.boxes.kernels import nms
-from paceline.boxes.suppression import ROUNDS, stays_settled
+from paceline.boxes.geometry import clip_to_photo, large_enough
+from paceline.boxes.suppression import gather_boxes, keep_cpu, keep_fixed, pad_end, top_k
 
 NMSOver = Literal["level", "image"]
 PostOf = Literal["image", "batch"]
-# The RPN's deltas are not scaled.
-WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 
 
 @torch.no_grad()
@@ -52,11 +49,11 @@ def proposals(
     pre         candidates that enter suppression, by logit: of each level, or of all levels with nms_over "image"
     post        proposals of an image; with post_of "batch" B * post of the whole batch, the best, however they spread
     post_group  with post_of "batch" the whole batch's number where it is not B * post; 0: it is
-    iou         of two candidates of a list that overlap by more, the better one stays
+    iou         of two candidates of a list that overlap by more, the better one is kept
     least_side  narrower or lower boxes are dropped before suppression, pixels
     limit       most that a width or height may grow, logarithm
     return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
-                whose suppression was left open: see `stays_settled`, always 0 on a CPU; no gradient.
+                whose suppression was left open: see `keep_fixed`, always 0 on a CPU; no gradient.
                 P is post; with post_of "batch" the batch's number, or an image's candidates where they are fewer.
                 Fixed shapes and no host synchronisation, except on a CPU
     """
@@ -64,7 +61,7 @@ def proposals(
     lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
     of_batch = post_group or images * post
     places = post if post_of == "image" else min(of_batch, sum(scores.shape[1] for scores, _ in lists))
-    form = together if fixed_shapes(sizes) else one_by_one
+    form = proposals_fixed if fixed_shapes(sizes) else proposals_cpu
     boxes, scores, valid, unsettled = form(lists, places, iou=iou, least_side=least_side)
     if post_of == "batch":
         valid = best_of_batch(scores, valid, of_batch)
@@ -88,15 +85,15 @@ def candidates(
     """
     if nms_over == "image":
         logits, deltas, anchors = [torch.cat(list(logits), 1)], [torch.cat(list(deltas), 1)], [torch.cat(list(anchors))]
-    lists = []
+    coder, lists = BoxCoder(limit=limit), []  # the RPN's deltas are not scaled
     for of_level, moves, references in zip(logits, deltas, anchors):
-        scores, place = best(of_level.float(), pre)
-        boxes = decode_deltas(rows_of(moves, place).float(), references[place].float(), WEIGHTS, limit)
+        scores, place = top_k(of_level.float(), pre)
+        boxes = coder.decode(gather_boxes(moves, place), references[place])
         lists.append((scores, clip_to_photo(boxes, sizes)))
     return lists
 
 
-def one_by_one(
+def proposals_cpu(
     lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A CPU's form: one image and one list after the other, by torchvision's compiled suppression.
@@ -109,69 +106,46 @@ def one_by_one(
     boxes, scores = torch.zeros(images, places, 4), torch.zeros(images, places)
     valid = torch.zeros(images, places, dtype=torch.bool)
     for image in range(images):
-        stay_boxes, stay_scores = [], []
+        kept_boxes, kept_scores = [], []
         for of_list, list_boxes in lists:
             rows = large_enough(list_boxes[image], least_side).nonzero().squeeze(1)
-            rows = rows[suppressed_by_torchvision(list_boxes[image][rows], iou)]
-            stay_boxes.append(list_boxes[image][rows])
-            stay_scores.append(of_list[image][rows])
-        found, order = torch.cat(stay_scores).sort(descending=True, stable=True)
+            rows = rows[keep_cpu(list_boxes[image][rows], iou)]
+            kept_boxes.append(list_boxes[image][rows])
+            kept_scores.append(of_list[image][rows])
+        found, order = torch.cat(kept_scores).sort(descending=True, stable=True)
         count = min(places, len(found))
         scores[image, :count] = found[:count]
-        boxes[image, :count] = torch.cat(stay_boxes)[order[:count]]
+        boxes[image, :count] = torch.cat(kept_boxes)[order[:count]]
         valid[image, :count] = True
     return boxes, scores, valid, torch.zeros(images, dtype=torch.int64)
 
 
-def together(
+def proposals_fixed(
     lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same with fixed shapes: all images and lists at once, short lists padded.
 
-    return   boxes (B, P, 4), scores (B, P), valid (B, P), best first; and (B,) int64 as from `stays_settled`
+    return   boxes (B, P, 4), scores (B, P), valid (B, P), best first; and (B,) int64 as from `keep_fixed`
     """
     longest = max(scores.shape[1] for scores, _ in lists)
-    scores = torch.stack([padded(part, longest, -torch.inf) for part, _ in lists], dim=1)
-    boxes = torch.stack([padded(part.transpose(1, 2), longest, 0.0).transpose(1, 2) for _, part in lists], dim=1)
+    scores = torch.stack([pad_end(part, longest, -torch.inf) for part, _ in lists], dim=1)
+    boxes = torch.stack([pad_end(part.transpose(1, 2), longest, 0.0).transpose(1, 2) for _, part in lists], dim=1)
     enters = large_enough(boxes, least_side) & (scores > -torch.inf)
-    stays, unsettled = stays_settled(boxes, enters, iou, rounds=ROUNDS)
+    kept, unsettled = keep_fixed(boxes, enters, iou)
     # The finer level comes first in the row, and equals keep their order.
-    found, order = scores.masked_fill(~stays, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
+    found, order = scores.masked_fill(~kept, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
     found, order = found[:, :places], order[:, :places]
-    chosen = rows_of(boxes.flatten(1, 2), order).transpose(1, 2)
-    found = padded(found, places, -torch.inf)
-    return padded(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled.sum(dim=1)
+    chosen = gather_boxes(boxes.flatten(1, 2), order).transpose(1, 2)
+    found = pad_end(found, places, -torch.inf)
+    return pad_end(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled.sum(dim=1)
 
 
 def best_of_batch(scores: Tensor, valid: Tensor, count: int) -> Tensor:
     """Which of the places are among the `count` best of all images; equals: the earlier image first.
 
     scores   (B, P), best first
-    return   (B, P) bool, the valid ones that stay
+    return   (B, P) bool, the valid ones that are kept
     """
     order = scores.masked_fill(~valid, -torch.inf).flatten().argsort(descending=True, stable=True)
     chosen = torch.zeros_like(order, dtype=torch.bool).index_fill(0, order[:count], True)
     return valid & chosen.view_as(valid)
-
-
-def clip_to_photo(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """(B, ..., 4) ltrb px, each edge moved into the photo; sizes (B, 2) height and width."""
-    high = sizes.flip(1).repeat(1, 2).to(boxes.dtype)
-    return torch.minimum(boxes.clamp(min=0.0), high.view(-1, *[1] * (boxes.dim() - 2), 4))
-
-
-def large_enough(boxes: Tensor, least_side: float) -> Tensor:
-    """(..., 4) ltrb -> (...) bool: neither narrower nor lower than that."""
-    return ((boxes[..., 2:] - boxes[..., :2]) >= least_side).all(dim=-1)
-
-
-def suppressed_by_torchvision(boxes: Tensor, iou: float) -> Tensor:
-    """(C, 4) ltrb, best first -> places of those that stay, ascending. On a CPU."""
-    # torchvision compares float32 overlaps with a float64 threshold; rounded like theirs, it is the same rule as ours.
-    threshold = float(torch.tensor(iou, dtype=boxes.dtype))
-    return nms(boxes, -torch.arange(len(boxes), dtype=boxes.dtype), threshold)
-
-
-def padded(rows: Tensor, count: int, value: float) -> Tensor:
-    """(..., n) -> (..., count), n being at most count."""
-    return torch.nn.functional.pad(rows, (0, count - rows.shape[-1]), value=value)

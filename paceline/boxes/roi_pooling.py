@@ -9,7 +9,8 @@ Sources: Lin et al. 2017 (FPN), equation 1; He et al. 2017 (RoIAlign); torchvisi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -72,15 +73,16 @@ def pool_regions(
     return          (n, C, S, S) of the features' dtype, computed in float32; zeros where image is -1. Every level takes
                     part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
     """
-    fixed = fixed_shapes(boxes)
-    if mode == "pool":
-        form = largest_on_all_levels if fixed else largest_on_own_level
-        return form(features, strides, image, boxes, levels, side=side)
-    form = on_all_levels if fixed else on_own_level
-    return form(features, strides, image, boxes, levels, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
+    table = features, strides, image, boxes, levels
+    if fixed_shapes(boxes):
+        align = partial(roi_align, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
+        return pool_fixed(*table, align if mode == "align" else partial(roi_pool, side=side))
+    if mode == "align":
+        return align_cpu(*table, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
+    return pool_cpu(*table, side=side)
 
 
-def on_own_level(
+def align_cpu(
     features: Sequence[Tensor],
     strides: Sequence[int],
     image: Tensor,
@@ -91,7 +93,7 @@ def on_own_level(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """Each level pools its own regions, as weighted sums of pixels; arguments as in `pool_regions`.
+    """RoIAlign where each level pools its own regions, as weighted sums of pixels; arguments as in `pool_regions`.
 
     On one core, 512 regions with 256 channels and 7 x 7 cells on an input of 800 x 1216, forward and backward: 24 and
     46 ms on features in channels_last, 43 and 69 ms on contiguous ones; torchvision's MultiScaleRoIAlign takes 225 and
@@ -146,32 +148,7 @@ def samples(
     return pixel.to(torch.int64).flatten(2), weight.flatten(2)
 
 
-def on_all_levels(
-    features: Sequence[Tensor],
-    strides: Sequence[int],
-    image: Tensor,
-    boxes: Tensor,
-    levels: Tensor,
-    *,
-    side: int,
-    sampling_ratio: int,
-    aligned: bool,
-) -> Tensor:
-    """Each level pools all regions, those of others far away, where they are 0; arguments as in `pool_regions`."""
-    result = None
-    for level, (feature, stride) in enumerate(zip(features, strides)):
-        member = (levels == level) & (image >= 0)
-        place = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
-        regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), place), dim=1)
-        part = roi_align(
-            feature.float(), regions, side, scale=1 / stride, sampling_ratio=sampling_ratio, aligned=aligned
-        )
-        result = part if result is None else result + part
-    assert result is not None
-    return result.to(features[0].dtype)
-
-
-def largest_on_own_level(
+def pool_cpu(
     features: Sequence[Tensor], strides: Sequence[int], image: Tensor, boxes: Tensor, levels: Tensor, *, side: int
 ) -> Tensor:
     """RoIPool: each level pools its own regions; arguments as in `pool_regions`."""
@@ -185,16 +162,24 @@ def largest_on_own_level(
     return result.index_copy(0, torch.cat(rows), torch.cat(pooled)).to(features[0].dtype)
 
 
-def largest_on_all_levels(
-    features: Sequence[Tensor], strides: Sequence[int], image: Tensor, boxes: Tensor, levels: Tensor, *, side: int
+def pool_fixed(
+    features: Sequence[Tensor],
+    strides: Sequence[int],
+    image: Tensor,
+    boxes: Tensor,
+    levels: Tensor,
+    kernel: Callable[..., Tensor],
 ) -> Tensor:
-    """RoIPool: each level pools all regions, those of others far away, where they have no pixel and are 0."""
+    """RoIAlign or RoIPool of all regions on every level, those of others far away, where they have no pixel and are 0.
+
+    kernel   (features, regions, scale=...) of one level; the others as in `pool_regions`
+    """
     result = None
     for level, (feature, stride) in enumerate(zip(features, strides)):
         member = (levels == level) & (image >= 0)
         place = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
         regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), place), dim=1)
-        part = roi_pool(feature.float(), regions, side, scale=1 / stride)
+        part = kernel(feature.float(), regions, scale=1 / stride)
         result = part if result is None else result + part
     assert result is not None
     return result.to(features[0].dtype)

@@ -15,6 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from paceline.boxes.ragged import rows_of
+
 # Characters that `areas` decompresses at once: some 50 MiB of numbers.
 CHUNK = 1 << 20
 
@@ -55,8 +57,7 @@ class RunLengths:
         """These masks, in this order: row j of the result is row rows[j]. A mask may be taken several times."""
         lengths = np.diff(self.starts)[rows]
         starts = np.concatenate([np.zeros(1, np.int64), lengths]).cumsum()
-        places = np.arange(starts[-1]) + np.repeat(self.starts[:-1][rows] - starts[:-1], lengths)
-        return RunLengths(self.text[places], starts)
+        return RunLengths(self.text[rows_of(self.starts, rows)], starts)
 
 
 def compress(runs: np.ndarray, starts: np.ndarray) -> RunLengths:

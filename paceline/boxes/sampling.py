@@ -79,14 +79,8 @@ def sample(positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most
     fill           what fills places that lack negatives: nothing ("negatives"), or the positives left over ("any")
     return         S is `count`
     """
-    if not fixed_shapes(positive):
-        rows = [
-            sample_of_one(*row, count=count, most_positive=most_positive, fill=fill)
-            for row in zip(positive, negative, bits)
-        ]
-        if rows:
-            return Sample(*(torch.stack(part) for part in zip(*rows)))
-    return sample_fixed(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
+    form = sample_fixed if fixed_shapes(positive) or not len(positive) else sample_cpu
+    return form(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
 
 
 def sample_fixed(
@@ -94,8 +88,8 @@ def sample_fixed(
 ) -> Sample:
     """`sample` with fixed shapes and no host synchronisation, without sorting all places."""
     first = min(most_positive, count)
-    positives, positive_count = smallest(positive, bits, first if fill == "negatives" else count, count)
-    negatives, negative_count = smallest(negative, bits, count, count)
+    positives, positive_count = smallest_fixed(positive, bits, first if fill == "negatives" else count, count)
+    negatives, negative_count = smallest_fixed(negative, bits, count, count)
     take_positive = positive_count.clamp(max=first)
     take_negative = torch.minimum(negative_count, count - take_positive)
     if fill == "any":
@@ -109,7 +103,7 @@ def sample_fixed(
     return Sample(torch.where(is_positive, positives, from_negatives).masked_fill(~taken, 0), is_positive, taken)
 
 
-def smallest(candidate: Tensor, bits: Tensor, most: int, width: int) -> tuple[Tensor, Tensor]:
+def smallest_fixed(candidate: Tensor, bits: Tensor, most: int, width: int) -> tuple[Tensor, Tensor]:
     """Candidates with the smallest bits, in order, and how many candidates there are.
 
     candidate  (B, N) bool, bits (B, N) int64
@@ -123,22 +117,26 @@ def smallest(candidate: Tensor, bits: Tensor, most: int, width: int) -> tuple[Te
     return torch.nn.functional.pad(places, (0, width - places.shape[1])), candidate.sum(dim=1, keepdim=True)
 
 
-def sample_of_one(
+def sample_cpu(
     positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill
 ) -> Sample:
-    """`sample` of one image on a CPU, which sorts few candidates: (N,) each, and (S,) each."""
-    positives = smallest_of_one(positive, bits, min(most_positive, count) if fill == "negatives" else count)
-    take_positive = min(len(positives), most_positive)
-    negatives = smallest_of_one(negative, bits, count - take_positive)
-    if fill == "any":
-        take_positive = min(len(positives), count - len(negatives))
-    taken = take_positive + len(negatives)
-    places = torch.cat((positives[:take_positive], negatives, bits.new_zeros(count - taken)))
+    """`sample` on a CPU, which sorts few candidates; at least one image."""
     place = torch.arange(count)
-    return Sample(places, place < take_positive, place < taken)
+    rows = []
+    for one_positive, one_negative, one_bits in zip(positive, negative, bits):
+        most = min(most_positive, count) if fill == "negatives" else count
+        positives = smallest_cpu(one_positive, one_bits, most)
+        take_positive = min(len(positives), most_positive)
+        negatives = smallest_cpu(one_negative, one_bits, count - take_positive)
+        if fill == "any":
+            take_positive = min(len(positives), count - len(negatives))
+        taken = take_positive + len(negatives)
+        places = torch.cat((positives[:take_positive], negatives, bits.new_zeros(count - taken)))
+        rows.append((places, place < take_positive, place < taken))
+    return Sample(*(torch.stack(part) for part in zip(*rows)))
 
 
-def smallest_of_one(candidate: Tensor, bits: Tensor, most: int) -> Tensor:
+def smallest_cpu(candidate: Tensor, bits: Tensor, most: int) -> Tensor:
     """Places of the `most` candidates with the smallest bits, in order, or of all: (N,), (N,) -> (at most `most`,)."""
     total, look = int(candidate.sum()), FIRST_LOOK * most
     while True:

@@ -25,6 +25,7 @@ from torch import Tensor
 from paceline.checkpoint.layout import FORMAT, INDEX, STATE, step_name
 from paceline.checkpoint.snapshot import Snapshot, unusual_strides
 from paceline.config.sealed import sealed
+from paceline.config.whole import sync_folder
 
 DTYPES = {
     torch.float64: "F64",
@@ -140,12 +141,3 @@ def file_sha256(path: Path) -> str:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` last through a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.config.errors import UserError
+from paceline.config.lazily import lazily
 
 KINDS = """usage: paceline bench KIND ...
 
@@ -19,29 +20,14 @@ KINDS = """usage: paceline bench KIND ...
 Each answers --help."""
 
 
+RUN = {kind: lazily(f"paceline.cli.bench_{kind}:run_{kind}") for kind in ("input", "step", "eval", "comm", "startup")}
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one bench."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(KINDS)
         return 0 if arguments else 2
-    if arguments[0] == "input":
-        from paceline.cli.bench_input import run_input
-
-        return run_input(arguments[1:])
-    if arguments[0] == "step":
-        from paceline.cli.bench_step import run_step
-
-        return run_step(arguments[1:])
-    if arguments[0] == "eval":
-        from paceline.cli.bench_eval import run_eval
-
-        return run_eval(arguments[1:])
-    if arguments[0] == "comm":
-        from paceline.cli.bench_comm import run_comm
-
-        return run_comm(arguments[1:])
-    if arguments[0] == "startup":
-        from paceline.cli.bench_startup import run_startup
-
-        return run_startup(arguments[1:])
-    raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: input, step, eval, comm, startup.")
+    if arguments[0] not in RUN:
+        raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: {', '.join(RUN)}.")
+    return RUN[arguments[0]](arguments[1:])

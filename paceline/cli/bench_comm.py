@@ -88,7 +88,7 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
     from paceline.bench.comm_sizes import MIB, messages
     from paceline.dist.environment import environment
     from paceline.dist.world import open_world
-    from paceline.machine import choose_device
+    from paceline.host.machine import choose_device
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
     found = messages(flags.bucket_mib or system.bucket_mib)
@@ -112,7 +112,7 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
 
 
 def _machine() -> dict[str, Any]:
-    from paceline.provenance import cpu_name
+    from paceline.host.provenance import cpu_name
     from paceline.systems.detect import cpu_cores
 
     return {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
 
@@ -32,27 +31,15 @@ def run_eval(arguments: Sequence[str]) -> int:
         if getattr(flags, name) < 1:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least 1.")
     from rich.console import Console
-    from rich.table import Table
 
-    from paceline.bench.scoring import facts, run
+    from paceline.bench.scoring import run
+    from paceline.cli.bench_tables import print_operations
 
-    found = facts(run(flags.images, flags.detections, flags.classes, flags.rounds))
-    found = {"images": flags.images, "detections": flags.detections, "classes": flags.classes, **found}
-    equal = found["equal_to_pycocotools"] or {}
-    table = Table("contender", "seconds (median)", "CPU-seconds", "ours is faster by", "equal to pycocotools")
-    for name, seconds in found["median_seconds"].items():
-        ratio = found["times_faster"].get(name)
-        verdict = {True: "yes, bit for bit", False: "NO", None: "not installed"}[equal.get(name)]
-        table.add_row(
-            name,
-            f"{seconds:,.2f}",
-            f"{found['median_cpu_seconds'][name]:,.2f}",
-            f"{ratio:,.1f} x" if ratio else "",
-            verdict,
-        )
-    Console().print(f"{flags.images:,} images x {flags.detections} detections, {flags.classes} classes, {found['cpu']}")
-    Console().print(table)
-    if flags.out:
-        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(flags.out).write_text(json.dumps(found, indent=1) + "\n")
+    found = run(flags.images, flags.detections, flags.classes, flags.rounds)
+    console = Console()
+    console.print(
+        f"{flags.images:,} images x {flags.detections} detections, {flags.classes} classes, {found['device']}"
+    )
+    print_operations([found], console)
+    answer(found, out=flags.out, printed=False)
     return 0

@@ -6,10 +6,13 @@ With `--task ssd` the photos' boxes go along, with `--task maskrcnn` their boxes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from paceline.cli.answer import answer
 from paceline.cli.bench_step import benched
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
@@ -73,37 +76,29 @@ def run_input(arguments: Sequence[str]) -> int:
             )
         from paceline.bench.input_fetch import run_fetch_bench
 
-        size = flags.size or 224
-        run_fetch_bench(
-            data,
-            milliseconds=flags.latency,
-            seconds=flags.seconds,
-            size=size,
-            out=flags.out,
-            rounds=flags.rounds,
-        )
-        return 0
-    benched(flags.task, "input").bench["input"](
-        data,
-        seconds=flags.seconds,
-        **({"size": flags.size} if flags.size else {}),
-        decoders=list(flags.decoders) or None,
-        out=flags.out,
-        rounds=flags.rounds,
-    )
+        run: Callable[..., dict[str, Any]] = run_fetch_bench
+        further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
+    else:
+        from paceline.bench.input import run_input_bench
+
+        run = partial(run_input_bench, benched(flags.task, "input").bench["input"])
+        further = {"size": flags.size, "decoders": list(flags.decoders) or None}
+    report = run(data, seconds=flags.seconds, rounds=flags.rounds, **further)
+    answer(report, out=str(flags.out or ""), printed=False)
     return 0
 
 
 def _peers(flags: Flags) -> int:
     """Other libraries beside ours."""
-    from paceline.bench.peer_installs import install_peers, named_peers
+    from paceline.bench.peers import needed_peers
     from paceline.config.cache import cache_folder
 
-    names = named_peers(flags.peers or ("all",))
+    installs = needed_peers("peer_installs", "--peers")
+    names = installs.named_peers(flags.peers or ("all",))
     if flags.task != Flags.task:
         raise RecipeError("--peers: measures classification's input. Leave --task away.")
     place = flags.peers_in or cache_folder() / "peers"
-    absent = install_peers(place, names, say) if flags.install_peers else {}
+    absent = installs.install_peers(place, names, say) if flags.install_peers else {}
     if not flags.data:
         if flags.install_peers:
             return 0
@@ -112,9 +107,7 @@ def _peers(flags: Flags) -> int:
         if not folder.is_dir():
             raise UserError(f"--data {folder}: there is no such folder.")
 
-    from paceline.bench.input_peers import run_peers_bench
-
-    run_peers_bench(
+    report = needed_peers("input_peers", "--peers").run_peers_bench(
         flags.data,
         peers=names,
         environments=place,
@@ -123,6 +116,6 @@ def _peers(flags: Flags) -> int:
         rounds=flags.rounds,
         size=flags.size or 224,
         decoders=list(flags.decoders) or None,
-        out=flags.out,
     )
+    answer(report, out=str(flags.out or ""), printed=False)
     return 0

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.cli.answer import answer
 from paceline.cli.flags import parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError
 from paceline.config.run import Controls
-from paceline.opening import check_request, open_task
+from paceline.training.opening import check_request, open_task
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,13 @@ def run_stages(arguments: Sequence[str]) -> int:
 
     from rich.console import Console
 
-    from paceline.bench.input import cpu_model, versions, write_report
+    from paceline.bench.harness import machine_facts
     from paceline.bench.input_advice import advice, emulated, gap, table
     from paceline.bench.input_stages import bench_task_recipe, measure_stages
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
-    from paceline.keeping import kept_photos
-    from paceline.machine import choose_device, set_threads
+    from paceline.host.machine import choose_device, set_threads
+    from paceline.training.keeping import kept_photos
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
     with open_world(read_launch({}), device=device) as world:
@@ -68,11 +66,9 @@ def run_stages(arguments: Sequence[str]) -> int:
         "recipe": asked.name,
         **found,
         "advice": advice(found),
-        "machine": {"cpu": cpu_model(), "system": platform.platform(), "device": str(device)},
-        "versions": {"python": platform.python_version(), **versions()},
-        "command": shlex.join(["paceline", *sys.argv[1:]]),
+        "machine": machine_facts(device),
     }
-    write_report(report, flags.json)
+    answer(report, out=str(flags.json or ""), printed=False)
     Console().print(table(report))
     for line in filter(None, (gap(report), emulated(report), report["advice"])):
         say(line)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
 from paceline.workloads import WORKLOADS, workload_of
@@ -38,12 +38,8 @@ def run_startup(arguments: Sequence[str]) -> int:
 
     with tempfile.TemporaryDirectory(prefix="paceline-startup-") as folder:
         facts = measure(flags.workloads, flags.rounds, Path(folder), say=(lambda _: None) if flags.json else print)
-    if flags.out:
-        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(flags.out).write_text(json.dumps(facts, indent=1) + "\n")
-    if flags.json:
-        print(json.dumps(facts, indent=1))
-    else:
+    answer(facts, out=flags.out, printed=flags.json)
+    if not flags.json:
         _print(facts)
     return 0
 
@@ -52,6 +48,8 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from paceline.bench.ratio import told
+
     console, machine = Console(), facts["machine"]
     times = Table("command", "s (median)", "x torch", "s beyond it", "CPU-s", "x torch")
     imports = Table("command", "modules", "heaviest imports, s of their own")
@@ -59,16 +57,16 @@ def _print(facts: dict[str, Any]) -> None:
         times.add_row(
             name,
             f"{found['median_seconds']:.2f}",
-            f"{found['times_import_torch']:.2f}",
+            told(found["times_import_torch"]),
             f"{found['beyond_import_torch']:+.2f}",
             f"{found['median_cpu_seconds']:.2f}",
-            f"{found['times_import_torch_cpu']:.2f}",
+            told(found["times_import_torch_cpu"]),
         )
         heavy = "  ".join(f"{module} {seconds:.2f}" for module, seconds in found["imports"]["heaviest"])
         imports.add_row(name, f"{found['imports']['modules']:,}", heavy)
     console.print(
-        f"{facts['rounds']} rounds of fresh interpreters on {machine['cpu']}, {machine['cores']} cores, load "
-        f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['torch']}. "
+        f"{facts['rounds']} rounds of fresh interpreters on {machine['device']}, {machine['cores']} cores, load "
+        f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['versions']['torch']}. "
         "x torch: times as long as `import torch` alone"
     )
     console.print(times)

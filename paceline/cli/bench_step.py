@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
-from paceline.config.errors import UserError
+from paceline.config.errors import RecipeError, UserError
 from paceline.tasks.workload import Workload
 from paceline.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from paceline.bench.step import StepBench
     from paceline.config.system import Precision, System
 
 
@@ -41,15 +40,15 @@ class Flags:
     seconds: float = 4.0  # a contender's share of a round, at least one step
     compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
     precision: str = ""  # fp32, bf16, fp16 or several, as bf16,fp16; empty = the system's (ssd, maskrcnn: fp32 too)
-    matrix: int = 2048  # ssd, maskrcnn: side of the matrix product that gives the machine's ceiling
-    threads: int = 0  # maskrcnn: threads that compute on a CPU; 0 = as torch has it
+    matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling, beside the step's own
+    threads: int = 0  # that compute on a CPU; 0 = as torch has it
     data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted
     system: str = "auto"  # where to compute
     out: str = ""  # also write the JSON here
 
 
 def run_step(arguments: Sequence[str]) -> int:
-    """Measure, print a table, write the JSON.
+    """Measure, print a table, write the JSON; 0, or 1 where a step is faster than the ceiling, which then is wrong.
 
     Raises UserError where there would be nothing to measure.
     """
@@ -87,86 +86,28 @@ def _precisions(flags: Flags, system: System, *usual: Precision) -> tuple[Precis
     return tuple(asked)  # type: ignore[arg-type]
 
 
-def maskrcnn(flags: Flags) -> int:
-    """Of Mask R-CNN."""
-    from paceline.bench.step_maskrcnn import MaskRCNNBench
-    from paceline.cli.bench_maskrcnn import run_bench, run_shapes
-    from paceline.config.instances import MaskRCNNModel
-
-    _parts(flags, ("all", "ops", "step", "predict", "shapes"))
-    if flags.part == "shapes":
-        return run_shapes(flags.data, flags.batch or 2, flags.positives, lambda facts: _write(flags, facts))
-    system = choose_system(flags.system)
-    depth = flags.depth or 50
-    if depth not in (18, 34, 50, 101):
-        raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
-    for name in ("height", "width"):
-        if getattr(flags, name) < 64 or getattr(flags, name) % 32:
-            raise UserError(
-                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
-            )
-    model = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
-    most = int(model.roi.samples * model.roi.positive_share)
-    if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
-        raise UserError(
-            f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
-            f"themselves, to {most}, which an image may have."
-        )
-    bench = MaskRCNNBench(
-        batch=flags.batch or 1,
-        height=flags.height,
-        width=flags.width,
-        classes=flags.classes,
-        objects=flags.objects,
-        positives=flags.positives,
-        rounds=flags.rounds,
-        seconds=flags.seconds,
-        precisions=_precisions(flags, system, "fp32"),
-        matrix=flags.matrix,
-        threads=flags.threads,
-        part=flags.part,  # type: ignore[arg-type]
-        system=system,
-        model=model,
-    )
-    return run_bench(bench, lambda facts: _write(flags, facts))
+def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
+    """What every workload's benchmark is told in the same way."""
+    same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
+    part = "predict" if flags.part == "eval" else flags.part
+    return {**same, "precisions": _precisions(flags, system, *usual), "part": part, "system": system}
 
 
 def classification(flags: Flags) -> int:
     """Of a ResNet."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from paceline.bench.step import StepBench, run_step_bench
-    from paceline.machine import choose_device
+    from paceline.bench.step_resnet import ResNetBench
 
     _parts(flags, ("all", "step"))
     system = choose_system(flags.system)
-    precisions = _precisions(flags, system)
-    depth, batch, size = flags.depth or 50, flags.batch or 32, flags.size or 224
-    bench = StepBench(depth, batch, size, flags.rounds, flags.seconds, flags.compile, precisions, system)
-    facts = run_step_bench(bench, choose_device(system, 0), lambda known: _write(flags, known))
-    for precision, step in facts["step"].items():
-        table = Table("contender", "images/s (median)", "ours is faster by")
-        for name, rate in step["median"].items():
-            ratio = step["ratio_to"].get(name)
-            table.add_row(name, f"{rate:,.1f}", f"{ratio:.3f} x" if ratio else "")
-        Console().print(f"ResNet-{depth}, {batch} x {size} px, {precision}, on {facts['device']}")
-        Console().print(table)
-        _print_absent(step, Console())
-    return 0
-
-
-def _print_absent(step: Mapping[str, Any], console: Console) -> None:
-    for name, reason in step["absent"].items():
-        console.print(f"absent: {name}: {reason}")
+    bench = ResNetBench(
+        batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags, system)
+    )
+    return _measure(flags, bench, f"ResNet-{bench.depth}, {bench.batch} x {bench.size} px")
 
 
 def ssd(flags: Flags) -> int:
     """Of SSD."""
-    from rich.console import Console
-
-    from paceline.bench.step_ssd import SSDBench, run_ssd_bench
-    from paceline.machine import choose_device
+    from paceline.bench.step_ssd import SSDBench
 
     _parts(flags, ("all", "ops", "step", "eval"))
     system = choose_system(flags.system)
@@ -176,86 +117,94 @@ def ssd(flags: Flags) -> int:
     if flags.size and flags.size < 64:
         raise UserError(f"--size {flags.size}: SSD needs an input of at least 64 pixels.")
     bench = SSDBench(
-        depth=depth,
-        batch=flags.batch or 8,
-        size=flags.size or 300,
-        classes=flags.classes,
-        rounds=flags.rounds,
-        seconds=flags.seconds,
-        compile=flags.compile,
-        precisions=_precisions(flags, system, "fp32"),
-        matrix=flags.matrix,
-        part=flags.part,  # type: ignore[arg-type]
-        system=system,
-    )
+        batch=flags.batch or 8, depth=depth, size=flags.size or 300, classes=flags.classes,
+        **_common(flags, system, "fp32"),
+    )  # fmt: skip
+    return _measure(flags, bench, f"SSD, ResNet-{depth}, {bench.batch} x {bench.size} px, {bench.classes} classes")
+
+
+def maskrcnn(flags: Flags) -> int:
+    """Of Mask R-CNN."""
+    from paceline.bench.step_maskrcnn import MaskRCNNBench
+    from paceline.config.instances import MaskRCNNModel
+
+    _parts(flags, ("all", "ops", "step", "predict", "shapes"))
+    if flags.part == "shapes":
+        return _shapes(flags)
+    system = choose_system(flags.system)
+    depth = flags.depth or 50
+    if depth not in (18, 34, 50, 101):
+        raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
+    for name in ("height", "width"):
+        if getattr(flags, name) < 64 or getattr(flags, name) % 32:
+            raise UserError(
+                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
+            )
+    net = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
+    most = int(net.roi.samples * net.roi.positive_share)
+    if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
+        raise UserError(
+            f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
+            f"themselves, to {most}, which an image may have."
+        )
+    bench = MaskRCNNBench(
+        batch=flags.batch or 1, height=flags.height, width=flags.width, classes=flags.classes, objects=flags.objects,
+        positives=flags.positives, net=net, **_common(flags, system, "fp32"),
+    )  # fmt: skip
+    size = f"{bench.batch} x {bench.height} x {bench.width} px"
+    return _measure(flags, bench, f"Mask R-CNN, ResNet-{depth}, {size}, {bench.classes} classes")
+
+
+def _measure(flags: Flags, bench: StepBench, title: str) -> int:
+    from rich.console import Console
+
+    from paceline.bench.step import run_step_bench
+    from paceline.cli.bench_tables import print_operations, print_prediction, print_step
+    from paceline.host.machine import choose_device
+
     # Written after each part: a machine that is taken away leaves what it has measured.
-    facts = run_ssd_bench(bench, choose_device(system, 0), lambda known: _write(flags, known))
+    facts = run_step_bench(bench, choose_device(bench.system, 0), lambda known: _write(flags, known))
+    console = Console()
+    console.print(f"{title}, on {facts['device']}, {facts['threads']} threads", markup=False)
+    if facts["peers"]:
+        console.print(f"{facts['peers']}: ours is measured alone", markup=False)
+    if "operations" in facts:
+        print_operations(facts["operations"], console)
+    for words, step in facts.get("step", {}).items():
+        print_step(words, step, console)
+    for precision, row in facts.get("predict", {}).items():
+        print_prediction(precision, row, bench.batch, console)
+    wrong = [step["above_the_ceiling"] for step in facts.get("step", {}).values() if step["above_the_ceiling"]]
+    for sentence in wrong:
+        console.print(sentence, markup=False)
+    return 1 if wrong else 0
+
+
+def _shapes(flags: Flags) -> int:
+    """Count the shapes of an epoch, and what of them is empty. Raises RecipeError without a data set."""
+    from rich.console import Console
+
+    from paceline.bench.shapes_maskrcnn import count_shapes
+    from paceline.config.instances import InstanceInput
+
+    if flags.data is None:
+        raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
+    batch = flags.batch or 2
+    facts = count_shapes(flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1)
+    _write(flags, facts)
     console = Console()
     console.print(
-        f"SSD, ResNet-{depth}, {bench.batch} x {bench.size} px, {bench.classes} classes, on {facts['device']}, "
-        f"{facts['threads']} threads"
+        f"{facts['images']:,} photos, {facts['objects']:,} objects, {batch} a forward: {facts['distinct_shapes']} shapes of "
+        f"{len(facts['buckets'])} buckets; {facts['padding']:.1%} of pixels are padding, {facts['empty_object_slots']:.1%} of "
+        "object slots are empty"
     )
-    _print_operations(facts, console)
-    for precision, step in facts.get("step", {}).items():
-        _print_step(precision, step, facts["gflop_per_image"], console)
-    for precision, found in facts.get("evaluation", {}).items():
-        rates = ", ".join(f"{name} {rate:,.1f}" for name, rate in found["images_per_second"].items())
-        console.print(f"evaluation with detections, {precision}, images/s: {rates}")
+    for count, slots in facts["mask_slots"].items():
+        console.print(
+            f"mask-head slots with {count} positive regions an image: {slots['empty_on_an_accelerator']:.1%} of {slots['slots']} "
+            f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP an image forward), none on a CPU"
+        )
     return 0
 
 
-def _print_operations(facts: Mapping[str, Any], console: Console) -> None:
-    from rich.table import Table
-
-    if "operations" not in facts:
-        return
-    table = Table("operation", "contender", "ms (median)", "ours is faster by", "in CPU time by", "same result")
-    for row in facts["operations"]["rows"]:
-        for name, seconds in row["median_seconds"].items():
-            peer = name in row["agrees"]
-            table.add_row(
-                row["operation"],
-                name,
-                f"{1000 * seconds:,.2f}",
-                f"{row['times_faster'][name]:,.2f} x" if peer else "",
-                f"{row['times_faster_cpu'][name]:,.2f} x" if peer else "",
-                ("yes" if row["agrees"][name] else f"NO: {row['difference'][name]:.1e}") if peer else "",
-            )
-    console.print(
-        f"{facts['operations']['images']} images, {facts['default_boxes']:,} default boxes; loss includes matching"
-    )
-    console.print(table)
-
-
-def _print_step(precision: str, step: Mapping[str, Any], gflop: float, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(
-        f"step, {precision}", "images/s (median)", "ours is faster by", "in CPU time by", "of the matrix ceiling"
-    )
-    for name, rate in step["images_per_second"].items():
-        ratio, cpu = step["times_faster"].get(name), step["times_faster_cpu"].get(name)
-        table.add_row(
-            name,
-            f"{rate:,.2f}",
-            f"{ratio:.3f} x" if ratio else "",
-            f"{cpu:.3f} x" if cpu else "",
-            f"{step['share_of_matrix_ceiling'][name]:.1%}",
-        )
-    console.print(table)
-    _print_absent(step, console)
-    console.print(f"{gflop:.1f} GFLOP an image; matrix products reach {max(step['matrix_gflops']):,.0f} GFLOP/s")
-    if step["waits_for_the_device"] is not None:
-        console.print(f"host waits for the device: {step['waits_for_the_device'] or 'never'}")
-    where = step["where_milliseconds"]
-    kinds = list(dict.fromkeys(kind for spent in where.values() for kind in spent))
-    table = Table("one profiled step, ms", *where)
-    for kind in kinds:
-        table.add_row(kind, *(f"{spent.get(kind, 0.0):,.1f}" for spent in where.values()))
-    console.print(table)
-
-
 def _write(flags: Flags, facts: Mapping[str, Any]) -> None:
-    if flags.out:
-        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(flags.out).write_text(json.dumps(facts, indent=1) + "\n")
+    answer(dict(facts), out=flags.out, printed=False)

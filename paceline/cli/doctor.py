@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
     flags = parse(arguments, Flags(), prog="doctor", description=ABOUT)
     if flags.facts:
-        from paceline.host_facts import facts
+        from paceline.host.host_facts import facts
 
         print(json.dumps(facts(), separators=(",", ":")))
         return 0

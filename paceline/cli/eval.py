@@ -28,7 +28,7 @@ from paceline.config.run import Controls, check_controls, fill, read_run, refuse
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.log.prose import left_open
-from paceline.opening import check_request
+from paceline.training.opening import check_request
 from paceline.workloads import saved_recipe, workload_of
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def run(arguments: Sequence[str]) -> int:
     launch = read_launch(os.environ)
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
-    from paceline.alike import data_facts, request_facts
     from paceline.dist.environment import environment
     from paceline.dist.world import open_world
-    from paceline.evaluate import evaluate
-    from paceline.machine import choose_device, set_threads
-    from paceline.placing import bound, choose_adapter
-    from paceline.tasks.task import Place
+    from paceline.engine.evaluate import evaluate
+    from paceline.host.machine import choose_device, set_threads
+    from paceline.host.placing import bound, choose_adapter
+    from paceline.tasks.task import InputRank
+    from paceline.training.alike import data_facts, request_facts
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
         threads = set_threads(system, world, tell, placed.share)
         task = _open(flags, subject, controls, world, tell)
         world.agree(data_facts(task), "data")
-        place = Place(world.rank, world.world, device, threads["loader"])
+        place = InputRank(world.rank, world.world, device, threads["loader"])
         if subject.facts is None:
             tell(f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}")
         for name in subject.checkpoints:
@@ -218,7 +218,7 @@ def _refuse_early(recipe: Recipe, data: str) -> None:
 
 
 def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
-    from paceline.opening import open_task
+    from paceline.training.opening import open_task
 
     if subject.facts is not None:
         refuse_synthetic(subject.facts, flags.run, "score")
@@ -239,8 +239,8 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
 def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
     from paceline.data.scored_as import scored_as
-    from paceline.opening import prepared_once
     from paceline.prepare.held_out import HeldOut, ensure_held_out
+    from paceline.training.opening import prepared_once
 
     kind = workload_of(subject.recipe.task).kind
     wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)
@@ -254,7 +254,7 @@ def _model(
     """-> the model in eval mode, what its weights are called, and the steps behind them (0 where nobody knows)."""
     if subject.facts is None:
         return _with_weights(task, flags, device), str(flags.run), 0
-    from paceline.trained import open_trained
+    from paceline.runs.trained import open_trained
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, say=tell)
     return trained.model, trained.checkpoint, trained.step

@@ -21,13 +21,13 @@ from paceline.config.run_names import numbered
 from paceline.config.submission import check_submission
 from paceline.dist.environment import check_interface
 from paceline.dist.interfaces import interfaces
-from paceline.going_on import FinishedError
 from paceline.launch.carry_out import launch
 from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
 from paceline.launch.where import Where, check_where, job_of
+from paceline.runs.going_on import FinishedError
 from paceline.systems.published import published_for
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into

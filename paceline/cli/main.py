@@ -83,7 +83,7 @@ def _outcome(words: Sequence[str]) -> int:
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
     except Exception as error:
-        from paceline.shortage import shortage
+        from paceline.host.shortage import shortage
 
         if (short := shortage(error)) is not None:
             complain(f"paceline: {short}", short)
@@ -110,7 +110,7 @@ def _carry_out(words: Sequence[str]) -> int:
         print(overview())
         return 0 if words else USER_ERROR
     if words[0] in ("--version", "version"):
-        from paceline import __version__
+        from paceline.version import __version__
 
         print(f"paceline {__version__}")
         return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,12 +138,12 @@ def _shown(result: Result, flags: Flags) -> Result:
 
 def _picture(result: Result, flags: Flags) -> bytes | DataError:
     """An encoded JPEG."""
-    buffer = io.BytesIO()
+    from paceline.draw.pictures import jpeg
+
     try:
-        result.draw(flags.score_above, labels=flags.labels).save(buffer, "JPEG", quality=90)
+        return jpeg(result.draw(flags.score_above, labels=flags.labels), quality=90)
     except DataError as problem:
         return problem
-    return buffer.getvalue()
 
 
 def _check_objects(flags: Flags, predictor: Predictor) -> None:

@@ -124,8 +124,8 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
         _sort_val(Path(flags.data), Path(flags.devkit).expanduser())
-    from paceline.prepare.folder import prepare_folder
-    from paceline.prepare.val_groups import ValSplit
+    from paceline.prepare.class_source import prepare_folder
+    from paceline.prepare.val_split import ValSplit
 
     with _progress() as progress:
         manifest = prepare_folder(
@@ -146,8 +146,8 @@ def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
 
 
 def _sort_val(root: Path, devkit: Path) -> None:
-    from paceline.prepare.devkit import sort_val, validation_labels
-    from paceline.prepare.listing import VAL_FOLDERS
+    from paceline.prepare.formats.class_folders import VAL_FOLDERS
+    from paceline.prepare.formats.devkit import sort_val, validation_labels
 
     labels = validation_labels(devkit)
     for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
@@ -176,23 +176,12 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
     if not flags.data and not any(files):
         also = ", or --images DIR --annotations FILE" if kind == "coco" else ""
         raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
-    from paceline.prepare.box_folder import BoxRequest, prepare_boxes
+    from paceline.prepare.box_source import BoxRequest, prepare_boxes
 
-    request = BoxRequest(
-        kind,
-        *files,
-        val_fraction=flags.val_fraction,
-        val_seed=flags.val_seed,
-        val_group=flags.val_group,
-        on_missing=flags.on_missing,
-        on_unreadable=flags.on_unreadable,
-        on_class_mismatch=flags.on_class_mismatch,
-        expect="coco2017" if coco.expect == "coco2017" else "",
-    )
     with _progress() as progress:
         manifest = prepare_boxes(
             Path(flags.data) if flags.data else None,
-            request,
+            BoxRequest.of(flags, kind, *files),
             out=out,
             workers=flags.workers or None,
             progress=progress,
@@ -217,7 +206,7 @@ def _progress() -> Iterator[Progress]:
 
 def _shapes(arguments: Sequence[str]) -> int:
     flags = parse(arguments, ShapesFlags(), prog="prepare shapes", description="Render the built-in data set.")
-    from paceline.prepare.shapes import shapes_folder
+    from paceline.prepare.shapes.render import shapes_folder
 
     say(shapes_folder(flags.kind))
     return 0

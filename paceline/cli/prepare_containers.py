@@ -96,7 +96,7 @@ def coco_zips(folder: str, flags: ContainerFlags, bar: Bar) -> Manifest:
 
 def index_containers(layout: str, flags: ContainerFlags, bar: Bar) -> Manifest:
     """Index what `flags` name. Raises DataError for every flaw."""
-    from paceline.prepare.containers import ContainerRequest, prepare_containers
+    from paceline.prepare.containers.source import ContainerRequest, prepare_containers
 
     wanted = asdict(flags)
     out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")

@@ -40,7 +40,7 @@ def _print_classes(manifest: Manifest) -> None:
 
 def _check(manifest: Manifest) -> None:
     """Write the check page, and say what it warns of."""
-    from paceline.prepare.check_write import write_check_page
+    from paceline.prepare.check.write import write_check_page
 
     path, page = write_check_page(manifest)
     for notice in page.notices:
@@ -56,7 +56,7 @@ def _print_part(manifest: Manifest) -> None:
 
 def print_boxes(manifest: Manifest) -> None:
     """What was found in a data set of boxes, nothing left out."""
-    from paceline.prepare.coco2017 import WHOLE
+    from paceline.prepare.formats.coco2017 import WHOLE
 
     for name, split in manifest.splits.items():
         counts = split.boxes

@@ -10,7 +10,7 @@ from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
-from paceline.opening import check_request, open_task
+from paceline.training.opening import check_request, open_task
 
 ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, with their classes,
 boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of the
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
-    from paceline.report.draw import mosaic
+    from paceline.draw.pictures import mosaic
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)

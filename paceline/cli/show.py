@@ -20,8 +20,8 @@ from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.opening import check_request, open_task
-from paceline.plan_text import describe
+from paceline.training.opening import check_request, open_task
+from paceline.training.plan_text import describe
 from paceline.workloads import workload_of
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
@@ -129,11 +129,10 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
 
     from paceline.dist.launcher import read_launch
     from paceline.dist.world import open_world
-    from paceline.setup import Request, settle_target
+    from paceline.training.settling import settle_target
 
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)
     tell = (lambda _: None) if flags.json else say
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, controls, world, say=tell)
-    request = Request(asked.name, asked.recipe, asked.system_name, system, controls, asked.given, repeats=repeats)
-    return task, settle_target(request, task, tell)
+    return task, settle_target(asked.recipe, controls, asked.given, task, tell, repeats=repeats)

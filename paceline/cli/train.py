@@ -17,11 +17,11 @@ from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls
 from paceline.config.submission import check_submission
 from paceline.dist.launcher import read_launch
-from paceline.going_on import stand_of
 from paceline.log.console import open_console
 from paceline.log.last_words import have_last_words
 from paceline.log.sinks import makers
-from paceline.opening import check_request
+from paceline.runs.going_on import stand_of
+from paceline.training.opening import check_request
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
@@ -65,8 +65,8 @@ def run(arguments: Sequence[str]) -> int:
             console.tell(note)
         console.doing("starting")
 
-        from paceline.setup import Request
-        from paceline.train import run_training
+        from paceline.training.call import run_training
+        from paceline.training.setup import Request
 
         have_last_words()
         request = Request(

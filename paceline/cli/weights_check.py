@@ -14,6 +14,7 @@ import tyro
 from paceline.cli.flags import Asked, parse, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
+from paceline.config.printable import some
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
@@ -41,9 +42,9 @@ def run_check(arguments: Sequence[str]) -> int:
     flags, asked = _flags(arguments)
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
-    from paceline.building import weights_file
     from paceline.cli.choose import choose_recipe
     from paceline.models.weight_file import broken, open_weights
+    from paceline.training.building import weights_file
 
     path = weights_file(flags.file)
     if asked is not None:
@@ -71,15 +72,9 @@ def run_check(arguments: Sequence[str]) -> int:
     for note in file.ours.notes:
         _row("note", note)
     if file.ours.left_out:
-        more = f" and {len(file.ours.left_out) - LEFT_OUT:,} more" if len(file.ours.left_out) > LEFT_OUT else ""
-        _row("left out", f"{', '.join(file.ours.left_out[:LEFT_OUT])}{more}: no weights")
+        _row("left out", f"{some(file.ours.left_out, LEFT_OUT)}: no weights")
     wild = broken(tensors)
-    _row(
-        "finite",
-        "yes"
-        if not wild
-        else f"no: {', '.join(wild[:LEFT_OUT])}{f' and {len(wild) - LEFT_OUT:,} more' if len(wild) > LEFT_OUT else ''}",
-    )
+    _row("finite", f"no: {some(wild, LEFT_OUT)}" if wild else "yes")
     fits = 0
     for name, lines, fit in _fits(file, recipes, given, flags.rows):
         fits += fit
@@ -171,7 +166,7 @@ def _fits(
 
 
 def _bytes_and_digest(path: Path) -> str:
-    from paceline.alike import file_digest
+    from paceline.training.alike import file_digest
 
     if not path.is_file():
         return ""

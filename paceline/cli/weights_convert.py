@@ -55,8 +55,8 @@ def run_convert(arguments: Sequence[str]) -> int:
     out = Path(flags.out)
     if out.suffix not in form.suffixes:
         raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
-    from paceline.building import weights_file
     from paceline.models.weight_file import broken, open_weights
+    from paceline.training.building import weights_file
 
     path = weights_file(flags.file)
     if out.exists() and path.exists() and out.samefile(path):

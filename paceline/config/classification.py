@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import RESNET, TrunkModel, trunk_rules
@@ -65,9 +65,7 @@ def check_classification(recipe: Recipe[ResNetModel, PhotoInput]) -> None:
          f"must be at least --input.eval-size, which is {photo.eval_size}"),
         ("--input.area", photo.area, 0 < low <= high <= 1, "shares of the photo, the smaller first, in (0, 1]"),
         ("--input.aspect", photo.aspect, 0 < narrow <= wide < math.inf, "width / height, the smaller first, above 0"),
-        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
-        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
-        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
+        *photo_rules(photo),
     )  # fmt: skip
     # The stem halves the picture once or twice, three stages halve it again.
     side = math.ceil(photo.size / (32 if model.stem == "imagenet" else 16))
@@ -77,3 +75,12 @@ def check_classification(recipe: Recipe[ResNetModel, PhotoInput]) -> None:
          f"with --global-batch {recipe.global_batch} and --input.size {photo.size} the last BatchNorm has a single value "
          "to take statistics of; use more images or a larger size"),
     )  # fmt: skip
+
+
+def photo_rules(photo: Any) -> tuple[tuple[str, Any, bool, str], ...]:
+    """What holds of the fields that every input of photos has, for `refuse_outside`."""
+    return (
+        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
+        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
+        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
+    )

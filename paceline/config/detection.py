@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from paceline.config.classification import Decoder, Exif
+from paceline.config.classification import Decoder, Exif, photo_rules
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import Depth, TrunkModel, trunk_rules
 
@@ -118,14 +118,9 @@ def check_detection(recipe: Recipe[SSDModel, BoxInput]) -> None:
         ("--input.crop-attempts", photo.crop_attempts, photo.crop_attempts >= 1, "must be 1 or more"),
         ("--input.crop-side", photo.crop_side, 0 < small <= large <= 1, "shares of the photo, the smaller first"),
         ("--input.crop-aspect", photo.crop_aspect, 0 < narrow <= 1 <= wide < math.inf, "a range around 1, smaller first"),
-        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
-        ("--input.brightness", photo.brightness, 0 <= photo.brightness <= 1, "lies in [0, 1]"),
-        ("--input.contrast", photo.contrast, 0 <= photo.contrast <= 1, "lies in [0, 1]"),
-        ("--input.saturation", photo.saturation, 0 <= photo.saturation <= 1, "lies in [0, 1]"),
-        ("--input.hue", photo.hue, 0 <= photo.hue <= 0.5, "turns lie in [0, 0.5]"),
+        *photo_rules(photo),
+        *colour_rules(photo),
         *object_rules(photo),
-        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
-        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
     )  # fmt: skip
 
 
@@ -146,6 +141,16 @@ def object_rules(photo: LearnedObjects) -> tuple[tuple[str, Any, bool, str], ...
         ("--input.least-area", photo.least_area, 0 <= photo.least_area < math.inf, "must not be negative"),
         ("--input.least-box", photo.least_box, 0 <= photo.least_box < math.inf, "must not be negative"),
         ("--input.most-objects", photo.most_objects, photo.most_objects >= 0, "must not be negative"),
+    )
+
+
+def colour_rules(photo: Any) -> tuple[tuple[str, Any, bool, str], ...]:
+    """What holds of the ranges that colours are drawn from, for `refuse_outside`."""
+    return (
+        ("--input.brightness", photo.brightness, 0 <= photo.brightness <= 1, "lies in [0, 1]"),
+        ("--input.contrast", photo.contrast, 0 <= photo.contrast <= 1, "lies in [0, 1]"),
+        ("--input.saturation", photo.saturation, 0 <= photo.saturation <= 1, "lies in [0, 1]"),
+        ("--input.hue", photo.hue, 0 <= photo.hue <= 0.5, "turns lie in [0, 0.5]"),
     )
 
 

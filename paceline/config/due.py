@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from paceline.config.plan import Plan
+from paceline.config.plan import Plan, epoch_ends
 from paceline.config.run import Controls
 
 # A run prints about this many train events, and one at least every LOG_AT_MOST steps.
@@ -52,5 +52,4 @@ class Due:
 
     def result(self, step: int) -> bool:
         """Whether a result still pending is taken first: before anything of a later step than its own is written down."""
-        epoch_ends = int(step / self.steps_per_epoch + 1e-9) > int((step - 1) / self.steps_per_epoch + 1e-9)
-        return self.log(step) or self.evaluation(step) or self.save(step) or epoch_ends
+        return self.log(step) or self.evaluation(step) or self.save(step) or epoch_ends(step, self.steps_per_epoch)

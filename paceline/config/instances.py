@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from paceline.config.classification import Decoder, Exif
-from paceline.config.detection import Brightness, Jitter, Resize, object_rules
+from paceline.config.classification import Decoder, Exif, photo_rules
+from paceline.config.detection import Brightness, Jitter, Resize, colour_rules, object_rules
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import TrunkModel, trunk_rules
 
@@ -220,12 +220,7 @@ def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
         ("--input.multiple", photo.multiple, photo.multiple >= 32 and photo.multiple % 32 == 0,
          "a multiple of 32, the coarsest stride of the trunk"),
         ("--input.crop", photo.crop, 0 < photo.crop <= 1, "a share lies in (0, 1]"),
-        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
-        ("--input.brightness", photo.brightness, 0 <= photo.brightness <= 1, "lies in [0, 1]"),
-        ("--input.contrast", photo.contrast, 0 <= photo.contrast <= 1, "lies in [0, 1]"),
-        ("--input.saturation", photo.saturation, 0 <= photo.saturation <= 1, "lies in [0, 1]"),
-        ("--input.hue", photo.hue, 0 <= photo.hue <= 0.5, "turns lie in [0, 0.5]"),
+        *photo_rules(photo),
+        *colour_rules(photo),
         *object_rules(photo),
-        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
-        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
     )  # fmt: skip

@@ -4,7 +4,7 @@ Letters: B global batch   W ranks   f images per forward   A forwards per step  
 A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
 is split into f/S groups (ghost BN), or S/f neighbouring ranks are joined (group BN). Either way group number g of a step
 holds the same S images, so the trajectory does not depend on how the batch was cut. The same goes for the g images whose
-losses are normalised together, where a task does that (loss_groups.py).
+losses are normalised together, where a task does that (loss_cut.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from paceline.config.errors import RecipeError
-from paceline.config.loss_groups import cut_losses, group_refusal, recipe_loss_group
+from paceline.config.loss_cut import cut_losses, group_refusal, recipe_loss_group
 from paceline.config.recipe import MOST_EVALUATIONS, Recipe, Unit, check_recipe
 from paceline.config.schedule import learning_rate
 from paceline.config.system import System, check_system
@@ -130,6 +130,16 @@ def steps_in_epoch(train_images: int, global_batch: int, rounding: Literal["exac
     if rounding == "exact":
         return exact
     return float(max(1, math.ceil(exact) if rounding == "up" else math.floor(exact)))
+
+
+def epochs_done(step: int, steps_per_epoch: float) -> int:
+    """Whole epochs in the first `step` steps."""
+    return int(step / steps_per_epoch + 1e-9)
+
+
+def epoch_ends(step: int, steps_per_epoch: float) -> bool:
+    """Whether an epoch's last sample is in this step, the one that makes them `step`."""
+    return epochs_done(step, steps_per_epoch) > epochs_done(step - 1, steps_per_epoch)
 
 
 def whole_steps(steps: float) -> int:

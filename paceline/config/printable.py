@@ -7,6 +7,7 @@ escapes that Python writes for them. Our own messages have line breaks; a name h
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # C0 without tab and line feed, DEL and C1, marks of direction, line and paragraph separators, surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -31,6 +32,15 @@ def short(value: object, most: int = 60) -> str:
 
     text = value if isinstance(value, str) else reprlib.repr(value)
     return one_line(text[:most])
+
+
+def some(names: Iterable[str], most: int = 5) -> str:
+    """'a, b, c and 12 more'; 'none' for nothing."""
+    names = list(names)
+    if not names:
+        return "none"
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def tidy_name(name: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from paceline.config.errors import RecipeError
+from paceline.config.schedule import ScheduleKind
 from paceline.config.typed import checked, hints_of
 
 ModelT = TypeVar("ModelT")
@@ -26,7 +27,7 @@ Unit = Literal["epochs", "run", "steps"]
 EpochSteps = Literal["exact", "up", "down"]
 
 # Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
-# ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in prepare/shapes.py.
+# ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in prepare/shapes/render.py.
 DATA_IMAGES = {
     "imagenet": (1_281_167, 50_000),
     "coco": (117_266, 5_000),
@@ -61,7 +62,7 @@ class Optim:
 class Schedule:
     """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
 
-    kind: Literal["cosine", "poly2", "steps", "constant"] = "cosine"  # shape of the decay after the warm-up
+    kind: ScheduleKind = "cosine"  # shape of the decay after the warm-up
     unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, fractions of the run, or steps
     warmup: float = 0.0  # length of the linear warm-up, in `unit`
     warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr

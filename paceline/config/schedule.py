@@ -12,13 +12,13 @@ import math
 from bisect import bisect_right
 from typing import Literal
 
-Kind = Literal["poly2", "cosine", "steps", "constant"]
+ScheduleKind = Literal["cosine", "poly2", "steps", "constant"]
 
 
 def learning_rate(
     step: int,
     *,
-    kind: Kind,
+    kind: ScheduleKind,
     peak: float,
     warmup_steps: float = 0.0,
     warmup_from: float = 0.0,

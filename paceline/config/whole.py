@@ -18,7 +18,7 @@ PARTS = ".*.part"
 def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
     """A place to write a file to, which becomes `path` when the block ends; where it raises, nothing is left of it.
 
-    sync   wait until the disk has the bytes, so that no power failure leaves an empty file under the name
+    sync   wait until the disk has the bytes, and its folder the name where that can be synced: then a power failure takes neither
     raise OSError   it cannot be written; `path` is what it was
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
@@ -32,6 +32,10 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
         with suppress(OSError):
             part.unlink()
         raise
+    if sync:
+        # Some file systems cannot sync a folder, and one that may be written to need not be readable: the file is there all the same.
+        with suppress(OSError):
+            sync_folder(path.parent)
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[str | bytes], *, sync: bool = False) -> None:
@@ -39,6 +43,15 @@ def write_whole(path: Path, content: str | bytes | Iterable[str | bytes], *, syn
     pieces = (content,) if isinstance(content, str | bytes) else content
     with whole(path, sync=sync) as part, open(part, "wb") as file:
         file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` last through a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sweep(folder: Path) -> None:

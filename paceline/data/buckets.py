@@ -84,7 +84,7 @@ def bucket_of(h: int, w: int, shapes: Sequence[Shape]) -> Shape:
     raise ValueError(f"{h} x {w} pixels fit into none of {tuple(shapes)}")
 
 
-def padded(h: int, w: int, settings: InstanceInput, short: int) -> Shape:
+def padded_shape(h: int, w: int, settings: InstanceInput, short: int) -> Shape:
     """The shape of a batch whose photos have at most h rows and w columns, by the rule `settings.padding`."""
     if settings.padding == "multiple":
         return _up(h, settings.multiple), _up(w, settings.multiple)

@@ -128,6 +128,6 @@ def new_file(size: int) -> tuple[int, str]:
 def file_of(process: int, file: int, name: str) -> int:
     """The file that another process of this user made as `new_file` does. Raises OSError where it cannot be had, or is another."""
     path = f"/proc/{process}/fd/{file}"
-    if name not in os.readlink(path):
+    if not os.readlink(path).startswith(f"/memfd:{name} "):
         raise FileNotFoundError(f"{path} is another file")
     return os.open(path, os.O_RDWR)

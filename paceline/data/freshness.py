@@ -23,9 +23,9 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
 from paceline.data.background import Background
 from paceline.data.class_folder import list_folder
-from paceline.data.digest import digest_of
 from paceline.data.index import index_damage, open_split, places_of
 from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
+from paceline.data.records import digest_of
 from paceline.data.stores import LocalFiles, Status, StoreTrouble, store_of
 
 # What glob.escape puts around a character.

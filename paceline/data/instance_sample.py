@@ -13,7 +13,7 @@ from paceline.batch.instances import InstanceObjects
 from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.data.box_sample import inside
-from paceline.data.boxes import BoxSplit
+from paceline.data.box_split import BoxSplit
 from paceline.data.buckets import Shape, resized
 from paceline.data.crop import Window
 from paceline.data.draw import Draw

@@ -29,11 +29,12 @@ from paceline.accelerators import streams_of
 from paceline.batch.batch import Batch, labelled_batch
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
+from paceline.config.printable import some
 from paceline.data import overdue
 from paceline.data.draw import DrawSample, Render, RenderBatch, render
 from paceline.data.header import read_header
 from paceline.data.landing import Landing, copy_stream
-from paceline.data.overdue import Watch, some
+from paceline.data.overdue import NAMED, Watch
 from paceline.data.records import Records
 from paceline.data.ring import Cursor, Schedule, Slot
 from paceline.threads import Thread, failure_in_thread
@@ -258,7 +259,7 @@ class Loader:
             found = self._records.read_many(indices)
         except OSError as error:  # of a container that does not say so itself; a time-out is one too
             raise DataError(
-                f"{some(self._records.name, indices)}: cannot be read ({error.strerror or error})."
+                f"{some(map(self._records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
             ) from error
         assert len(found) == len(indices), "read_many gives as many as it is asked for"
         return found

@@ -4,7 +4,7 @@
     FOLDER/index/<hash>/     memory-mapped arrays, named by their content (paceline/data/index.py)
     FOLDER is the data set's root, a folder in the cache, or where `--out` said.
 
-Two kinds: "class-folder" (one class an image) and "boxes" (objects with a place and a class; data/boxes.py opens them).
+Two kinds: "class-folder" (one class an image) and "boxes" (objects with a place and a class; data/box_split.py opens them).
 
 Hashes. A split's `content_hash` is SHA-256 over one line a record, in record order: path relative to the root, NUL,
 size in bytes, NUL, the first 8 bytes of the SHA-256 of the file's bytes, in hex; for boxes, the bytes of every array of
@@ -243,7 +243,7 @@ def prepare_command(
 ) -> str:
     """The command that prepares the class folders `root`, to be pasted.
 
-    request  how a validation split is set apart (prepare/val_groups.py ValSplit)
+    request  how a validation split is set apart (prepare/val_split.py ValSplit)
     """
     verb = "imagenet" if expect == "imagenet" else "folder"
     words = [f"paceline prepare {verb} --data {shlex.quote(str(root))}", *_flags(request or {})]
@@ -251,7 +251,7 @@ def prepare_command(
 
 
 def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None) -> str:
-    """The command that prepares boxes as `request` asks (prepare/box_folder.py BoxRequest), to be pasted."""
+    """The command that prepares boxes as `request` asks (prepare/box_source.py BoxRequest), to be pasted."""
     words = ["paceline prepare", request["layout"]]
     if not request["images"]:
         words += ["--data", shlex.quote(str(root))]
@@ -260,7 +260,7 @@ def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None)
 
 
 def container_command(request: Mapping[str, Any], out: Path) -> str:
-    """The command that prepares containers as `request` asks (prepare/containers.py ContainerRequest), to be pasted.
+    """The command that prepares containers as `request` asks (prepare/containers/source.py ContainerRequest), to be pasted.
 
     Files that it names without a folder or scheme lie in `out`.
     """

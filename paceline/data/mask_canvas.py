@@ -5,7 +5,7 @@ No bitmap of a whole photo is ever made. Polygons are moved to the input's coord
 nearest-neighbour law with which torch's interpolate resizes them in torchvision's detectors.
 
 Letters: n objects   C canvas side; a canvas has C + 2 rows and columns, the outer ones a ring around the object's C x C
-    P, Q, R points, polygons and runs as in data/boxes.py
+    P, Q, R points, polygons and runs as in data/box_split.py
 Units: photo pixels for polygons, runs and boxes; input pixels (the window's resized region, after the flip) for frames.
 """
 
@@ -15,12 +15,13 @@ from typing import Protocol
 
 import numpy as np
 
+from paceline.boxes.ragged import ranges
 from paceline.data.crop import Window
 from paceline.data.outlines import crossings, extents, fill
 
 
 class MaskArrays(Protocol):
-    """Masks as data/boxes.py's BoxSplit has them; see there."""
+    """Masks as data/box_split.py's BoxSplit has them; see there."""
 
     @property
     def polygon_points(self) -> np.ndarray: ...
@@ -75,18 +76,11 @@ def canvases_of(
 
 def _outlines(masks: MaskArrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All polygons of these objects: points (P, 2), lengths (Q,), the object 0..n-1 of each (Q,)."""
-    polygons, owners = _ranges(masks.object_polygons[rows], masks.object_polygons[rows + 1])
+    polygons, owners = ranges(masks.object_polygons[rows], masks.object_polygons[rows + 1])
     starts, stops = masks.polygon_starts[polygons] // 2, masks.polygon_starts[polygons + 1] // 2
-    points = masks.polygon_points.reshape(-1, 2)[_ranges(starts, stops)[0]]
+    points = masks.polygon_points.reshape(-1, 2)[ranges(starts, stops)[0]]
     some = stops > starts
     return points, (stops - starts)[some], owners[some]
-
-
-def _ranges(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers starts[i] .. stops[i] - 1 of every i, one after the other, and the i of each."""
-    counts = stops - starts
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return np.arange(len(owners)) + np.repeat(stops - np.cumsum(counts), counts), owners
 
 
 def _to_input(points: np.ndarray, window: Window, flip: bool) -> np.ndarray:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.boxes.ragged import ranges
 from paceline.boxes.run_lengths import RunLengths, compress
-from paceline.data.boxes import BoxSplit
+from paceline.data.box_split import BoxSplit
 
 # Objects whose plain runs are turned into strings at once: a few megabytes of them.
 CHUNK = 4096
@@ -37,7 +38,9 @@ def truth_masks(split: BoxSplit, numbers: np.ndarray) -> ObjectMasks:
     Crowds and objects that training leaves out are among them; rows are those of metrics.coco.subset(truth, numbers).
     """
     parts, known = [RunLengths.of([])], [np.zeros(0, bool)]
-    image_of, rows = _objects_of(split.object_starts, np.asarray(numbers, np.int64))
+    numbers = np.asarray(numbers, np.int64)
+    rows, places = ranges(split.object_starts[numbers], split.object_starts[numbers + 1])
+    image_of = numbers[places]
     polygons, runs = np.diff(split.object_polygons)[rows] > 0, np.diff(split.object_rles)[rows] > 0
     for first in range(0, len(rows), CHUNK):
         chunk = slice(first, first + CHUNK)
@@ -68,11 +71,3 @@ def _rasterised(split: BoxSplit, row: int, image: int) -> bytes:
     if polygons:
         return mask.merge(mask.fr_py_objects(polygons, height, width))["counts"]
     return mask.fr_bbox(split.boxes[row].tolist(), height, width)["counts"]
-
-
-def _objects_of(starts: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """-> of each object of these images, its image and its row in the split."""
-    counts = np.diff(starts)[numbers]
-    ends = np.cumsum(counts)
-    rows = np.arange(counts.sum()) + np.repeat(starts[:-1][numbers] - (ends - counts), counts)
-    return np.repeat(numbers, counts), rows

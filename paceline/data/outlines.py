@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.boxes.ragged import ranges
+
 # Grid points along a pixel's side, and the one from which the step to the next crosses the column's middle.
 FINE = 5
 _BEFORE_MIDDLE = 2
@@ -56,9 +58,7 @@ def crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) 
     first = np.maximum(-((_BEFORE_MIDDLE - np.minimum(x0, x1)) // FINE), 0)
     last = np.minimum((np.maximum(x0, x1) - _BEFORE_MIDDLE - 1) // FINE, width - 1)
     counts = np.maximum(last - first + 1, 0)
-    total = np.cumsum(counts)
-    edge = np.repeat(np.arange(len(counts)), counts)
-    columns = np.arange(total[-1]) + np.repeat(first - total + counts, counts)
+    columns, edge = ranges(first, first + counts)
 
     run, rise = x1 - x0, y1 - y0
     lying = np.abs(run) >= np.abs(rise)  # walked along x; the others along y. Always towards larger values

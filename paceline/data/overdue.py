@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from paceline.config.errors import DataError
-from paceline.config.printable import printable
+from paceline.config.printable import printable, some
 
 # A read that takes longer is named, again after as long; a mount that fails over is back within some minutes.
 SAY_SECONDS = 60.0
@@ -43,13 +43,7 @@ class Watch:
         if not late:
             return  # slow, but going on
         seconds = now - waiting[0][0]
-        text = f"step {step:,} waits for {some(name, late)}: not read within {seconds:.0f} s"
+        text = f"step {step:,} waits for {some(map(name, late), NAMED)}: not read within {seconds:.0f} s"
         if seconds >= FAIL_SECONDS:
             raise DataError(f"{text}. Its disk or mount does not answer: mend it, then give the same command again.")
         print(printable(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)
-
-
-def some(name: Callable[[int], str], indices: Sequence[int]) -> str:
-    """The names of the first few of these records, and how many more there are."""
-    more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
-    return ", ".join(map(name, indices[:NAMED])) + more

@@ -13,6 +13,7 @@ Letters: N records of one split, F files that hold them.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -261,3 +262,9 @@ def open_records(kind: str, places: Places) -> Records:
             "A kind of your own has to be entered in paceline.data.records.RECORDS first (docs/extending/container.md)."
         )
     return RECORDS[kind](places)
+
+
+def digest_of(data: bytes) -> int:
+    """The number by which a record's bytes are known again, in the index, in prepare's journal, in a pack: the first 8 bytes of their
+    SHA-256, big-endian."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import DataError
+from paceline.config.printable import some
 from paceline.data.manifest import Manifest
 
 
@@ -53,9 +54,8 @@ def _class_folders(manifest: Manifest, names: Sequence[str], folders: Sequence[s
 
 
 def _refusal(manifest: Manifest, unknown: Sequence[str], names: Sequence[str]) -> DataError:
-    more = f" and {len(unknown) - 5:,} more" if len(unknown) > 5 else ""
     return DataError(
-        f"{manifest.root_path}: it has {', '.join(unknown[:5])}{more}, which the run does not know; the run's classes are "
+        f"{manifest.root_path}: it has {some(unknown)}, which the run does not know; the run's classes are "
         f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Scores between them would mean nothing. "
         "Give the same classes the same names (class folders may have readable ones in classes.json)."
     )

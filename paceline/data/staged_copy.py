@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from paceline.config.errors import DataError, UserError
 from paceline.data.background import Background
-from paceline.data.digest import digest_of
+from paceline.data.records import digest_of
 from paceline.data.staged_folder import (
     COPYING,
     LEDGER,
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     source: bytes  # its path, or its URL
     name: bytes  # here, relative to the copy's folder; never leads out of it
     size: int  # bytes
-    digest: int | None  # of its bytes (data/digest.py), where the index knows it
+    digest: int | None  # of its bytes (data/records.py), where the index knows it
 
 
 class Brought(NamedTuple):

@@ -36,7 +36,6 @@ class Launch:
     address, port            where rank 0 is found
     job                      a name that all ranks of this job share and no other job has
     agent_store              torchrun's agent already serves a store at address:port; else rank 0 does
-    port_is_given            the port was named by somebody; a derived port may be busy, and then the next is tried
     """
 
     kind: str
@@ -50,7 +49,6 @@ class Launch:
     port: int
     job: str
     agent_store: bool = False
-    port_is_given: bool = False
 
 
 SINGLE = Launch("single", 0, 1, 0, 1, 0, 1, THIS_HOST, 0, "single")
@@ -138,7 +136,7 @@ def _torchrun(environ: Mapping[str, str]) -> Launch:
     # After a restart the agent's store still holds the failed attempt's keys.
     job = f"{job}.{environ.get('TORCHELASTIC_RESTART_COUNT') or 0}"
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Launch("torchrun", rank, world, local_rank, local_world, node, nodes, address, port, job, agent, True)
+    return Launch("torchrun", rank, world, local_rank, local_world, node, nodes, address, port, job, agent)
 
 
 def _slurm(environ: Mapping[str, str]) -> Launch:
@@ -158,8 +156,8 @@ def _slurm(environ: Mapping[str, str]) -> Launch:
     job = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
     found = THIS_HOST if len(tasks) == 1 else first_host(environ[hosts_name])
     rank, local_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_LOCALID")
-    address, (port, given) = _address(environ, found), _port(environ, job)
-    return Launch("slurm", rank, world, local_rank, tasks[node], node, len(tasks), address, port, job, False, given)
+    address, port = _address(environ, found), _port(environ, job)
+    return Launch("slurm", rank, world, local_rank, tasks[node], node, len(tasks), address, port, job)
 
 
 def _openmpi(environ: Mapping[str, str]) -> Launch:
@@ -212,8 +210,7 @@ def _by_blocks(
     """A Launch of a launcher that does not number its hosts: they are taken to be filled one after the other."""
     rank, world, _, local_world = ranks
     node, nodes = rank // max(1, local_world), _count_hosts(world, local_world)
-    port, given = _port(environ, job)
-    return Launch(kind, *ranks, node, nodes, address, port, job, False, given)
+    return Launch(kind, *ranks, node, nodes, address, _port(environ, job), job)
 
 
 def _check(launch: Launch) -> None:
@@ -258,11 +255,8 @@ def _address(environ: Mapping[str, str], found: str) -> str:
     return environ.get("MASTER_ADDR") or found
 
 
-def _port(environ: Mapping[str, str], job: str) -> tuple[int, bool]:
-    """(port, was it given)."""
-    if environ.get("MASTER_PORT"):
-        return _integer(environ, "MASTER_PORT"), True
-    return derived_port(job), False
+def _port(environ: Mapping[str, str], job: str) -> int:
+    return _integer(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else derived_port(job)
 
 
 def derived_port(job: str) -> int:

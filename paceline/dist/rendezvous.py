@@ -1,8 +1,7 @@
 """How the ranks of a job find each other: one TCP store at rank 0, then a roll call that names who is missing.
 
-Rank 0 listens at the Launch's address and port; where all ranks are on its host, at the loopback alone. A port that
-nobody named is derived from the job's name and may be busy: rank 0 then takes the next one, and the others try the same
-few ports until a store there has this job's greeting, signed by rank 0, so a foreign store is noticed. Under torchrun
+Rank 0 listens at the Launch's address and port; where all ranks are on its host, at the loopback alone. The others
+connect until the store there has this job's greeting, signed by rank 0, so a foreign store is noticed. Under torchrun
 the agent already serves the store; every rank is its client.
 """
 
@@ -29,7 +28,6 @@ from paceline.dist.messages import NOTHING, Messages
 from paceline.dist.roll_call import answer_the_roll, call_the_roll
 from paceline.dist.secret import GREETING, NotOurs, believed, offered, own_secret
 
-NUM_PORTS_TRIED = 8
 POLL_SECONDS = 0.1
 # How long a store may take to show its job's greeting before it is taken for a stranger's.
 GREETING_SECONDS = 3.0
@@ -71,21 +69,21 @@ def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None =
     own_secret(os.environ)  # one that cannot be used is refused at once, on every rank
     try:
         if launch.rank == 0:
-            client, port = _join(launch, timeout_seconds) if launch.agent_store else _serve(launch)
+            client = _client_within(timeout_seconds, launch) if launch.agent_store else _serve(launch)
             store = dist.PrefixStore(_prefix(launch.job), client)
             with offered(launch, secret_folder, os.environ) as (secret, greeting):
                 messages = Messages(store, greeting.key(secret), launch.rank)
-                hosts = call_the_roll(messages, launch, port, (secret, greeting), timeout_seconds, deadline)
+                hosts = call_the_roll(messages, launch, (secret, greeting), timeout_seconds, deadline)
         else:
-            messages, port = _connect(launch, timeout_seconds)
+            messages = _connect(launch, timeout_seconds)
             hosts = ()
-            answer_the_roll(messages, launch, port, deadline + timeout_seconds)
+            answer_the_roll(messages, launch, deadline + timeout_seconds)
     except (OSError, dist.DistError) as problem:
         raise RankError(
             f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()}: the store at {launch.address}:{launch.port} "
             f"broke off before all ranks had met ({_first_line(problem)})."
         ) from None
-    return Meeting(messages, f"{launch.address}:{port}", port, _host_of_store(launch), hosts)
+    return Meeting(messages, f"{launch.address}:{launch.port}", launch.port, _host_of_store(launch), hosts)
 
 
 def _prefix(job: str) -> str:
@@ -105,12 +103,8 @@ def _first_line(problem: BaseException) -> str:
     return one_line((str(problem) or type(problem).__name__).splitlines()[0])
 
 
-def _ports(launch: Launch) -> range:
-    return range(launch.port, launch.port + (1 if launch.port_is_given else NUM_PORTS_TRIED))
-
-
-def _serve(launch: Launch) -> tuple[dist.TCPStore, int]:
-    """Rank 0 opens the store at the first free port."""
+def _serve(launch: Launch) -> dist.TCPStore:
+    """Rank 0 opens the store."""
     # mpirun tells its own host, which need not be rank 0's; the others would wait there in vain.
     if launch.kind == "openmpi" and launch.nodes > 1 and not is_address_of_this_host(launch.address):
         raise RankError(
@@ -121,86 +115,77 @@ def _serve(launch: Launch) -> tuple[dist.TCPStore, int]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, CONNECTIONS_PER_RANK * launch.world)), hard))
-    reason = None
-    for port in _ports(launch):
-        try:
-            listener = socket.create_server(
-                (THIS_HOST if _all_here(launch) else "", port), family=socket.AF_INET, backlog=4096
-            )
-        except OSError as error:
-            reason = error
-            continue
-        store = dist.TCPStore(
-            THIS_HOST,
-            port,
-            is_master=True,
-            timeout=timedelta(seconds=REQUEST_SECONDS),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
+    try:
+        listener = socket.create_server(
+            (THIS_HOST if _all_here(launch) else "", launch.port), family=socket.AF_INET, backlog=4096
         )
-        return store, port
-    ports = _ports(launch)
-    raise RankError(
-        f"rank 0 cannot listen on port {ports[0]}{f' to {ports[-1]}' if len(ports) > 1 else ''}: {reason}.\n"
-        "Another program has it. Set MASTER_PORT to a free one, the same for all ranks."
+    except OSError as reason:
+        raise RankError(
+            f"rank 0 cannot listen on port {launch.port}: {reason}.\n"
+            "Another program has it. Set MASTER_PORT to a free one, the same for all ranks."
+        ) from None
+    return dist.TCPStore(
+        THIS_HOST,
+        launch.port,
+        is_master=True,
+        timeout=timedelta(seconds=REQUEST_SECONDS),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
     )
 
 
-def _join(launch: Launch, timeout_seconds: float) -> tuple[dist.TCPStore, int]:
-    """Rank 0's connection to the store that torchrun's agent serves."""
-    return _client_within(timeout_seconds, launch.address, launch.port), launch.port
-
-
-def _connect(launch: Launch, timeout_seconds: float) -> tuple[Messages, int]:
-    """Find rank 0's greeting among the job's ports, until `timeout_seconds` have passed."""
+def _connect(launch: Launch, timeout_seconds: float) -> Messages:
+    """Find rank 0's greeting, until `timeout_seconds` have passed."""
     deadline = time.monotonic() + timeout_seconds
-    met: dict[int, str | NotOurs] = {}
+    why: str | NotOurs = ""
     while time.monotonic() < deadline:
-        for port in _ports(launch):
-            messages = _try_port(launch, port, met, deadline)
-            if messages is not None:
-                return messages, port
+        found = _greeted(launch, deadline)
+        if isinstance(found, Messages):
+            return found
+        # That somebody else's store is there tells more than that rank 0 has given up meanwhile.
+        why = why if isinstance(why, NotOurs) and not isinstance(found, NotOurs) else found
         time.sleep(POLL_SECONDS)
-    tried = "; ".join(f"{launch.address}:{port} ({what})" for port, what in met.items())
     raise RankError(
         f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} did not reach rank 0 "
-        f"within {timeout_seconds:g} s: {tried}.\n"
+        f"within {timeout_seconds:g} s: {launch.address}:{launch.port} ({why}).\n"
         f"Interfaces here: {describe_interfaces()}. Is rank 0 running, and is this address reachable from here?"
     )
 
 
-def _try_port(launch: Launch, port: int, met: dict[int, str | NotOurs], deadline: float) -> Messages | None:
-    """A connection to our job's store at `port`, or None with the reason in `met`."""
-    # A bare socket first: TCPStore's own attempts print a warning for each refusal.
+def _greeted(launch: Launch, deadline: float) -> Messages | NotOurs | str:
+    """Messages over a connection to our job's store, or why there is none."""
     left = max(0.1, deadline - time.monotonic())
-    host = _host_of_store(launch)
+    why: NotOurs | str = "no greeting of this job's rank 0 there"
     try:
-        socket.create_connection((host, port), timeout=min(5.0, left)).close()
-        store = dist.PrefixStore(_prefix(launch.job), _client_within(min(GREETING_SECONDS, left), host, port))
+        # A bare socket first: TCPStore's own attempts print a warning for each refusal.
+        socket.create_connection((_host_of_store(launch), launch.port), timeout=min(5.0, left)).close()
+        store = dist.PrefixStore(_prefix(launch.job), _client_within(min(GREETING_SECONDS, left), launch))
         give_up = time.monotonic() + min(GREETING_SECONDS, left)
         while time.monotonic() < give_up:
             raw = store.compare_set(GREETING, NOTHING, NOTHING)
             try:
                 if raw != NOTHING.encode():
                     return Messages(store, believed(raw, launch.job, os.environ), launch.rank)
-                met.setdefault(port, "no greeting of this job's rank 0 there")
-            except NotOurs as why:
-                met[port] = why
+            except NotOurs as problem:
+                why = problem
             time.sleep(POLL_SECONDS)
+        return why
     except (OSError, RuntimeError) as error:  # torch's DistError is a RuntimeError
-        if not isinstance(met.get(port), NotOurs):  # which tells more than that rank 0 has given up meanwhile
-            met[port] = _first_line(error)
-    return None
+        return why if isinstance(why, NotOurs) else _first_line(error)
 
 
-def _client_within(seconds: float, address: str, port: int) -> dist.TCPStore:
+def _client_within(seconds: float, launch: Launch) -> dist.TCPStore:
     """A TCPStore client, or TimeoutError: torch waits for ever on a listener that accepts and says nothing."""
     made: list[dist.TCPStore | Exception] = []
 
     def connect() -> None:
         try:
             timeout = timedelta(seconds=REQUEST_SECONDS)
-            made.append(dist.TCPStore(address, port, is_master=False, timeout=timeout, wait_for_workers=False))
+            made.append(
+                dist.TCPStore(
+                    _host_of_store(launch), launch.port, is_master=False, timeout=timeout, wait_for_workers=False
+                )
+            )
         except Exception as error:  # handed to the caller below
             made.append(error)
 

@@ -27,14 +27,14 @@ class Roles:
     """What this rank and the others are there for.
 
     everyone    all ranks
-    fellows     those that do what this one does: that train, or that only evaluate
+    peers       those that do what this one does: that train, or that only evaluate
     evaluators  how many only evaluate; 0: the ranks that train evaluate too
     handover    rank 0 and those that only evaluate; None on the others
     orders      given or read so far
     """
 
     everyone: World
-    fellows: World
+    peers: World
     evaluators: int = 0
     handover: World | None = None
     orders: int = 0
@@ -68,7 +68,7 @@ class Roles:
 
     def answer(self, step: int, found: dict[str, Any] | None) -> None:
         """Tell everybody what the evaluation of `step` found, None where it was broken off; the first evaluation rank does."""
-        if self.fellows.is_main:
+        if self.peers.is_main:
             self.everyone.post(f"scored/{step}", json.dumps(found))
 
     def answer_of(self, step: int, meanwhile: Callable[[], object]) -> dict[str, Any] | None:
@@ -91,6 +91,6 @@ def assign(world: World, evaluators: int) -> Roles:
     training = world.part(range(first), "training")
     evaluating = world.part(range(first, world.world), "evaluation")
     handover = world.part((0, *range(first, world.world)), "handover")
-    fellows = training or evaluating
-    assert fellows is not None
-    return Roles(world, fellows, evaluators, handover)
+    peers = training or evaluating
+    assert peers is not None
+    return Roles(world, peers, evaluators, handover)

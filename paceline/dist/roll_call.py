@@ -20,13 +20,13 @@ POLL_SECONDS = 0.1
 READ_SECONDS = 5.0
 
 
-def _sign_in(messages: Messages, launch: Launch, port: int) -> None:
+def _sign_in(messages: Messages, launch: Launch) -> None:
     """Say that this rank is here, and where."""
     messages.set(f"beat/{launch.rank}", "0")  # what paceline.dist.failure then counts up
     mine = json.dumps([socket.gethostname(), secrets.token_hex(8)])
     if messages.claim(f"here/{launch.rank}", mine) != mine:
         raise RankError(
-            f"another process already is rank {launch.rank} of job {launch.job} at {launch.address}:{port}.\n"
+            f"another process already is rank {launch.rank} of job {launch.job} at {launch.address}:{launch.port}.\n"
             "Two jobs share a port, or one was started twice: set MASTER_PORT to another free port for this one."
         )
 
@@ -34,7 +34,6 @@ def _sign_in(messages: Messages, launch: Launch, port: int) -> None:
 def call_the_roll(
     messages: Messages,
     launch: Launch,
-    port: int,
     offer: tuple[bytes, Greeting],
     timeout_seconds: float,
     deadline: float,
@@ -48,7 +47,7 @@ def call_the_roll(
     secret, greeting = offer
     opened = Messages(messages.store, secret, launch.rank)
     opened.set(GREETING, greeting.text())
-    _sign_in(messages, launch, port)
+    _sign_in(messages, launch)
     names = [f"here/{rank}" for rank in range(launch.world)]
     while True:
         opened.set(GREETING, greeting.text())  # again, should a stranger have written over it
@@ -62,7 +61,7 @@ def call_the_roll(
         if late:
             break
         time.sleep(POLL_SECONDS)
-    text = _missing(signed, launch, port, timeout_seconds)
+    text = _missing(signed, launch, timeout_seconds)
     messages.set("roll call", text)
     readers = [f"read/{rank}" for rank, found in enumerate(signed) if found is not None and rank > 0]
     give_up = time.monotonic() + READ_SECONDS
@@ -71,43 +70,35 @@ def call_the_roll(
     raise RankError(text)
 
 
-def answer_the_roll(messages: Messages, launch: Launch, port: int, deadline: float) -> None:
+def answer_the_roll(messages: Messages, launch: Launch, deadline: float) -> None:
     """Every other rank's part.
 
     deadline  time.monotonic() at which rank 0 has kept silent for too long
     raise RankError   somebody is missing; rank 0 never said; another process has this rank
     """
-    _sign_in(messages, launch, port)
+    _sign_in(messages, launch)
     try:
         # Rank 0 may have begun its own waiting later than this rank did.
         verdict = messages.wait("roll call", until=deadline, poll_seconds=POLL_SECONDS)
     except TimeoutError:
         raise RankError(
-            f"rank {launch.rank} met rank 0 at {launch.address}:{port}, which never closed the roll call."
+            f"rank {launch.rank} met rank 0 at {launch.address}:{launch.port}, which never closed the roll call."
         ) from None
     if verdict != "all":
         messages.set(f"read/{launch.rank}", "1")
         raise RankError(f"rank {launch.rank} was there, but {verdict}")
 
 
-def _missing(signed: Sequence[str | None], launch: Launch, port: int, timeout_seconds: float) -> str:
+def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: float) -> str:
     missing = [rank for rank, text in enumerate(signed) if text is None]
     present = [rank for rank, text in enumerate(signed) if text is not None]
     hosts = sorted({one_line(json.loads(text)[0]) for text in signed if text is not None})
     return (
         f"{name_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
-        f"address {launch.address}:{port}; here: {name_ranks(present)} on {', '.join(hosts)}.\n"
+        f"address {launch.address}:{launch.port}; here: {name_ranks(present)} on {', '.join(hosts)}.\n"
         f"Interfaces of rank 0's host {socket.gethostname()}: {describe_interfaces()}. "
         "Were as many started as the launcher says, and do they reach this address (firewall, interface)?"
     )
-
-
-def describe_hosts(hosts: tuple[str, ...]) -> list[str]:
-    """One line per host, in the order of their first ranks: 'gpu07: ranks 0-7'."""
-    ranks: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        ranks.setdefault(host, []).append(rank)
-    return [f"{host}: {name_ranks(own)}" for host, own in ranks.items()]
 
 
 def name_ranks(ranks: list[int]) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from paceline.config.errors import UserError
 from paceline.config.printable import short
-from paceline.host_facts import VARIABLE
+from paceline.host.host_facts import VARIABLE
 
 # (level, text): what a finding of `doctor` is made of.
 Told = tuple[Literal["ok", "note", "problem"], str]

@@ -13,8 +13,8 @@ from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
 from paceline.config.errors import RecipeError, UserError
 from paceline.doctor.finding import LOW_DISK_GIB, Finding, Level
-from paceline.placing import device_addresses
-from paceline.provenance import cpu_name, versions
+from paceline.host.placing import device_addresses
+from paceline.host.provenance import cpu_name, versions
 from paceline.systems.adapters import read_device
 from paceline.systems.detect import auto, cpu_cores
 from paceline.systems.placement import cores_of, processing_elements
@@ -197,7 +197,7 @@ def _network() -> list[Finding]:
 def _host() -> list[Finding]:
     """Inside a container whose host told its facts: what is otherwise here."""
     from paceline.doctor.container import compare, read_host
-    from paceline.host_facts import VARIABLE, facts
+    from paceline.host.host_facts import VARIABLE, facts
 
     told = os.environ.get(VARIABLE)
     if not told:

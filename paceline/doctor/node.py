@@ -16,7 +16,7 @@ from paceline.config.printable import short
 from paceline.dist.launcher import Launch
 from paceline.doctor.cuda_driver import driver_cuda, driver_version
 from paceline.doctor.nvidia import Gpu, ask_gpus, ask_links, links_in_words
-from paceline.provenance import versions
+from paceline.host.provenance import versions
 from paceline.systems.detect import allowed_cpus
 from paceline.systems.topology import SYSFS, listed, read_topology, spelled
 

@@ -19,8 +19,8 @@ from http.client import HTTPException, HTTPResponse
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from paceline import __version__
 from paceline.config.printable import one_line
+from paceline.version import __version__
 
 # Seconds without a byte until a connection counts as cut.
 SILENCE = 30.0

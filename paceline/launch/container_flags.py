@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline import host_facts
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.config.system import System
 from paceline.dist.exit_code import EXIT_CODE_FILE
+from paceline.host import host_facts
 from paceline.launch.axes import NODE_VARIABLES, File
 from paceline.launch.job import Job, Words
 from paceline.launch.mounts import working_directory

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import paceline
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.launch import probe
 from paceline.launch.hostfile import Host
 from paceline.launch.job import Job, Words
 from paceline.launch.ssh import NO_CONNECTION, on_host, why_not_connected
+from paceline.version import __version__
 
 AT_ONCE = 64
 # For one answer: logging in, and a Python that starts from a slow shared disk.
@@ -89,7 +89,7 @@ def _no_answer(host: Host, code: int, said: str, python: Words) -> str:
 def _missing(job: Job, host: Host, answer: dict[str, Any], token: str) -> list[str]:
     """What this host lacks, the most basic first."""
     found = []
-    own = {"paceline": paceline.__version__, "torch": importlib.metadata.version("torch")}
+    own = {"paceline": __version__, "torch": importlib.metadata.version("torch")}
     if job.container == "none" and not answer["paceline"]:
         found.append(
             f"{answer['python']} there has no paceline ({one_line(str(answer['why']))}). Install it on all hosts."

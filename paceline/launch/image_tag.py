@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import paceline
 from paceline.config.errors import UserError
+from paceline.version import PACKAGE, __version__
 
 TAG_FILE = "containers/TAG"
 
 
 def checkout() -> Path | None:
     """The source tree that this package runs from; None where it was installed without one."""
-    root = Path(paceline.__file__).resolve().parents[1]
+    root = PACKAGE.parent
     return root if (root / TAG_FILE).is_file() else None
 
 
@@ -23,7 +23,7 @@ def tag() -> str:
     """
     root = checkout()
     if root is None:
-        return f"paceline:{paceline.__version__}"
+        return f"paceline:{__version__}"
     text = (root / TAG_FILE).read_text().strip()
     if not text or len(text.split()) != 1 or ":" not in text.rpartition("/")[2]:
         raise UserError(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from paceline.config.plan import epoch_ends, epochs_done
 from paceline.log.mllog import MLLog
 from paceline.log.sinks import Event, Facts, Follower
 
@@ -52,7 +53,7 @@ class BenchmarkLog(Follower):
         self._log.run_start(train_samples=self._facts.train_images, eval_samples=self._facts.val_images)
         # A run that goes on inside a block or an epoch is still in it: only what begins at `step` was cut.
         self._epoch_begun = (step, seconds)
-        epoch_begins = step == 0 or self._facts.epoch_ends(step)
+        epoch_begins = step == 0 or epoch_ends(step, self._facts.steps_per_epoch)
         if not self._evaluated:
             self._epoch_due = epoch_begins
             return
@@ -63,9 +64,9 @@ class BenchmarkLog(Follower):
 
     def passed(self, step: int, seconds: float) -> None:
         """Closes an epoch where one ends."""
-        if not self._facts.epoch_ends(step):
+        if not epoch_ends(step, self._facts.steps_per_epoch):
             return
-        epoch = self._facts.epochs_done(step)
+        epoch = epochs_done(step, self._facts.steps_per_epoch)
         self._log.epoch_stop(epoch_num=epoch, step=step)
         first, began = self._epoch_begun
         images = (step - first) / self._facts.steps_per_epoch * self._facts.train_images
@@ -115,7 +116,7 @@ class BenchmarkLog(Follower):
 
     def _open_epoch(self, step: int, seconds: float, *, at: float | None = None) -> None:
         self._epoch_begun, self._epoch_due = (step, seconds), False
-        self._log.epoch_start(epoch_num=self._facts.epochs_done(step) + 1, step=step, at=at)
+        self._log.epoch_start(epoch_num=epochs_done(step, self._facts.steps_per_epoch) + 1, step=step, at=at)
 
     def _open_block(self, step: int, *, at: float | None = None) -> None:
         until = next((due for due in self._facts.eval_steps if due > step), self._facts.total_steps)

@@ -112,10 +112,6 @@ class Recorder:
         for sink in self._sinks:
             sink.write(event)
 
-    def epoch_ends(self, step: int) -> bool:
-        """Whether an epoch's last sample is in this step; the same on every rank."""
-        return self._facts.epoch_ends(step)
-
     def passed(self, step: int, seconds: float) -> None:
         """After every step."""
         for sink in self._sinks:

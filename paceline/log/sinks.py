@@ -17,9 +17,8 @@ from paceline.config.lazily import lazily
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.run import Controls
 
-Event = Mapping[
-    str, Any
-]  # as log/events.py describes it, and as read_events gives it: numbers that are not finite are floats
+# As log/events.py describes it, and as read_events gives it: numbers that are not finite are floats.
+Event = Mapping[str, Any]
 
 
 class Sink(Protocol):
@@ -73,7 +72,7 @@ class Follower:
 
 # (the run's folder with its run.json, the step that a resumed run goes on from or None, says a line) -> Follower
 Maker = Callable[[Path, int | None, Callable[[str], None]], Follower]
-# --sink NAME: what makes a Sink of (folder, step), and the package that it needs, which is an extra of the same name.
+# --sink NAME: what makes a Sink of (run, resumed_at), and the package that it needs, which is an extra of the same name.
 TRACKERS: dict[str, Callable[[Path, int | None], Sink]] = {
     "wandb": lazily("paceline.log.wandb:WeightsAndBiases"),
     "mlflow": lazily("paceline.log.mlflow:MLflow"),
@@ -96,14 +95,6 @@ class Facts:
     mllog: Mapping[str, Any]  # MLPerf keys and values, in order
     weights: Iterable[str]  # names of the tensors that were initialised
     accuracy: Callable[[Mapping[str, float]], Any]  # an evaluation's metrics -> MLPerf's eval_accuracy
-
-    def epochs_done(self, step: int) -> int:
-        """Whole epochs in the first `step` steps."""
-        return int(step / self.steps_per_epoch + 1e-9)
-
-    def epoch_ends(self, step: int) -> bool:
-        """Whether an epoch's last sample is in this step."""
-        return self.epochs_done(step) > self.epochs_done(step - 1)
 
 
 def makers(controls: Controls) -> list[Maker]:

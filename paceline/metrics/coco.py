@@ -16,6 +16,8 @@ from typing import Literal
 
 import numpy as np
 
+from paceline.boxes.ragged import rows_of
+
 ALL_AREAS, SMALL, MEDIUM, LARGE = range(
     4
 )  # place in the arrays' axis of area ranges: borders 32^2 and 96^2 square pixels
@@ -100,18 +102,6 @@ def subset(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
         areas=truth.areas[rows],
         num_classes=truth.num_classes,
     )
-
-
-def rows_of(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The rows of the objects of these images, image after image.
-
-    starts   (N+1,) int64: image i has rows starts[i]:starts[i + 1]
-    numbers  (n,) int64 in 0..N-1
-    """
-    counts = np.diff(starts)[numbers]
-    ends = np.cumsum(counts)
-    # Row r of the result, in image j, is row r - (ends[j] - counts[j]) of that image's objects.
-    return np.arange(counts.sum()) + np.repeat(starts[:-1][numbers] - (ends - counts), counts)
 
 
 def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:

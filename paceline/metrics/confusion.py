@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.boxes.ragged import ranges
 from paceline.metrics.coco import Detections, GroundTruth, check_detections
 
 SHOWN_SCORE = 0.3
@@ -62,13 +63,11 @@ def close_pairs(
     images  (n,) row numbers in `truth`     boxes  (n, 4) x, y, width, height
     return  place of the box, row of the object, overlap: (pairs,) each, ordered by place, then row
     """
-    objects = np.diff(truth.starts)[images]
     found = []
     for first in range(0, max(1, len(images)), BLOCK):
         block = slice(first, first + BLOCK)
-        place = np.repeat(np.arange(len(images))[block], objects[block])
-        before = np.cumsum(objects[block]) - objects[block]
-        row = np.arange(len(place)) + np.repeat(truth.starts[images[block]] - before, objects[block])
+        row, place = ranges(truth.starts[images[block]], truth.starts[images[block] + 1])
+        place += first
         overlap = overlaps(boxes[place], truth.boxes[row], truth.crowd[row] != 0)
         close = overlap >= iou
         found.append((place[close], row[close], overlap[close]))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from paceline.config.printable import some
+
 # So many classes are said a line each; of more, the new ones are named.
 MOST_LINES = 20
 MOST_NAMED = 10
@@ -53,8 +55,7 @@ class Rows:
                 was = "new" if place is None else f"row {place + 1} of the file, {self.theirs[place]}"
                 lines.append(f"  class {number} {name}: {was}")
         elif new := [name for name, place in zip(self.ours, self.places) if place is None]:
-            more = f" and {len(new) - MOST_NAMED:,} more" if len(new) > MOST_NAMED else ""
-            lines.append(f"  new: {', '.join(new[:MOST_NAMED])}{more}")
+            lines.append(f"  new: {some(new, MOST_NAMED)}")
         return lines
 
 

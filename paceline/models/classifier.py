@@ -6,11 +6,12 @@ Letters: B images   H, W pixels   K classes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
-from paceline.models.losses import Smoothing, smoothed_cross_entropy
+from paceline.models.classification_loss import Smoothing, smoothed_cross_entropy
 from paceline.models.normalise import Normalise
 from paceline.models.trunk import Trunk
 
@@ -24,11 +25,11 @@ class Classifier(nn.Module):
         *,
         mean: Sequence[float],
         std: Sequence[float],
-        channels,
+        channels: Literal[3, 4],
         smoothing: float,
         convention: Smoothing,
     ) -> None:
-        """network: a trunk that `add_classes` has made a classifier."""
+        """network: a trunk that `add_classes` has made a classifier; channels: as its stem takes them."""
         super().__init__()
         self.normalise = Normalise(mean, std, channels=channels)
         self.network = network

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from paceline.batch.batch import Batch
 from paceline.batch.detection import DetectionBatch
-from paceline.boxes.detections import detections
+from paceline.batch.losses import DIVIDE_BY
+from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel
 from paceline.models.normalise import Normalise
 from paceline.models.ssd import SSD
@@ -47,19 +48,19 @@ class Detector(nn.Module):
         self.network = network
         self.settings = settings
         knobs = settings.detect
-        # Overlaps are float32: above a number is from the next one on.
-        least = np.nextafter(np.float32(knobs.iou), np.float32(2)) if knobs.overlap == "above" else knobs.iou
-        self.suppressed_from = float(least)
+        # Overlaps are float32: from a number on is above the one before it.
+        before = float(np.nextafter(np.float32(knobs.iou), np.float32(-1)))
+        self.suppressed_above = knobs.iou if knobs.overlap == "above" else before
         # Recipes own these numbers, checkpoints do not.
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("corners", corners, persistent=False)
         self.register_buffer("order", order, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """-> float32 scalars "loss", "class" and "box", summed over the B images.
+        """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/batch/losses.py).
 
-        Each image's sums are divided by its positives; with loss_over batch they are not, and "positives", their
-        number in this batch, comes along for whoever knows the global batch.
+        Each image's sums are divided by its positives; with loss_over batch they are not, and their number in
+        this batch comes along (DIVIDE_BY) for the step, which knows the global batch.
         """
         assert isinstance(batch, DetectionBatch)
         settings = self.settings
@@ -80,7 +81,7 @@ class Detector(nn.Module):
         )
         if settings.loss_over == "batch":
             classes, boxes = losses.classification.sum(), losses.localisation.sum()
-            return {"loss": classes + boxes, "class": classes, "box": boxes, "positives": losses.positives.sum()}
+            return {"loss": classes + boxes, "class": classes, "box": boxes, DIVIDE_BY: losses.positives.sum()}
         classes, boxes = (part.sum() for part in per_image(losses))
         return {"loss": classes + boxes, "class": classes, "box": boxes}
 
@@ -91,12 +92,12 @@ class Detector(nn.Module):
         """
         knobs = self.settings.detect
         logits, deltas = self.network(self.normalise(batch.images))
-        return detections(
+        return ssd_detections(
             logits.float(),
             deltas.float(),
             self.anchors,
             score_above=knobs.score_above,
-            iou=self.suppressed_from,
+            iou=self.suppressed_above,
             candidates=knobs.candidates,
             candidates_of=knobs.candidates_of,
             keep=knobs.keep,

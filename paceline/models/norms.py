@@ -54,11 +54,16 @@ class FrozenBatchNorm(nn.Module):
 class FoldedConv2d(Conv2d):
     """A convolution without bias that carries out the frozen norm behind it."""
 
-    norm: tuple[FrozenBatchNorm] | None = None  # in a tuple, so that the norm stays the block's own module
+    def __init__(self, conv: Conv2d, norm: FrozenBatchNorm) -> None:
+        """It takes the place of `conv`, whose parameter it has; `norm` stays the block's own module."""
+        sizes = conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation
+        super().__init__(*sizes, conv.groups, bias=False, device="meta")  # type: ignore[arg-type]  # sizes as they were given
+        self.weight = conv.weight
+        self.norm = (norm,)  # in a tuple, so that it is no module of this one
+        norm.folded = True
 
     def forward(self, input: Tensor) -> Tensor:
         """As nn.Conv2d, then the norm."""
-        assert self.norm is not None
         scale, shift = self.norm[0].line()
         weight = self.weight * scale.view(-1, 1, 1, 1)
         return F.conv2d(input, weight, shift, self.stride, self.padding, self.dilation, self.groups)
@@ -87,8 +92,4 @@ def fold_frozen(net: nn.Module) -> None:
         for conv_name, norm_name in pairs:
             conv, norm = getattr(parent, conv_name, None), getattr(parent, norm_name, None)
             if isinstance(conv, Conv2d) and isinstance(norm, FrozenBatchNorm) and not norm.folded:
-                # The same module with one more duty: its parameters, and whoever holds them, stay.
-                conv.__class__ = FoldedConv2d
-                assert isinstance(conv, FoldedConv2d)
-                conv.norm = (norm,)
-                norm.folded = True
+                setattr(parent, conv_name, FoldedConv2d(conv, norm))

@@ -28,10 +28,10 @@ def of_anchors(
 
 
 def of_regions(
-    logits: Tensor, deltas: Tensor, targets: Tensor, labels: Tensor, taken: Tensor, shaped: Tensor, places: int
+    logits: Tensor, deltas: Tensor, targets: Tensor, labels: Tensor, taken: Tensor, trains_shape: Tensor, places: int
 ) -> tuple[Tensor, Tensor]:
     """rcnn_acc and rcnn_l1."""
-    return class_accuracy(logits, labels, taken, places), region_box_l1(deltas, targets, labels, shaped)
+    return class_accuracy(logits, labels, taken, places), region_box_l1(deltas, targets, labels, trains_shape)
 
 
 def of_masks(logits: Tensor, targets: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:

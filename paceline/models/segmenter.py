@@ -20,36 +20,39 @@ from torch import Tensor, nn
 from paceline.batch.batch import Batch
 from paceline.batch.instances import FoundInstances, InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
-from paceline.boxes.box_deltas import encode_deltas
+from paceline.boxes.coding import BoxCoder
 from paceline.boxes.forms import fixed_shapes
+from paceline.boxes.geometry import clip_to_photo
 from paceline.boxes.mask_targets import mask_targets
-from paceline.boxes.proposals import clip_to_photo, proposals
+from paceline.boxes.proposals import proposals
 from paceline.boxes.pyramid_anchors import BEYOND_LAST, pyramid_anchors
-from paceline.boxes.region_detections import detections
+from paceline.boxes.region_detections import RegionRules, region_detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
 from paceline.boxes.sampling import Sample, random_bits, sample
 from paceline.config.instances import MaskRCNNModel
 from paceline.models import region_accuracies
 from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.normalise import Normalise
-from paceline.models.region_losses import (
+from paceline.models.mask_rcnn_loss import (
     TERMS,
+    Regions,
     anchor_box_loss,
     class_loss,
+    gather_objects,
+    keep_rows,
     mask_loss,
     objectness_loss,
     per_image,
     region_box_loss,
+    rows_of_images,
 )
-from paceline.models.region_rows import Regions, kept_rows, objects_of, rows_of_images
+from paceline.models.normalise import Normalise
 
-RPN_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 # Streams of an image's random bits.
 ANCHOR_STREAM, REGION_STREAM = 1, 2
 
 
-class Seen(NamedTuple):
+class Proposed(NamedTuple):
     """What the first stage finds in a batch."""
 
     levels: list[Tensor]  # of the pyramid, finest first
@@ -63,7 +66,7 @@ class Segmenter(nn.Module):
     """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
 
     Losses come undivided, for the loss groups of this forward (`loss_groups`, consecutive equal parts of its images): whoever
-    knows the whole group divides them (paceline/step.py).
+    knows the whole group divides them (paceline/engine/loss_groups.py).
     """
 
     terms = TERMS
@@ -85,15 +88,15 @@ class Segmenter(nn.Module):
         "unsettled" (), candidates of proposals whose suppression was left open, of all images.
         """
         assert isinstance(batch, InstanceBatch)
-        seen = self._look(batch)
-        anchors, anchor_slots = self._sample_anchors(batch, torch.cat(seen.anchors))
-        rows = self._sample_regions(batch, seen)
-        told: list[Tensor] = []
+        proposed = self.propose(batch)
+        anchors, anchor_slots = self._sample_anchors(batch, torch.cat(proposed.anchors))
+        rows = self._sample_regions(batch, proposed)
+        accuracies: list[Tensor] = []
         sums = torch.stack(
             (
-                *self._anchor_losses(batch, seen, anchors, anchor_slots, told),
-                *self._box_losses(batch, seen, rows, told),
-                self._mask_losses(batch, seen, rows, told),
+                *self._anchor_losses(batch, proposed, anchors, anchor_slots, accuracies),
+                *self._box_losses(batch, proposed, rows, accuracies),
+                self._mask_losses(batch, proposed, rows, accuracies),
             ),
             dim=1,
         )
@@ -101,10 +104,10 @@ class Segmenter(nn.Module):
             "sums": self._grouped(sums),
             "counts": self._grouped(self._counts(len(batch), anchors, rows)),
         }
-        if told:
-            found["accuracies"] = dict(zip(region_accuracies.ACCURACIES, told))
+        if accuracies:
+            found["accuracies"] = dict(zip(region_accuracies.ACCURACIES, accuracies))
         if fixed_shapes(sums):
-            found["unsettled"] = seen.unsettled.sum()
+            found["unsettled"] = proposed.unsettled.sum()
         return found
 
     @torch.no_grad()
@@ -112,9 +115,9 @@ class Segmenter(nn.Module):
         """The counts that `forward` would return for this batch; running statistics stay as they were."""
         assert isinstance(batch, InstanceBatch)
         kept = snapshot_running_statistics(self)
-        seen = self._look(batch)
-        anchors, _ = self._sample_anchors(batch, torch.cat(seen.anchors))
-        counts = self._counts(len(batch), anchors, self._sample_regions(batch, seen))
+        proposed = self.propose(batch)
+        anchors, _ = self._sample_anchors(batch, torch.cat(proposed.anchors))
+        counts = self._counts(len(batch), anchors, self._sample_regions(batch, proposed))
         discard_pending(self)
         restore_running_statistics(self, kept)
         return self._grouped(counts)
@@ -124,43 +127,39 @@ class Segmenter(nn.Module):
         """Detections and their masks; reads `images` and `sizes` of the batch only."""
         assert isinstance(batch, InstanceBatch)
         detect, roi = self.settings.detect, self.settings.roi
-        seen = self._look(batch)
-        images, places = seen.valid.shape
-        image = rows_of_images(images, places, seen.regions.device)
-        boxes, valid = seen.regions.flatten(0, 1), seen.valid.flatten()
+        proposed = self.propose(batch)
+        images, places = proposed.valid.shape
+        image = rows_of_images(images, places, proposed.regions.device)
+        boxes, valid = proposed.regions.flatten(0, 1), proposed.valid.flatten()
         kept = None if fixed_shapes(boxes) else valid.nonzero().squeeze(1)
         logits, deltas = self.network.roi_heads.boxes(
-            self._pool_boxes(seen.levels, *kept_rows(kept, image, boxes, valid))
+            self._pool_boxes(proposed.levels, *keep_rows(kept, image, boxes, valid))
         )
         if kept is not None:
             logits, deltas = (
                 part.new_zeros(len(valid), part.shape[1]).index_copy(0, kept, part) for part in (logits, deltas)
             )
-        found, scores, labels, left_open = detections(
+        found, scores, labels, left_open = region_detections(
             logits.unflatten(0, (images, places)),
             deltas.unflatten(0, (images, places)),
-            seen.regions,
-            seen.valid,
+            proposed.regions,
+            proposed.valid,
             batch.sizes,
-            weights=roi.weights,
-            limit=roi.limit,
-            score_above=detect.score_above,
-            iou=detect.iou,
-            keep=detect.keep,
-            candidates=detect.candidates,
-            least_side=detect.least_side,
-            clip=detect.clip,
-        )
+            RegionRules(
+                BoxCoder(roi.weights, roi.limit), detect.score_above, detect.iou, detect.keep, detect.candidates,
+                detect.least_side, detect.clip,
+            ),
+        )  # fmt: skip
         side = 2 * self.settings.mask.side
         masks = found.new_zeros(images * detect.keep, side, side)
         rows = (labels > 0).flatten()
         kept = None if fixed_shapes(boxes) else rows.nonzero().squeeze(1)
         image = rows_of_images(images, detect.keep, boxes.device)
-        image, boxes = kept_rows(kept, image, found.flatten(0, 1), rows)
+        image, boxes = keep_rows(kept, image, found.flatten(0, 1), rows)
         if len(boxes):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
-            chances = self.network.roi_heads.masks(self._pool_masks(seen.levels, image, boxes), own).float().sigmoid()
-            masks = chances * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, chances)
+            probs = self.network.roi_heads.masks(self._pool_masks(proposed.levels, image, boxes), own).float().sigmoid()
+            masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
         if detect.clip == "after":  # masks were found in the whole boxes
             found = clip_to_photo(found, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
@@ -169,10 +168,10 @@ class Segmenter(nn.Module):
         masks = masks.unflatten(0, (images, detect.keep))
         if not fixed_shapes(table):
             return FoundInstances(table, masks)
-        left_open[:, 0] += seen.unsettled
+        left_open[:, 0] += proposed.unsettled
         return FoundInstances(table, masks, left_open)
 
-    def _look(self, batch: InstanceBatch) -> Seen:
+    def propose(self, batch: InstanceBatch) -> Proposed:
         """Trunk, pyramid, proposals."""
         rpn = self.settings.rpn
         levels = self.network.backbone(self._input(batch))
@@ -202,7 +201,7 @@ class Segmenter(nn.Module):
                 batch.sizes.chunk(parts),
             )
         ]
-        return Seen(levels, anchors, *(torch.cat(part) for part in zip(*found)))
+        return Proposed(levels, anchors, *(torch.cat(part) for part in zip(*found)))
 
     def _input(self, batch: InstanceBatch) -> Tensor:
         """Normalised photos; the padding is 0, which no pixel value is exactly."""
@@ -252,11 +251,11 @@ class Segmenter(nn.Module):
         return chosen, slots
 
     @torch.no_grad()
-    def _sample_regions(self, batch: InstanceBatch, seen: Seen) -> Regions:
+    def _sample_regions(self, batch: InstanceBatch, proposed: Proposed) -> Regions:
         """Proposals and the objects' own boxes, matched and sampled."""
         roi = self.settings.roi
-        regions = torch.cat((seen.regions, batch.boxes), dim=1)
-        valid = torch.cat((seen.valid, batch.labels > 0), dim=1)
+        regions = torch.cat((proposed.regions, batch.boxes), dim=1)
+        valid = torch.cat((proposed.valid, batch.labels > 0), dim=1)
         slots, positive = match_regions(batch.boxes, batch.labels, regions, valid, iou=roi.iou)
         chosen = sample(
             positive,
@@ -270,57 +269,61 @@ class Segmenter(nn.Module):
         slots = slots.gather(1, chosen.places).flatten()
         positive = chosen.positive & chosen.taken
         # Positives that fill places left by negatives (GluonCV) train the class alone, as they do there.
-        shaped = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
+        trains_shape = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
         image = rows_of_images(len(batch), roi.samples, boxes.device)
-        parts = (image, boxes, slots, positive.flatten(), shaped.flatten(), chosen.taken.flatten())
+        parts = (image, boxes, slots, positive.flatten(), trains_shape.flatten(), chosen.taken.flatten())
         if not fixed_shapes(boxes):
             rows = chosen.taken.flatten().nonzero().squeeze(1)
             parts = tuple(part[rows] for part in parts)
-        image, boxes, slots, positive, shaped, taken = parts
-        return Regions(image.masked_fill(~taken, -1), boxes, slots, positive, shaped, taken.float())
+        image, boxes, slots, positive, trains_shape, taken = parts
+        return Regions(image.masked_fill(~taken, -1), boxes, slots, positive, trains_shape, taken.float())
 
     def _anchor_losses(
-        self, batch: InstanceBatch, seen: Seen, chosen: Sample, slots: Tensor, told: list[Tensor]
+        self, batch: InstanceBatch, proposed: Proposed, chosen: Sample, slots: Tensor, accuracies: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Of each image; here and below `told` gets the accuracies where they are asked for."""
+        """Of each image; here and below `accuracies` gets the accuracies where they are asked for."""
         positive = chosen.positive & chosen.taken
-        logits, deltas = self.network.rpn.head.at(seen.levels, chosen.places)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        logits, deltas = self.network.rpn.head.at(proposed.levels, chosen.places)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         objects = batch.boxes.gather(1, slots.gather(1, chosen.places).unsqueeze(2).expand(-1, -1, 4))
-        anchors = torch.cat(seen.anchors)[chosen.places]
+        anchors = torch.cat(proposed.anchors)[chosen.places]
         # A place without an object has its anchor for a target: finite, and masked out.
         objects = torch.where(positive.unsqueeze(2), objects, anchors)
-        targets = encode_deltas(objects, anchors, RPN_WEIGHTS)
+        targets = BoxCoder().encode(objects, anchors)
         if self.settings.accuracies:
-            told += region_accuracies.of_anchors(logits, deltas, targets, positive, chosen.taken)
+            accuracies += region_accuracies.of_anchors(logits, deltas, targets, positive, chosen.taken)
         return (
             objectness_loss(logits, positive, chosen.taken),
             anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta),
         )
 
-    def _box_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions, told: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _box_losses(
+        self, batch: InstanceBatch, proposed: Proposed, rows: Regions, accuracies: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
         roi, images = self.settings.roi, len(batch)
         image = rows.image.clamp(min=0)
-        labels = objects_of(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
-        objects = torch.where(rows.positive.unsqueeze(1), objects_of(batch.boxes, image, rows.slots), rows.boxes)
-        targets = encode_deltas(objects, rows.boxes, roi.weights)
+        labels = gather_objects(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
+        objects = torch.where(rows.positive.unsqueeze(1), gather_objects(batch.boxes, image, rows.slots), rows.boxes)
+        targets = BoxCoder(roi.weights).encode(objects, rows.boxes)
         targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to code by
-        logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(seen.levels, rows.image, rows.boxes))
+        logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(proposed.levels, rows.image, rows.boxes))
         if self.settings.accuracies:
-            of_rows = labels, rows.weight > 0, rows.shaped
-            told += region_accuracies.of_regions(logits, deltas, targets, *of_rows, images * roi.samples)
+            of_rows = labels, rows.weight > 0, rows.trains_shape
+            accuracies += region_accuracies.of_regions(logits, deltas, targets, *of_rows, images * roi.samples)
         return (
             per_image(class_loss(logits, labels, rows.weight), image, images),
-            per_image(region_box_loss(deltas, targets, labels, rows.shaped, roi.beta), image, images),
+            per_image(region_box_loss(deltas, targets, labels, rows.trains_shape, roi.beta), image, images),
         )
 
-    def _mask_losses(self, batch: InstanceBatch, seen: Seen, rows: Regions, told: list[Tensor]) -> Tensor:
+    def _mask_losses(self, batch: InstanceBatch, proposed: Proposed, rows: Regions, accuracies: list[Tensor]) -> Tensor:
         settings, images = self.settings.mask, len(batch)
         places = self._mask_places(rows)
-        image, boxes, slots, shaped = (part[places] for part in (rows.image, rows.boxes, rows.slots, rows.shaped))
+        image, boxes, slots, trains_shape = (
+            part[places] for part in (rows.image, rows.boxes, rows.slots, rows.trains_shape)
+        )
         of = image.clamp(min=0)
-        canvases = objects_of(batch.canvases, of, slots)
-        frames = objects_of(batch.frames, of, slots)
-        labels = objects_of(batch.labels, of, slots)
+        canvases = gather_objects(batch.canvases, of, slots)
+        frames = gather_objects(batch.frames, of, slots)
+        labels = gather_objects(batch.labels, of, slots)
         targets = mask_targets(
             canvases,
             frames,
@@ -330,11 +333,11 @@ class Segmenter(nn.Module):
             sampling_ratio=settings.sampling_ratio,
         )
         logits = self.network.roi_heads.masks(
-            self._pool_masks(seen.levels, image.masked_fill(~shaped, -1), boxes), labels
+            self._pool_masks(proposed.levels, image.masked_fill(~trains_shape, -1), boxes), labels
         )
         if self.settings.accuracies:
-            told += region_accuracies.of_masks(logits, targets, shaped)
-        return per_image(mask_loss(logits, targets, shaped.float()), of, images)
+            accuracies += region_accuracies.of_masks(logits, targets, trains_shape)
+        return per_image(mask_loss(logits, targets, trains_shape.float()), of, images)
 
     def _mask_places(self, rows: Regions) -> Tensor:
         """Rows that enter the mask head: those whose mask trains, at least one; or the first places of each image."""
@@ -342,7 +345,7 @@ class Segmenter(nn.Module):
             first = torch.arange(self._most_positive(), device=rows.boxes.device)
             starts = torch.arange(0, len(rows.boxes), self.settings.roi.samples, device=rows.boxes.device)
             return (starts.unsqueeze(1) + first).flatten()
-        places = rows.shaped.nonzero().squeeze(1)
+        places = rows.trains_shape.nonzero().squeeze(1)
         # One row of weight 0 keeps the head in the graph of a batch without objects; a batch always has a region.
         return places if len(places) else places.new_zeros(min(1, len(rows.boxes)))
 
@@ -377,8 +380,8 @@ class Segmenter(nn.Module):
         image = rows.image.clamp(min=0)
         sampled = anchors.taken.sum(dim=1).float()
         regions = per_image(rows.weight, image, images)
-        shaped = per_image(rows.shaped.float(), image, images)
-        return torch.stack((sampled, sampled, regions, regions, shaped), dim=1)
+        trains_shape = per_image(rows.trains_shape.float(), image, images)
+        return torch.stack((sampled, sampled, regions, regions, trains_shape), dim=1)
 
     def _most_positive(self) -> int:
         """Places for positives among an image's sampled regions."""

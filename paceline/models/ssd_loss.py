@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.boxes.coding import encode
+from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import to_cxcywh, to_ltrb
-from paceline.boxes.matching import Positive, Tie, match
+from paceline.boxes.ssd_matching import Positive, Tie, match
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def ssd_loss(
     boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0
     anchors    (A, 4) cxcywh fractions
     corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
-    iou, positive, tie, order, equal  as boxes/matching.py
+    iou, positive, tie, order, equal  as boxes/ssd_matching.py
     negatives  negatives taken for each positive (rounded down), the hardest of each image first
     """
     corners = to_ltrb(anchors.float()) if corners is None else corners
@@ -120,17 +120,21 @@ def box_loss(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, an
 
     deltas  (B, A, 4) float32, boxes (B, G, 4) ltrb, slots and positives (B, A) from `match`, anchors (A, 4) cxcywh
     """
-    if fixed_shapes(deltas):
-        return fixed_box_loss(deltas, boxes, slots, positives, anchors)
+    form = box_loss_fixed if fixed_shapes(deltas) else box_loss_cpu
+    return form(deltas, boxes, slots, positives, anchors)
+
+
+def box_loss_cpu(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
+    """`box_loss` of the positives there are."""
     image, anchor = positives.nonzero(as_tuple=True)
-    true = encode(to_cxcywh(boxes[image, slots[image, anchor]]), anchors[anchor])
+    true = SSD_CODER.encode(to_cxcywh(boxes[image, slots[image, anchor]]), anchors[anchor])
     wrong = F.smooth_l1_loss(deltas[image, anchor], true, reduction="none").sum(dim=1)
     return deltas.new_zeros(len(deltas)).index_add(0, image, wrong)
 
 
-def fixed_box_loss(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
+def box_loss_fixed(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
     """`box_loss` whose shapes do not depend on the number of positives."""
-    true = encode(to_cxcywh(boxes.gather(1, slots.unsqueeze(2).expand(-1, -1, 4))), anchors)
+    true = SSD_CODER.encode(to_cxcywh(boxes.gather(1, slots.unsqueeze(2).expand(-1, -1, 4))), anchors)
     wrong = F.smooth_l1_loss(deltas, true, reduction="none").sum(dim=2)
     return wrong.masked_fill(~positives, 0.0).sum(dim=1)
 

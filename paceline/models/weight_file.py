@@ -88,11 +88,6 @@ def open_weights(path: Path) -> WeightFile:
     return WeightFile(path, kind, form, ours, classes, certain, _eps(facts_beside))
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a weight file or folder, under our names. Raises CheckpointError as `open_weights`."""
-    return dict(open_weights(path).ours.tensors)
-
-
 def broken(tensors: dict[str, Tensor]) -> list[str]:
     """Names of tensors that hold values which are no finite numbers."""
     return [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]

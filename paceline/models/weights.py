@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from paceline.config.errors import CheckpointError
 from paceline.models.class_rows import Labels, Rows, match_rows, take_rows
 from paceline.models.forms.files import read_contents
-from paceline.models.forms.torchvision import export
 from paceline.models.trunk import Trunk
 from paceline.models.weight_file import WeightFile, broken, open_weights
 
@@ -82,7 +81,7 @@ def load_weights(
     converted = [name for name in file.ours.converted if name in own]
     said = file.notes_for(model)
     converted += fit_stem(saved, own, STEM)
-    rows = rows_of(file, labels, len(saved[HEAD[1]]) if HEAD[1] in saved else 0) if HEAD[1] in own else None
+    rows = class_rows_of(file, labels, len(saved[HEAD[1]]) if HEAD[1] in saved else 0) if HEAD[1] in own else None
     if rows is not None and rows.any and allow_new_head and all(name in saved for name in HEAD):
         if saved[HEAD[0]].shape[1:] == own[HEAD[0]].shape[1:]:
             saved |= {name: take_rows(own[name], saved[name], rows.places) for name in HEAD}
@@ -109,7 +108,7 @@ def opened(source: Path | str | WeightFile) -> WeightFile:
     return source if isinstance(source, WeightFile) else open_weights(Path(source))
 
 
-def rows_of(file: WeightFile, labels: Labels | None, rows: int) -> Rows | None:
+def class_rows_of(file: WeightFile, labels: Labels | None, rows: int) -> Rows | None:
     """How the classes of a file with so many class rows (without a background) become those of a data set.
 
     None: nothing is known of either, or all rows stay where they are, or what was published with so many rows has none of the names.
@@ -197,11 +196,6 @@ def convert_stem(weight: Tensor, channels: Literal[3, 4]) -> Tensor:
     if channels == 3:
         return weight[:, :3].contiguous()
     return torch.cat((weight, torch.zeros_like(weight[:, :1])), dim=1)
-
-
-def export_torchvision_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict that torchvision's ResNet loads strictly: float32, contiguous, on the CPU, stem of 3 channels."""
-    return export(model.state_dict())
 
 
 def fit_stem(saved: dict[str, Tensor], own: Mapping[str, Tensor], name: str) -> list[str]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from paceline.models.class_rows import Labels, Rows, take_rows, with_background
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.weight_file import WeightFile
-from paceline.models.weights import STEM, WeightReport, copy_named, fit_stem, opened, rows_of
+from paceline.models.weights import STEM, WeightReport, class_rows_of, copy_named, fit_stem, opened
 
 # Layers with a row, or four, for each class.
 CLASS_ROWS = {
@@ -73,12 +73,12 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
 def _rows(
     saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None
 ) -> Rows | None:
-    """How the file's classes become the data set's, see `rows_of`; None where a layer is missing, or of other widths."""
+    """How the file's classes become the data set's, see `class_rows_of`; None where a layer is missing, or of other widths."""
     for name in (f"{layer}.{part}" for layer in CLASS_ROWS for part in ("weight", "bias")):
         if name not in saved or name not in own or saved[name].shape[1:] != own[name].shape[1:]:
             return None
     counts = {len(saved[f"{layer}.bias"]) / each for layer, each in CLASS_ROWS.items()}
-    return rows_of(file, labels, int(counts.pop()) - 1) if len(counts) == 1 else None
+    return class_rows_of(file, labels, int(counts.pop()) - 1) if len(counts) == 1 else None
 
 
 def _with_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], rows: Rows) -> list[str]:

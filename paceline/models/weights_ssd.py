@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.models.class_rows import Labels, Rows, take_rows, with_background
 from paceline.models.ssd import SSD, FusedHead
 from paceline.models.weight_file import WeightFile
-from paceline.models.weights import STEM, WeightReport, copy_named, fit_stem, opened, rows_of
+from paceline.models.weights import STEM, WeightReport, class_rows_of, copy_named, fit_stem, opened
 
 OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
 
@@ -87,15 +87,15 @@ def _other_heads(model: SSD, saved: Mapping[str, Tensor]) -> tuple[dict[str, Ten
 
 
 def _class_rows(model: SSD, file: WeightFile, labels: Labels | None) -> Rows | None:
-    """How the file's classes become the data set's, see `rows_of`; None also for a file of the trunk alone."""
+    """How the file's classes become the data set's, see `class_rows_of`; None also for a file of the trunk alone."""
     boxes, state = _boxes(model)[0], file.ours.tensors
     if "heads.0.conf.bias" in state:
-        return rows_of(file, labels, len(state["heads.0.conf.bias"]) // boxes - 1)
+        return class_rows_of(file, labels, len(state["heads.0.conf.bias"]) // boxes - 1)
     fused = state.get("heads.0.fused.bias")
     # A padded head does not tell its classes; those that stand beside it must fit into it.
     if fused is None or (len(file.classes) + 5) * boxes > len(fused):
         return None
-    return rows_of(file, labels, len(file.classes))
+    return class_rows_of(file, labels, len(file.classes))
 
 
 def _same_heads(model: SSD, saved: Mapping[str, Tensor]) -> bool:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from paceline.boxes.run_lengths import compress
-from paceline.data.boxes import BoxSplit, ImageObjects
+from paceline.data.box_split import BoxSplit, ImageObjects
 from paceline.data.orientation import lies_on_its_side
-from paceline.prepare.shape_masks import run_lengths
+from paceline.prepare.shapes.masks import run_lengths
 
 # Widths of a detection label's header, and of an object: class and corners.
 HEADER_WIDTH, OBJECT_WIDTH = 2, 5

@@ -17,7 +17,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.config.printable import tidy_name
 from paceline.config.whole import write_whole
-from paceline.data.boxes import BoxSplit
+from paceline.data.box_split import BoxSplit
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stores import LocalFiles
@@ -25,13 +25,13 @@ from paceline.pack.objects import HEADER_WIDTH, OBJECT_WIDTH, detection_label
 from paceline.pack.plan import Shard, Source
 from paceline.pack.request import PackRequest
 from paceline.prepare import journal
-from paceline.prepare.class_names import first_twice
-from paceline.prepare.containers import ContainerRequest, prepare_containers
-from paceline.prepare.contents import container_stamp
+from paceline.prepare.containers.contents import container_stamp
+from paceline.prepare.containers.source import ContainerRequest, prepare_containers
+from paceline.prepare.formats.class_names import first_twice
 from paceline.prepare.verify import Facts
 
 CLASSES = "classes.json"
-# What makes a pattern of a path (prepare/container_files.py); a path that is there is taken as it is.
+# What makes a pattern of a path (prepare/containers/files.py); a path that is there is taken as it is.
 _PATTERN = re.compile(r"[*?[{]")
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.data.boxes import BoxSplit, open_boxes
+from paceline.data.box_split import BoxSplit, open_boxes
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stream import permutation

@@ -8,10 +8,9 @@ from pathlib import Path
 from paceline.config.errors import DataError, UserError
 from paceline.data.bare_container import prepare_first
 from paceline.data.freshness import check_fresh
-from paceline.data.manifest import Manifest, manifest_places, prepare_again
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.box_sources import detect_layout
-from paceline.prepare.folder import ensure_prepared
+from paceline.data.manifest import Kind, Manifest, manifest_places, prepare_again
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.formats.layouts import detect_layout
 
 
 def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
@@ -34,5 +33,5 @@ def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
         stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {prepare_again(manifest)}")
     if stale is not None:
         raise stale
-    boxes = detect_layout(root) is not None
-    return Manifest.load((ensure_boxes_prepared if boxes else ensure_prepared)(root, say=say))
+    kind: Kind = "class-folder" if detect_layout(root) is None else "boxes"
+    return Manifest.load(ensure_prepared(root, kind=kind, say=say))

@@ -21,7 +21,7 @@ from paceline.config.errors import DataError
 from paceline.config.whole import whole
 from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.containers.write_tar import write_tar
-from paceline.data.digest import digest_of
+from paceline.data.records import digest_of
 from paceline.pack.encode import Encoded, encode
 from paceline.pack.objects import detection_label, json_field
 from paceline.pack.plan import Shard, Source

@@ -1,4 +1,8 @@
-"""Prediction on photos: `paceline.load(RUN).predict("cat.jpg")`, for each task in its own kind of result."""
+"""Prediction on photos: `paceline.load(RUN).predict("cat.jpg")`, for each task in its own kind of result.
+
+Finding photos, taking whatever is handed over as one, batches of them through a trained network, and the folder of answers belong
+here. How a network's outputs are read stands in found.py, in a function for each workload; drawing belongs to draw/.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,6 @@ def load(
     refuse_synthetic(read_run(Path(run)), Path(run), "answer with")
     # Packages that load torch when they are used, and not before.
     from paceline.predict.predictor import Predictor
-    from paceline.trained import open_trained
+    from paceline.runs.trained import open_trained
 
     return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, say=say))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
-from paceline.data.boxes import open_boxes
+from paceline.data.box_split import open_boxes
 from paceline.data.manifest import Manifest
 
 MOST_BYTES = 8 << 30

@@ -20,8 +20,8 @@ from paceline.data.header import Header
 from paceline.metrics.top_k import best_classes
 from paceline.predict.photos import Photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found
+from paceline.runs.trained import Trained
 from paceline.tasks.box_predictions import to_detections
-from paceline.trained import Trained
 
 
 class Seen(NamedTuple):

@@ -19,7 +19,7 @@ from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain
 from paceline.data.crop import Window
 from paceline.data.decode import decode_crop
-from paceline.data.header import MOST_BYTES, Header, endless_jpeg, read_header, undecodable
+from paceline.data.header import MOST_BYTES, endless_jpeg, read_header, undecodable
 
 Photo: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor"
 KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray, torch.Tensor)
@@ -52,11 +52,6 @@ def name_of(photo: Photo) -> str:
     return str(photo) if isinstance(photo, str | os.PathLike) else ""
 
 
-def header_of(data: bytes, name: str, settings: Any) -> Header:
-    """The header as the recipe's data treatment `settings` reads it. Raises DataError."""
-    return read_header(data, name, settings.exif)
-
-
 def whole_photo(photo: Photo, settings: Any) -> np.ndarray:
     """The photo in its own size, upright or not as the network saw it: (h, w, 3) uint8 RGB.
 
@@ -64,7 +59,7 @@ def whole_photo(photo: Photo, settings: Any) -> np.ndarray:
     Raises DataError where the photo cannot be decoded.
     """
     data, name = encoded(photo)
-    header = header_of(data, name, settings)
+    header = read_header(data, name, settings.exif)
     size = header.height, header.width
     pixels = np.empty((*size, 3), np.uint8)
     decode_crop(data, header, Window(0, 0, *size, *size), pixels, flip=False, decoder=settings.decoder, name=name)

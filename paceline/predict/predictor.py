@@ -16,14 +16,15 @@ import torch
 
 from paceline.config.errors import DataError
 from paceline.data.draw import render
+from paceline.data.header import read_header
 from paceline.data.orientation import orientation_of
-from paceline.evaluate import inference
+from paceline.engine.evaluate import inference
 from paceline.predict.folders import Unreadable, find_photos
 from paceline.predict.found import Seen
-from paceline.predict.photos import KINDS, WANTED, Photo, encoded, header_of, name_of
+from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of
 from paceline.predict.results import Result
+from paceline.runs.trained import Trained
 from paceline.systems.detect import cpu_cores
-from paceline.trained import Trained
 
 # More threads than this read no faster than one device computes.
 MOST_THREADS = 8
@@ -109,7 +110,7 @@ class Predictor:
         """The photo as the network takes it; called on threads. Raises DataError."""
         workload, recipe = self.trained.workload, self.trained.recipe
         data, name = encoded(photo)
-        header = header_of(data, name, recipe.input)
+        header = read_header(data, name, recipe.input.exif)
         shape = workload.eval_shape(recipe, header.height, header.width)
         pixels, draw = np.empty((*shape, 3), np.uint8), workload.draw_eval(recipe, header, name, shape)
         render(data, draw, pixels)

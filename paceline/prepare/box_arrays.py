@@ -8,15 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.data.boxes import classes_of
-from paceline.prepare.annotations import Annotations
+from paceline.data.box_split import classes_of
+from paceline.prepare.formats.annotations import Annotations
 from paceline.prepare.segmentation import mask_arrays, starts_of
 
 
 def box_arrays(
     annotations: Annotations, category_ids: np.ndarray, heights: np.ndarray, widths: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """-> the arrays of data/boxes.py BOX_ARRAYS, and the fields of BoxCounts that follow from them.
+    """-> the arrays of data/box_split.py BOX_ARRAYS, and the fields of BoxCounts that follow from them.
 
     annotations   of the images that are kept, all of whose categories are in the table
     category_ids  (K,) ascending

@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.printable import some
 from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientations
-from paceline.prepare.annotations import Annotations
-from paceline.prepare.box_sources import Layout
+from paceline.prepare.formats.annotations import Annotations
+from paceline.prepare.formats.layouts import Layout
 from paceline.prepare.inspection import Inspection
-from paceline.prepare.listing import some
 
 Reading = Literal["", "apply", "ignore"]
 

@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.printable import some
 from paceline.data.bare_container import prepare_first
 from paceline.data.class_folder import list_folder
 from paceline.data.freshness import check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places
-from paceline.prepare.box_folder import prepare_one_split
-from paceline.prepare.box_sources import BoxSource, read_one_split, read_single_json
-from paceline.prepare.class_names import names_changed
-from paceline.prepare.folder import prepare_listing
-from paceline.prepare.imagenet import check_flat_val
-from paceline.prepare.listing import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split, some
+from paceline.prepare.box_source import BoxSource
+from paceline.prepare.class_source import ClassSource
+from paceline.prepare.ensure import why_stale
+from paceline.prepare.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
+from paceline.prepare.formats.imagenet import check_flat_val
+from paceline.prepare.formats.layouts import BoxSet, read_one_split, read_single_json
+from paceline.prepare.pipeline import write_prepared
 
 SplitName = Literal["", "val", "test", "train"]
 # What a split may be called in a data set, in order of preference.
@@ -89,10 +91,10 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     if kind == "boxes":
         found = read_one_split(source, names)
         _announce(say, found, place)
-        return prepare_one_split(found, place).folder
+        return write_prepared(BoxSource.of(found, command=""), place).folder
     listing = _class_folders(source, names)
     say(f"{listing.splits['val'].folder}: verifying its {listing.images:,} photos once (kept in {place})")
-    return prepare_listing(listing, place).folder
+    return write_prepared(ClassSource.of(listing), place).folder
 
 
 def _layout(root: Path) -> str:
@@ -125,10 +127,10 @@ def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Pat
         return place
     found = read_single_json(images, annotations)
     _announce(say, found, place)
-    return prepare_one_split(found, place).folder
+    return write_prepared(BoxSource.of(found, command=""), place).folder
 
 
-def _announce(say: Callable[[str], None], found: BoxSource, place: Path) -> None:
+def _announce(say: Callable[[str], None], found: BoxSet, place: Path) -> None:
     count = len(found.splits["val"].file_names)
     say(f"{found.splits['val'].source}: verifying its {count:,} images once (kept in {place})")
     for note in found.notes:
@@ -145,7 +147,7 @@ def _is_prepared(place: Path, kind: Kind) -> bool:
 
 
 def _is_fresh(manifest: Manifest) -> bool:
-    return "val" in manifest.splits and check_fresh(manifest) is None and names_changed(manifest) is None
+    return "val" in manifest.splits and why_stale(manifest) is None
 
 
 def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:

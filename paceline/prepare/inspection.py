@@ -26,6 +26,9 @@ from paceline.systems.detect import cpu_cores
 BATCH = 32
 
 
+COLUMNS = (np.int64, np.int64, np.int32, np.int32, np.uint8, np.uint64)  # of an Inspection
+
+
 @dataclass(frozen=True)
 class Inspection:
     """What is known of N photos. One whose number is in `reasons` cannot be used; its row is zero but for `sizes`.
@@ -130,7 +133,7 @@ def inspect_photos(
     """
     names = photos.names
     number = len(names)
-    found = _empty(number)
+    found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
     is_known = _recall(found, names, [known, read_journal(journal)])
     writer = Journal(journal)
 
@@ -167,18 +170,6 @@ def inspect_photos(
         pool.shutdown(wait=True, cancel_futures=True)
         writer.close()
     return found
-
-
-def _empty(number: int) -> Inspection:
-    return Inspection(
-        sizes=np.zeros(number, np.int64),
-        mtimes=np.zeros(number, np.int64),
-        heights=np.zeros(number, np.int32),
-        widths=np.zeros(number, np.int32),
-        flags=np.zeros(number, np.uint8),
-        digests=np.zeros(number, np.uint64),
-        reasons={},
-    )
 
 
 def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:

@@ -31,7 +31,7 @@ Blame = Callable[[int, str], Exception]
 def mask_arrays(
     segmentations: Sequence[Any], heights: np.ndarray, widths: np.ndarray, blame: Blame
 ) -> tuple[dict[str, np.ndarray], int, int]:
-    """-> the arrays of data/boxes.py MASK_ARRAYS, and how many polygons were left out: too short; not finite.
+    """-> the arrays of data/box_split.py MASK_ARRAYS, and how many polygons were left out: too short; not finite.
 
     segmentations  (M) None | polygons | {"counts": list, str or bytes, "size": [height, width]}
     heights        (M,) pixels, of the image that each object is in

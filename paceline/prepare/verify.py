@@ -14,10 +14,10 @@ from typing import NamedTuple
 from PIL import Image
 
 from paceline.config.plain_file import read_plain
-from paceline.data.digest import digest_of
 from paceline.data.header import MOST_BYTES, endless_jpeg
 from paceline.data.orientation import flags_of, orientation_of
 from paceline.data.picture import UnknownRange, to_rgb
+from paceline.data.records import digest_of
 
 # Bits of the index's `flags` array. The others are the EXIF orientation's: ROTATED, 4, and the three highest.
 GREYSCALE = 1
@@ -43,7 +43,7 @@ TEXT_BYTES = frozenset(range(32, 127)) | frozenset(b"\t\r\n")
 
 
 class Facts(NamedTuple):
-    """What is known of a file that decodes. `digest`: of its bytes (data/digest.py)."""
+    """What is known of a file that decodes. `digest`: of its bytes (data/records.py)."""
 
     size: int  # bytes
     mtime: int  # nanoseconds

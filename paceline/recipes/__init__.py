@@ -1,4 +1,7 @@
-"""The menu: every recipe by its name on the command line. A recipe of your own needs no entry: `./my_file.py:my_recipe`."""
+"""The menu: recipes by their names on the command line; the published configurations beside them are rows (rows.py).
+
+A recipe of your own needs no entry: `./my_file.py:my_recipe`.
+"""
 
 from __future__ import annotations
 

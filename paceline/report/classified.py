@@ -7,8 +7,6 @@ A predictions file, RUN/predictions/step-*.json:
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from paceline.config.classification import Exif
-from paceline.report.photos import read_rgb
+from paceline.draw.pictures import jpeg_uri
+from paceline.report.stored_photo import read_rgb
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232
@@ -29,16 +28,11 @@ MOST_OF_A_PAIR = 2
 
 @dataclass(frozen=True)
 class Answer:
-    """One photo's prediction.
-
-    answers  (class name, score), best first
-    photo    a data URI; "" where the file cannot be read
-    """
+    """One photo's prediction; answers: (class name, score), best first."""
 
     file: str
     truth: str
     answers: tuple[tuple[str, float], ...]
-    photo: str = ""
 
     @property
     def best(self) -> str:
@@ -52,8 +46,11 @@ class Answer:
 
 
 def read_answers(predictions: Mapping[str, Any], root: Path) -> list[Answer]:
-    """Every image of a classification predictions file that has an answer; relative files lie in `root`."""
-    names = predictions["classes"]
+    """Every image of a classification predictions file that has an answer; relative files lie in `root`.
+
+    Of a damaged file raises ValueError, LookupError or TypeError.
+    """
+    names = [str(name) for name in predictions["classes"]]
     return [
         Answer(
             file=str(root / image["file"]),
@@ -112,9 +109,9 @@ def confusions(answers: Iterable[Answer], most: int) -> list[tuple[str, str, int
     ][:most]
 
 
-def with_photos(answers: Sequence[Answer], exif: Exif) -> list[Answer]:
-    """The same answers with their photos as small JPEG data URIs."""
-    return [Answer(answer.file, answer.truth, answer.answers, _thumbnail(answer.file, exif)) for answer in answers]
+def with_photos(answers: Sequence[Answer], exif: Exif) -> list[tuple[Answer, str]]:
+    """Each answer with its photo, a small JPEG data URI; "" where the file cannot be read."""
+    return [(answer, _thumbnail(answer.file, exif)) for answer in answers]
 
 
 def _thumbnail(file: str, exif: Exif) -> str:
@@ -122,7 +119,4 @@ def _thumbnail(file: str, exif: Exif) -> str:
     photo = read_rgb(file, exif, least=(2 * TILE, 2 * TILE))
     if photo is None:  # the data may have moved since: the page says "no photo"
         return ""
-    small = ImageOps.fit(photo, (TILE, TILE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return jpeg_uri(ImageOps.fit(photo, (TILE, TILE), Image.Resampling.LANCZOS), quality=82)

@@ -63,7 +63,7 @@ def draw_chart(
     x_label: str,
     x_end: float,
     value_text: Callable[[str, float], str],
-    scale: Literal["linear", "log", "percent"] = "linear",
+    percent: bool = False,
     levels: Sequence[tuple[str, float]] = (),
     from_zero_to: float | None = None,
     width: int = WIDE,
@@ -72,7 +72,7 @@ def draw_chart(
 
     x_end         end of the x axis; charts of one page share it
     value_text    (line name, value) -> what the tooltip says
-    scale         of the y axis; percent shows fractions times 100
+    percent       the y axis shows fractions times 100
     from_zero_to  the y axis begins at 0 and shows at least up to here
     levels        dashed horizontal lines, such as targets, with their labels
     """
@@ -106,11 +106,8 @@ def draw_chart(
             axes.annotate(
                 text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK
             )
-        if scale == "log":
-            axes.set_yscale("log")
-        else:
-            axes.yaxis.set_major_locator(MaxNLocator(5))
-        if scale == "percent":
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if percent:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
         if from_zero_to is not None:
             axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)

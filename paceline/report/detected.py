@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline.draw.masks import RunLengths
 from paceline.metrics.coco import Detections, GroundTruth
 from paceline.metrics.confusion import BACKGROUND, MATCH_IOU, SHOWN_SCORE, confusion, overlaps
-from paceline.report.draw_masks import RunLengths
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
 UNSURE = 3
@@ -44,7 +44,7 @@ class Scene:
     truth: np.ndarray  # (m, 4)
     truth_labels: np.ndarray  # (m,)
     crowd: np.ndarray  # (m,) bool
-    masks: Sequence[RunLengths] = ()  # n of them, or none where the predictions are boxes alone
+    masks: Sequence[RunLengths | None] = ()  # n of them, or none where the predictions are boxes alone
     truth_masks: Sequence[RunLengths | None] = ()  # m, or none; None for an object whose mask is not known
 
     @cached_property
@@ -95,36 +95,53 @@ class Scene:
             count[label] += partner < 0
         return found, there
 
+    @property
+    def mask_iou(self) -> float | None:
+        """The mean of `mask_overlaps`; None without masks."""
+        return float(self.mask_overlaps.mean()) if len(self.mask_overlaps) else None
+
     @cached_property
     def mask_overlaps(self) -> np.ndarray:
         """IoU of the mask of each object found with the mask annotated, 0..1; () without masks."""
         from hotcoco.mask import iou
 
         pairs = zip(self.masks, self.partners.tolist())
-        known = [(mask, there) for mask, real in pairs if real >= 0 and (there := self.truth_masks[real])]
+        known = [(mask, there) for mask, real in pairs if real >= 0 and mask and (there := self.truth_masks[real])]
         return np.array([iou([mask], [there], [0])[0, 0] for mask, there in known])
 
 
 def read_scenes(predictions: Mapping[str, Any], root: Path) -> list[Scene]:
-    """Every image of a predictions file of either kind, with the boxes worth showing; relative files lie in `root`."""
-    scenes = []
+    """Every image of a predictions file of either kind, with the boxes worth showing; relative files lie in `root`.
+
+    Of a damaged file raises ValueError, LookupError or TypeError: scenes have a pixel, as many labels, scores and masks as boxes,
+    finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
+    """
+    scenes, classes = [], len(predictions["classes"])
     for image in predictions["images"]:
-        scores = np.asarray(image["scores"], np.float64)
+        scores = np.array(image["scores"], float)
+        if scores.ndim != 1 or not np.isfinite(scores).all():
+            raise ValueError(f"{image['file']} has a score that is no finite number")
         keep = int((scores >= SHOWN_SCORE).sum()) or UNSURE
         truth, size = image["truth"], (int(image["height"]), int(image["width"]))
+        if min(size) < 1:
+            raise ValueError(f"{image['file']} has no pixel")
+        if "masks" in image and "masks" not in truth:
+            raise ValueError(f"{image['file']} has masks found and none annotated")
+        boxes, labels = _objects(image["boxes"][:keep], image["labels"][:keep], len(scores[:keep]), classes)
+        real, real_labels = _objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes)
         scenes.append(
             Scene(
                 file=str(root / image["file"]),
                 width=size[1],
                 height=size[0],
-                boxes=_rows(image["boxes"][:keep]),
-                labels=np.asarray(image["labels"][:keep], np.int64),
+                boxes=boxes,
+                labels=labels,
                 scores=scores[:keep],
-                truth=_rows(truth["boxes"]),
-                truth_labels=np.asarray(truth["labels"], np.int64),
-                crowd=np.asarray(truth["crowd"], bool),
-                masks=_encoded(image.get("masks", ())[:keep], size),
-                truth_masks=_encoded(truth.get("masks", ()), size),
+                truth=real,
+                truth_labels=real_labels,
+                crowd=np.array(truth["crowd"], bool).reshape(len(real)),
+                masks=_encoded(image["masks"][:keep], size, len(boxes)) if "masks" in image else (),
+                truth_masks=_encoded(truth["masks"], size, len(real)) if "masks" in truth else (),
             )
         )
     return scenes
@@ -190,8 +207,22 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str
     ]
 
 
-def _encoded(counts: Sequence[str | None], size: tuple[int, int]) -> list[Any]:
-    return [None if one is None else {"size": list(size), "counts": one} for one in counts]
+def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n, 4) and (n,), where they are `count` and can be."""
+    rows, named = np.array(boxes, float).reshape(count, 4), np.array(labels, np.int64).reshape(count)
+    if not np.isfinite(rows).all() or ((named < 1) | (named > classes)).any():
+        raise ValueError("a box is not finite, or of no class")
+    return rows, named
+
+
+def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[RunLengths | None]:
+    masks = [None if one is None else {"size": list(size), "counts": one + ""} for one in counts]
+    if len(masks) != number:
+        raise ValueError(f"{len(masks)} masks of {number} objects")
+    from hotcoco.mask import area
+
+    area([mask for mask in masks if mask])  # raises ValueError for run lengths that do not fit the size
+    return masks
 
 
 def _rows(boxes: Sequence[Any]) -> np.ndarray:

@@ -13,14 +13,14 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.config.whole import write_whole
+from paceline.draw.html import templates
 from paceline.log.console import SLOW_INPUT
 from paceline.log.events import COMMON, metrics_of, read_events
 from paceline.log.prose import (
@@ -71,69 +71,58 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     events = read_events(run / "events.jsonl", notes.append)
     workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
     try:
-        page = _render(run, workload, facts, events, notes)
+        content = _content(run, facts, events)
+        root, exif = facts.get("data", {}).get("root", ""), facts["recipe"].get("input", {}).get("exif", "ignore")
+        evaluated, data = _of_kind(events, "eval"), Path(root)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
             "no report is made of it."
         ) from None
-    except TemplateError as error:
-        named = workload.template if workload is not None else ""
+    pictures, own = None, {}
+    if content["synthetic"]:
+        notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")
+    if workload is not None:
+        pictures = predictions_section(run, workload, data, evaluated, notes, exif=exif)
+        if Path(workload.template).is_absolute():
+            own[workload.template] = Path(workload.template).read_text(encoding="utf-8")
+    elif any((run / "predictions").glob("step-*.json")):
+        notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
+    page = templates(Path(__file__).parent, own).get_template("report.html.jinja")
+    try:
+        text = page.render(**content, pictures=pictures, notes=notes)
+    except Exception as error:
+        if not own:
+            raise
         raise UserError(
-            f"{run}: the report's template {named} cannot be filled in ({type(error).__name__}: {error})."
+            f"{run}: the report's template {', '.join(own)} cannot be filled in ({type(error).__name__}: {error})."
         ) from None
     path = run / "report.html"
     try:
         # A folder's name may be no text: its odd bytes are shown as "?".
-        write_whole(path, page.encode("utf-8", "replace"))
+        write_whole(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
     return path
 
 
-def _render(
-    run: Path, workload: Workload | None, facts: Mapping[str, Any], events: Sequence[Event], notes: list[str]
-) -> str:
-    pictures = None
-    if facts["controls"].get("synthetic"):
-        notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")
-    if workload is not None:
-        root, exif = facts.get("data", {}).get("root", ""), facts["recipe"].get("input", {}).get("exif", "ignore")
-        pictures = predictions_section(run, workload, Path(root), _of_kind(events, "eval"), notes, exif=exif)
-    elif any((run / "predictions").glob("step-*.json")):
-        notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
-    return (
-        _environment(workload)
-        .get_template("report.html.jinja")
-        .render(
-            name=facts["name"],
-            synthetic=bool(facts["controls"].get("synthetic")),
-            folder=run.resolve().name,
-            **_headline(facts, events),
-            started=_began(run, facts),
-            charts=_charts(events, targets_of(facts)),
-            evaluations=_evaluation_table(events),
-            pictures=pictures,
-            sections=_provenance(facts, _of_kind(events, "warm_up")),
-            notes=notes,
-        )
-    )
+def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+    """What the page's template draws of run.json and the events."""
+    return {
+        "name": facts["name"],
+        "synthetic": bool(facts["controls"].get("synthetic")),
+        "folder": run.resolve().name,
+        **_headline(facts, events),
+        "started": _began(run, facts),
+        "charts": _charts(events, targets_of(facts)),
+        "evaluations": _evaluation_table(events),
+        "sections": _provenance(facts, _of_kind(events, "warm_up")),
+    }
 
 
 def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
     """The quality targets of a run.json, metric -> value; {} where there is none."""
     return {name: float(value) for name, value in facts["recipe"].get("quality", {}).get("targets", ())}
-
-
-def _environment(workload: Workload | None) -> Environment:
-    ours, own = FileSystemLoader(Path(__file__).parent), {}
-    if workload is not None and Path(workload.template).is_absolute():
-        own[workload.template] = Path(workload.template).read_text(encoding="utf-8")
-    # Everything is escaped: class names and paths come from other people's folders.
-    return Environment(
-        loader=ChoiceLoader([DictLoader(own), ours]), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )  # fmt: skip
 
 
 def _began(run: Path, facts: Mapping[str, Any]) -> str:
@@ -146,7 +135,7 @@ def _began(run: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
-    """Status, reason and the row of numbers at the top."""
+    """How it ended, why, and the row of numbers at the top."""
     targets = targets_of(facts)
     trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
     end = events[-1] if events and events[-1]["event"] == "end" else {}
@@ -186,8 +175,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         for event in _of_kind(events, "resume")
     ]
     return {
-        "status": words,
-        "status_colour": colour,
+        "verdict": (colour, words),
         "reason": end.get("reason", ""),
         "cards": cards,
         "resumes": resumes,
@@ -216,38 +204,31 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
     wanted = [name for name in rates if name in targets]
     which = {name: f"{metric_label(name)} " if len(wanted) > 1 else "" for name in wanted}
     levels = [(f"target {which[name]}{target_text(name, targets[name])}", targets[name]) for name in wanted]
+    drawn = partial(draw_chart, x_label=x_label, x_end=x_end)
+    narrow = partial(drawn, width=NARROW)
     charts = [
-        draw_chart(
+        drawn(
             "Loss",
             [
                 *(line(name, trained, place, "faint") for place, name in enumerate(losses[:1])),
                 *(line(name, trained, place, smooth=True) for place, name in enumerate(losses)),
                 *(line(name, evaluated, len(losses) + place, "dots") for place, name in enumerate(scored_losses)),
             ],
-            x_label=x_label, x_end=x_end, width=WIDE if rates else FULL,
-            value_text=lambda _, value: f"{value:.4g}",
+            width=WIDE if rates else FULL, value_text=lambda _, value: f"{value:.4g}",
         ),
-        draw_chart(
-            "Quality",
-            [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
-            x_label=x_label, x_end=x_end,
-            value_text=lambda label, value: metric_text(_full_name(label, rates), value),
-            scale="percent",
-            levels=levels,
+        drawn(
+            "Quality", [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
+            value_text=lambda label, value: metric_text(_full_name(label, rates), value), percent=True, levels=levels,
         ),
-        draw_chart(
-            "Learning rate", [line("lr", trained, 3)],
-            x_label=x_label, x_end=x_end, from_zero_to=0.0, width=NARROW,
-            value_text=lambda _, value: f"{value:.4g}",
+        narrow(
+            "Learning rate", [line("lr", trained, 3)], from_zero_to=0.0, value_text=lambda _, value: f"{value:.4g}"
         ),
-        draw_chart(
-            "Throughput, images/s", [line("images_per_second", trained, 2)],
-            x_label=x_label, x_end=x_end, from_zero_to=0.0, width=NARROW,
+        narrow(
+            "Throughput, images/s", [line("images_per_second", trained, 2)], from_zero_to=0.0,
             value_text=lambda _, value: f"{quantity(value)} images/s",
         ),
-        draw_chart(
-            "Time waiting for data", [line("data_wait", trained, 1)],
-            x_label=x_label, x_end=x_end, from_zero_to=SLOW_INPUT, width=NARROW, scale="percent",
+        narrow(
+            "Time waiting for data", [line("data_wait", trained, 1)], from_zero_to=SLOW_INPUT, percent=True,
             value_text=lambda _, value: f"{100 * value:.1f} %",
         ),
     ]  # fmt: skip

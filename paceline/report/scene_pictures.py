@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 
 from paceline.config.classification import Exif
+from paceline.draw.marks import Mark, beside, largest_first
+from paceline.draw.masks import RunLengths
+from paceline.draw.pictures import jpeg_uri
 from paceline.report.detected import FREE, Scene
-from paceline.report.draw_boxes import Mark, beside
-from paceline.report.draw_masks import RunLengths
-from paceline.report.photos import read_rgb
+from paceline.report.stored_photo import read_rgb
 
 # Each half of a picture fits into this many pixels: legible at the width that the page gives it.
 HALF_WIDTH, HALF_HEIGHT = 400, 300
@@ -22,39 +20,13 @@ HALF_WIDTH, HALF_HEIGHT = 400, 300
 MOST_FOUND = 40
 
 
-@dataclass(frozen=True)
-class ShownScene:
-    """A photo as the page shows it.
-
-    mask_iou  mean over the objects found; None without masks
-    picture   a data URI, predictions on the left and annotations on the right; "" where the file cannot be read
-    """
-
-    file: str
-    found: int
-    there: int
-    wrong: int
-    quality: float
-    mask_iou: float | None
-    picture: str
-
-
-def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> list[ShownScene]:
-    """The photos with their boxes and masks as JPEG data URIs.
+def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> list[tuple[Scene, str]]:
+    """Each photo with its picture, a JPEG data URI with boxes and masks; "" where the file cannot be read.
 
     names  of classes 1..K
     exif   how the run took photos that lie turned
     """
-    return [
-        ShownScene(
-            scene.file,
-            *scene.counts,
-            scene.quality or 0.0,
-            float(scene.mask_overlaps.mean()) if len(scene.mask_overlaps) else None,
-            _picture(scene, names, exif),
-        )
-        for scene in scenes
-    ]
+    return [(scene, _picture(scene, names, exif)) for scene in scenes]
 
 
 def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
@@ -96,11 +68,7 @@ def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
             )
         )
     ]
-    there.sort(key=lambda mark: -mark.box[2] * mark.box[3])  # the large ones are named first
-    buffer = io.BytesIO()
-    both = beside(pixels, found[:MOST_FOUND], there, width=HALF_WIDTH, height=HALF_HEIGHT)
-    both.save(buffer, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return jpeg_uri(beside(pixels, found[:MOST_FOUND], largest_first(there), width=HALF_WIDTH, height=HALF_HEIGHT))
 
 
 def _mark(box: np.ndarray, label: int, text: str, alone: bool, mask: RunLengths | None, hue: int) -> Mark:

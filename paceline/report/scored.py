@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from paceline.log.prose import metric_text
 from paceline.report.curves import WIDE, Chart, Line, draw_chart
@@ -42,11 +44,9 @@ class ClassRow:
 
 def class_table(predictions: Mapping[str, Any]) -> list[ClassRow]:
     """Every class that has objects, the worst first."""
+    fractions = ("ap", "ap50", "ar100", *(("mask_ap", "mask_ap50") if predictions.get("kind") == "instances" else ()))
     rows = [
-        ClassRow(
-            **{name: row[name] for name in ("name", "ap", "ap50", "ar100", "objects")},
-            **{name: row.get(name) for name in ("mask_ap", "mask_ap50")},
-        )
+        ClassRow(str(row["name"]), objects=int(row["objects"]), **{key: float(row[key]) for key in fractions})
         for row in predictions["per_class"]
     ]
     return sorted((row for row in rows if row.ap >= 0), key=lambda row: (row.quality, row.name))
@@ -67,25 +67,42 @@ def size_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, s
     return [head for head, _ in kinds], rows if kinds else []
 
 
-def precision_recall(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> Chart | None:
-    """Precision over recall at IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
+class Curves(NamedTuple):
+    """Precision over recall, of nothing where no class has an object."""
+
+    title: str
+    lines: list[Line]
+
+
+def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> Curves | None:
+    """At IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
 
     what  whether boxes or masks were compared
-    None where no class has an object, or no masks were scored.
+    None where no masks were scored.
     """
-    curves = predictions.get("curves" if what == "box" else "mask_curves")
-    if what == "mask" and curves is None:
+    if what == "mask" and "mask_curves" not in predictions:
         return None
-    assert curves is not None
-    rows = _spread([row for row in class_table(predictions) if what == "box" or (row.mask_ap or 0.0) >= 0], what)
-    recall = curves["recall"]
+    curves = predictions["curves" if what == "box" else "mask_curves"]
+    names = _spread([row for row in class_table(predictions) if what == "box" or (row.mask_ap or 0.0) >= 0], what)
+    recall = np.array(curves["recall"], float)
     at = [f"recall {value:.2f}" for value in recall]
-    lines = [Line("mean", recall, curves["mean"], at, 0, "bold")] if len(rows) > 1 else []
-    lines += [Line(name, recall, curves["classes"][name], at, 1 + n) for n, name in enumerate(reversed(rows))]
     told = f", {'boxes' if what == 'box' else 'masks'}" if "mask_curves" in predictions else ""
+
+    def line(name: str, values: Sequence[float], colour: int, style: Literal["solid", "bold"] = "solid") -> Line:
+        return Line(name, recall.tolist(), np.array(values, float).reshape(recall.shape).tolist(), at, colour, style)
+
+    mean = [line("mean", curves["mean"], 0, "bold")] if len(names) > 1 else []
+    lines = [line(name, curves["classes"][name], 1 + place) for place, name in enumerate(reversed(names))]
+    return Curves(f"Precision over recall at IoU {float(curves['iou']):g}{told}", mean + lines)
+
+
+def draw_curves(curves: Curves | None) -> Chart | None:
+    """None where there is nothing to draw."""
+    if curves is None:
+        return None
     return draw_chart(
-        f"Precision over recall at IoU {curves['iou']:g}{told}",
-        lines,
+        curves.title,
+        curves.lines,
         x_label="recall",
         x_end=1,
         value_text=lambda _, value: f"{value:.3f}",

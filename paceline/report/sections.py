@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from paceline.config.classification import Exif
+from paceline.config.errors import DataError
 from paceline.config.sealed import parse
 from paceline.log.events import metrics_of
 from paceline.metrics.confusion import BACKGROUND
@@ -26,8 +28,9 @@ from paceline.report.detected import (
     worst_and_best,
 )
 from paceline.report.scene_pictures import with_pictures
-from paceline.report.scored import class_table, precision_recall, size_table
+from paceline.report.scored import class_table, draw_curves, read_curves, size_table
 from paceline.tasks.workload import Workload
+from paceline.workloads import WORKLOADS
 
 MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
 MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
@@ -51,24 +54,38 @@ def predictions_section(
     if not files:
         return None
     try:
-        predictions = parse(files[-1].read_bytes())
-        step = int(predictions["step"])
+        with _damage():
+            predictions = parse(files[-1].read_bytes())
+            step = int(predictions["step"])
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
         return {
             **{"template": workload.template, "step": step, "size_heads": heads, "sizes": sizes},
             **workload.section(predictions, data, exif),
         }
-    except Exception as error:  # whatever damaged JSON, or a section of somebody's own, makes Python raise
-        notes.append(
-            f"predictions/{files[-1].name} cannot be read ({type(error).__name__}: {error}): no photos are shown."
-        )
-        return None
+    except DataError as error:
+        notes.append(f"predictions/{files[-1].name} cannot be read ({error}): no photos are shown.")
+    except Exception as error:
+        if workload in WORKLOADS.values():
+            raise
+        what = f"{type(error).__name__}: {error}"
+        notes.append(f"predictions/{files[-1].name}: the workload's own section failed ({what}): no photos are shown.")
+    return None
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Around the reading of a predictions file, and nothing else: what damaged JSON makes Python raise is a DataError."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise DataError(f"{type(error).__name__}: {error}") from error
 
 
 def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
-    """Of a classifier."""
-    answers = read_answers(predictions, data)
+    """Of a classifier. Raises DataError for damaged predictions."""
+    with _damage():
+        answers = read_answers(predictions, data)
     accuracies = class_accuracies(answers)
     return {
         "images": len(answers),
@@ -84,13 +101,15 @@ def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -
 
 
 def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
-    """Of a detector, with masks where it found some."""
-    names = predictions["classes"]
-    scenes = read_scenes(predictions, data)
+    """Of a detector, with masks where it found some. Raises DataError for damaged predictions."""
+    with _damage():
+        names = [str(name) for name in predictions["classes"]]
+        masks = predictions["kind"] == "instances"
+        scenes = read_scenes(predictions, data)
+        rows = class_table(predictions)
+        curves = [read_curves(predictions, "box"), read_curves(predictions, "mask")]
     worst, best = worst_and_best(scenes, MOST_PHOTOS)
     counts = count_confusions(scenes, len(names))
-    rows = class_table(predictions)
-    curves = [precision_recall(predictions, "box"), precision_recall(predictions, "mask")]
     objects, right, missed = int(counts[1:].sum()), int(counts.diagonal().sum()), int(counts[1:, BACKGROUND].sum())
     fates = [
         ("found and named right", right),
@@ -99,7 +118,7 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
     ]
     return {
         "images": len(scenes),
-        "masks": predictions["kind"] == "instances",
+        "masks": masks,
         "mask_iou": _mean([overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]),
         "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(best, names, exif))],
         "classes": rows,
@@ -112,7 +131,7 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
         "mistakes": mistakes(counts, names, MOST_MISTAKES),
         "matrix": confusion_matrix(counts, names) if len(names) <= MOST_IN_MATRIX else [],
         "matrix_wide": len(names) > MOST_IN_HALF,
-        "charts": [curve for curve in curves if curve is not None],
+        "charts": [chart for curve in curves if (chart := draw_curves(curve)) is not None],
     }
 
 

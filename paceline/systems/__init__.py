@@ -1,6 +1,7 @@
 """The machines: every system by its name for --system. One of your own needs no entry: `./my_site.py:rack7`.
 
-`auto` asks the machine (paceline/systems/detect.py) and is the default; the others are paceline/systems/machines.py's.
+`auto` asks the machine (paceline/systems/detect.py) and is the default; `cpu` and `gpu` are what is found of either. All others are
+paceline/systems/machines.py's.
 """
 
 from __future__ import annotations

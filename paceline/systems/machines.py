@@ -12,64 +12,49 @@ is `intra_op_threads`. DALI's few CPU threads fed a decoder on the GPU; ours dec
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from paceline.config.system import System
+from paceline.config.system import Precision, System
+
+
+def _two_sockets(chip: str, memory_gib: float, precision: Precision, *, cores: int, **more: Any) -> System:
+    """Eight accelerators of NVIDIA's in a node of two sockets, each of so many cores of two threads; one compute thread a rank."""
+    facts = {
+        "per_node": 8,
+        "intra_op_threads": 1,
+        "sockets": 2,
+        "cores_per_socket": cores,
+        "threads_per_core": 2,
+        **more,
+    }
+    return System("cuda", memory_gib=memory_gib, precision=precision, chip=chip, **facts)
 
 
 def dgx_h100() -> System:
     """NVIDIA DGX H100: eight H100 SXM5 80 GB, two Xeon 8480C, eight NDR400 InfiniBand adapters."""
-    return System(
-        "cuda",
-        per_node=8,
-        memory_gib=80,
-        precision="bf16",
+    return _two_sockets(
+        "H100-SXM5-80GB",
+        80,
+        "bf16",
+        cores=56,
         compile=True,
-        intra_op_threads=1,
         bind="exclusive",
         fabric="ib",
         bucket_mib=64,
-        chip="H100-SXM5-80GB",
-        sockets=2,
-        cores_per_socket=56,
-        threads_per_core=2,
         host_memory_gib=2048,
     )
 
 
 def dgx_a100() -> System:
     """NVIDIA DGX A100: eight A100 SXM 40 GB, two sockets of 64 cores, InfiniBand (one of 80 GB: --system.memory-gib 80)."""
-    return System(
-        "cuda",
-        per_node=8,
-        memory_gib=40,
-        precision="bf16",
-        compile=True,
-        intra_op_threads=1,
-        bind="exclusive",
-        interface="ib0",
-        fabric="ib",
-        chip="A100-SXM4-40GB",
-        sockets=2,
-        cores_per_socket=64,
-        threads_per_core=2,
+    return _two_sockets(
+        "A100-SXM4-40GB", 40, "bf16", cores=64, compile=True, bind="exclusive", interface="ib0", fabric="ib"
     )
 
 
 def dgx1() -> System:
     """NVIDIA DGX-1: eight V100 SXM2 32 GB, two sockets of 20 cores, InfiniBand."""
-    return System(
-        "cuda",
-        per_node=8,
-        memory_gib=32,
-        precision="fp16",
-        intra_op_threads=1,
-        bind="node",
-        fabric="ib",
-        chip="V100-SXM2-32GB",
-        sockets=2,
-        cores_per_socket=20,
-        threads_per_core=2,
-    )
+    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=20, bind="node", fabric="ib")
 
 
 def dgx1_16gb() -> System:
@@ -79,60 +64,26 @@ def dgx1_16gb() -> System:
 
 def dgx2() -> System:
     """NVIDIA DGX-2: sixteen V100 SXM3 32 GB, two sockets of 24 cores, InfiniBand."""
-    return System(
-        "cuda",
-        per_node=16,
-        memory_gib=32,
-        precision="fp16",
-        intra_op_threads=1,
-        bind="node",
-        fabric="ib",
-        chip="V100-SXM3-32GB",
-        sockets=2,
-        cores_per_socket=24,
-        threads_per_core=2,
-    )
+    return replace(dgx1(), per_node=16, chip="V100-SXM3-32GB", cores_per_socket=24)
 
 
 def dss8440() -> System:
     """Dell DSS 8440: eight V100S PCIe 32 GB, two Xeon Gold 6248."""
-    return System(
-        "cuda",
-        per_node=8,
-        memory_gib=32,
-        precision="fp16",
-        intra_op_threads=1,
-        chip="V100S-PCIe-32GB",
-        sockets=2,
-        cores_per_socket=20,
-        threads_per_core=2,
-        host_memory_gib=384,
-    )
+    return _two_sockets("V100S-PCIe-32GB", 32, "fp16", cores=20, host_memory_gib=384)
 
 
 def c4140() -> System:
     """Dell C4140: four V100 SXM2 32 GB, two Xeon Gold 6148 without hyper-threading."""
-    return System(
-        "cuda",
-        per_node=4,
-        memory_gib=32,
-        precision="fp16",
-        intra_op_threads=1,
-        chip="V100-SXM2-32GB",
-        sockets=2,
-        cores_per_socket=20,
-        threads_per_core=1,
-        host_memory_gib=384,
-    )
+    return replace(dss8440(), per_node=4, chip="V100-SXM2-32GB", threads_per_core=1)
 
 
 def p3dn() -> System:
     """AWS p3dn.24xlarge: eight V100 SXM2 32 GB, two sockets of 24 cores, EFA."""
-    return System(
-        "cuda",
-        per_node=8,
-        memory_gib=32,
-        precision="fp16",
+    return _two_sockets(
+        "V100-SXM2-32GB",
+        32,
+        "fp16",
+        cores=24,
         intra_op_threads=2,
         bind="exclusive",
         interface="ens5",
@@ -147,10 +98,6 @@ def p3dn() -> System:
             "NCCL_NET_GDR_READ=1",
         ),
         bucket_mib=128,
-        chip="V100-SXM2-32GB",
-        sockets=2,
-        cores_per_socket=24,
-        threads_per_core=2,
     )
 
 
@@ -178,16 +125,12 @@ def h100x8() -> System:
 
 def h200x8() -> System:
     """Eight NVIDIA H200 SXM 141 GB a node."""
-    return System(
-        "cuda", per_node=8, memory_gib=141, precision="bf16", compile=True, loader_threads=12, chip="H200-SXM-141GB"
-    )
+    return replace(h100x8(), memory_gib=141, chip="H200-SXM-141GB")
 
 
 def a100x8() -> System:
     """Eight NVIDIA A100 SXM 80 GB a node."""
-    return System(
-        "cuda", per_node=8, memory_gib=80, precision="bf16", compile=True, loader_threads=12, chip="A100-SXM4-80GB"
-    )
+    return replace(h100x8(), chip="A100-SXM4-80GB")
 
 
 def v100x8() -> System:

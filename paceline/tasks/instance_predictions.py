@@ -20,7 +20,7 @@ from paceline.batch.instances import APPROXIMATED, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
-from paceline.data.boxes import BoxSplit
+from paceline.data.box_split import BoxSplit
 from paceline.data.object_masks import has_masks, truth_masks
 from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes
 from paceline.metrics.coco_masks import score_masks

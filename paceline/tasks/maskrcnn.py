@@ -18,7 +18,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.buckets import Shape, padded, resized
+from paceline.data.buckets import Shape, padded_shape, resized
 from paceline.data.draw import Draw
 from paceline.data.header import Header
 from paceline.data.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
@@ -122,7 +122,7 @@ def check_loss_groups(recipe: InstanceRecipe, plan: Plan) -> None:
 def eval_shape(recipe: InstanceRecipe, height: int, width: int) -> Shape:
     """What one photo is padded to."""
     photo, short = recipe.input, recipe.input.short[-1]
-    return padded(*resized(height, width, short, photo.long, photo.sides), photo, short)
+    return padded_shape(*resized(height, width, short, photo.long, photo.sides), photo, short)
 
 
 def draw_for_evaluation(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paceline.boxes.ragged import rows_of
 from paceline.boxes.run_lengths import RunLengths, areas
 from paceline.config.errors import DataError
-from paceline.metrics.coco import BoxScores, Detections, GroundTruth, rows_of, score_boxes, subset
+from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset
 from paceline.metrics.coco_masks import score_masks
 from paceline.tasks.instance_predictions import InstanceTruth
 

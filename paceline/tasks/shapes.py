@@ -14,7 +14,7 @@ import numpy as np
 from paceline.config.instances import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.buckets import Shape, aspect_groups, padded, resized_all, short_of_step
+from paceline.data.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
 from paceline.data.grouped import group_batches, grouped_order, shapes_of_run
 from paceline.data.stream import batch_indices, permutation
 
@@ -153,7 +153,7 @@ class Buckets:
             return Fit(short, (self.photo.multiple, self.photo.multiple))
         sizes = self._resized(split.heights[numbers], split.widths[numbers], short)
         height, width = sizes.max(axis=0).tolist()
-        return Fit(short, padded(height, width, self.photo, short))
+        return Fit(short, padded_shape(height, width, self.photo, short))
 
     def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
         return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
@@ -180,7 +180,7 @@ class Buckets:
             for short, each in sizes.items():
                 sides = each[of_steps[shorts == short]].max(axis=1, initial=0)
                 found |= {
-                    Fit(short, padded(height, width, self.photo, short))
+                    Fit(short, padded_shape(height, width, self.photo, short))
                     for height, width in np.unique(sides, axis=0).tolist()
                 }
         return _largest_first(found)
@@ -195,7 +195,7 @@ class Buckets:
             shapes = shapes_of_run(
                 self.groups,
                 self._resized(*self.train.chosen(), short),
-                lambda height, width, short=short: padded(height, width, self.photo, short),
+                lambda height, width, short=short: padded_shape(height, width, self.photo, short),
                 global_batch=plan.global_batch,
                 steps=plan.total_steps,
             )
@@ -207,17 +207,17 @@ class Buckets:
         found = set()
         for short in self.photo.short:
             height, width = self._resized(*self.train.chosen(), short).max(axis=0).tolist()
-            found.add(padded(height, width, self.photo, short))
+            found.add(padded_shape(height, width, self.photo, short))
         short = self.photo.short[-1]
         for height, width in np.unique(self._resized(*self.val.chosen(), short), axis=0).tolist():
-            found.add(padded(height, width, self.photo, short))
+            found.add(padded_shape(height, width, self.photo, short))
         return max(found, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
         short = max(self.photo.short)
         sizes = np.unique(self._resized(*self.train.chosen(), short), axis=0).tolist()
-        shapes = {padded(height, width, self.photo, short) for height, width in sizes}
+        shapes = {padded_shape(height, width, self.photo, short) for height, width in sizes}
         return max(shapes, key=math.prod, default=None)
 
     def of_sample(self, number: int) -> Fit:

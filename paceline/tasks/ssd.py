@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.batch.batch import Batch, plain_images
 from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
-from paceline.boxes.anchors import boxes_a_cell, default_boxes, default_corners, tie_order
+from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
 from paceline.data.box_sample import draw_evaluation_sample, draw_training_sample
@@ -64,7 +64,7 @@ class BoxScore:
         return pack(Share(scored, to_detections(rows, self.heights, self.widths, self.plus_one)))
 
 
-class Detection(ObjectTask):
+class ObjectDetection(ObjectTask):
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
     def __init__(

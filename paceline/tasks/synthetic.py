@@ -27,7 +27,7 @@ from paceline.data.header import Header
 from paceline.data.repeated import Repeated
 from paceline.models.class_rows import Labels
 from paceline.tasks.shapes import Fit, OneShape
-from paceline.tasks.task import Evaluation, Place, Task
+from paceline.tasks.task import Evaluation, InputRank, Task
 from paceline.tasks.workload import Workload
 
 # Training images of an epoch, where the recipe's own data set is not a known one.
@@ -74,13 +74,13 @@ class SyntheticTask(Task):
         """No images, and a headline metric that is not a number: no target is met by it, and no checkpoint is the best."""
         return Evaluation({self.workload.headline: math.nan}, 0, {})
 
-    def train_loader(self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool) -> Repeated:
+    def train_loader(self, plan: Plan, system: System, place: InputRank, *, first: int, one_batch: bool) -> Repeated:
         """The same forwards in every step, made before the first and already on the device."""
         noise = torch.Generator().manual_seed(self.recipe.seed + place.rank)
         forwards = [self._batch(plan.images_per_forward, place.device, noise) for _ in range(plan.forwards)]
         return Repeated(forwards, first_step=first, last_step=plan.stop_after)
 
-    def val_loader(self, batch: int, system: System, place: Place) -> Repeated:
+    def val_loader(self, batch: int, system: System, place: InputRank) -> Repeated:
         """Ends at once."""
         return Repeated([], first_step=0, last_step=0)
 

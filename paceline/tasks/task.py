@@ -49,7 +49,7 @@ BUCKET_THREADS = 2
 
 
 @dataclass(frozen=True)
-class Place:
+class InputRank:
     """Where one rank stands, as far as input needs to know."""
 
     rank: int
@@ -74,7 +74,7 @@ class Model(Protocol):
     """What `Workload.build` gives: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Training losses, each a float32 scalar summed over the batch's images; the one named "loss" is minimised."""
+        """Training losses, in one of the forms of `paceline/batch/losses.py`."""
         ...
 
     def predict(self, batch: Batch) -> Any:
@@ -209,7 +209,7 @@ class Task(ABC):
         )
 
     def train_loader(
-        self, plan: Plan, system: System, place: Place, *, first: int, one_batch: bool
+        self, plan: Plan, system: System, place: InputRank, *, first: int, one_batch: bool
     ) -> Loader | Repeated:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
 
@@ -248,7 +248,7 @@ class Task(ABC):
         )
         return Repeated.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
-    def val_loader(self, batch: int, system: System, place: Place) -> Loader | Repeated:
+    def val_loader(self, batch: int, system: System, place: InputRank) -> Loader | Repeated:
         """This rank's share of the validation images, once, in batches of at most `batch`."""
         mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
         parts, largest = self.shapes.evaluation(mine, batch)

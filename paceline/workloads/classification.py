@@ -31,11 +31,11 @@ WORKLOAD = Workload(
     finds_objects=False,
     photos_at_once=32,
     answers=lazily("paceline.predict.found:best_five"),
-    picture=lazily("paceline.report.draw_samples:photo_sample"),
+    picture=lazily("paceline.draw.samples:photo_sample"),
     section=lazily("paceline.report.sections:classified_section"),
     template="classification.html.jinja",
     bench={
         "step": lazily("paceline.cli.bench_step:classification"),
-        "input": lazily("paceline.bench.input:run_input_bench"),
+        "input": lazily("paceline.bench.input:classification"),
     },
 )

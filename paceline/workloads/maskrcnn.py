@@ -48,11 +48,11 @@ WORKLOAD = Workload(
     finds_objects=True,
     photos_at_once=4,
     answers=lazily("paceline.predict.found:instances_found"),
-    picture=lazily("paceline.report.draw_samples:instances_sample"),
+    picture=lazily("paceline.draw.samples:instances_sample"),
     section=lazily("paceline.report.sections:detected_section"),
     template="detected.html.jinja",
     bench={
         "step": lazily("paceline.cli.bench_step:maskrcnn"),
-        "input": lazily("paceline.bench.input_masks:run_mask_input_bench"),
+        "input": lazily("paceline.bench.input:maskrcnn"),
     },
 )

@@ -26,7 +26,7 @@ WORKLOAD = Workload(
     input=BoxInput(),
     check=check_detection,
     kind="boxes",
-    open=lazily("paceline.tasks.ssd:Detection"),
+    open=lazily("paceline.tasks.ssd:ObjectDetection"),
     build=lazily("paceline.tasks.ssd:build_detector"),
     initialise=lazily("paceline.tasks.ssd:initialise_detector"),
     load_weights=lazily("paceline.tasks.ssd:load_detector"),
@@ -43,11 +43,11 @@ WORKLOAD = Workload(
     log_tensors=lazily("paceline.tasks.mlperf_detection:ssd_tensor_names"),
     finds_objects=True,
     answers=lazily("paceline.predict.found:boxes_found"),
-    picture=lazily("paceline.report.draw_samples:boxes_sample"),
+    picture=lazily("paceline.draw.samples:boxes_sample"),
     section=lazily("paceline.report.sections:detected_section"),
     template="detected.html.jinja",
     bench={
         "step": lazily("paceline.cli.bench_step:ssd"),
-        "input": lazily("paceline.bench.input_boxes:run_box_input_bench"),
+        "input": lazily("paceline.bench.input:ssd"),
     },
 )

@@ -16,11 +16,12 @@ import torch
 from item import Item, insist, run
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
-from paceline.bench import step, step_maskrcnn, step_ssd
-from paceline.bench.step_ssd_ops import synthetic_scene
+from paceline.bench.step import StepBench
+from paceline.bench.step_maskrcnn import MaskRCNNBench
+from paceline.bench.step_resnet import ResNetBench
+from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import Precision, System
-from paceline.machine import autocast_for
+from paceline.host.machine import autocast_for
 
 CPU = torch.device("cpu")
 # Most that loss and gradient may be off, relative to their size. Rounding to bf16 has 8 bits; a gradient through fifty layers of
@@ -29,48 +30,49 @@ LIMITS = {"fp32": (1e-3, 2e-2), "tf32": (5e-3, 0.1), "bf16": (5e-2, 0.5), "fp16"
 Ready = tuple[nn.Module, Callable[[], Tensor]]  # a model in training, and its loss on a fixed batch
 
 
+def ready(bench: StepBench, device: torch.device) -> Ready:
+    """Our model of a benchmark, and its loss on the benchmark's batch."""
+    *_, (_, scene) = bench.scenes(device)
+    model = bench.trained(scene, device)
+
+    def loss() -> Tensor:
+        found = model(scene.batch)
+        return found["loss"] if "loss" in found else (found["sums"] / found["counts"].clamp(min=1)).sum()
+
+    return model, loss
+
+
+def once(device: torch.device) -> dict[str, Any]:
+    """A benchmark that is not timed."""
+    return {"rounds": 1, "seconds": 0.0, "precisions": ("fp32",), "system": System(device.type)}  # type: ignore[arg-type]
+
+
 def resnet(tiny: bool, device: torch.device) -> Ready:
     """ResNet-50, 8 images of 224 pixels."""
     depth, batch, size = (18, 2, 64) if tiny else (50, 8, 224)
-    bench = step.StepBench(depth, batch, size, 1, 0.0, False, ("fp32",), System(device.type))  # type: ignore[arg-type]
-    model = step.our_model(bench, device).train()
-    images, labels = step.synthetic_photos(bench, device)
-    return model, lambda: model(Batch(images, labels, labels))["loss"]
+    return ready(ResNetBench(depth=depth, batch=batch, size=size, **once(device)), device)
 
 
 def ssd(tiny: bool, device: torch.device) -> Ready:
     """SSD, ResNet-34, 4 images of 300 pixels."""
     depth, batch, size, classes = (18, 2, 64, 3) if tiny else (34, 4, 300, 80)
-    system = System(device.type)  # type: ignore[arg-type]
-    bench = step_ssd.SSDBench(depth, batch, size, classes, 1, 0.0, False, ("fp32",), 64, "step", system)  # type: ignore[arg-type]
-    model = step_ssd.our_model(bench, system, device).train()
-    scene = synthetic_scene(batch, classes, size, device)
-    return model, lambda: model(scene.batch)["loss"]
+    return ready(SSDBench(depth=depth, batch=batch, size=size, classes=classes, **once(device)), device)  # type: ignore[arg-type]
 
 
 def maskrcnn(tiny: bool, device: torch.device) -> Ready:
     """Mask R-CNN, ResNet-50, one image of 800 x 1344 pixels, with given proposals: both devices sample the same regions."""
-    bench = mask_bench(tiny, 1, device)
-    model = step_maskrcnn.our_model(bench, device).train()
-    scene = step_maskrcnn.scene_of(bench, max(bench.positives)).to(device)
-    step_maskrcnn.give_proposals(model, scene.proposals)
-
-    def loss() -> Tensor:
-        found = model(scene.batch)
-        return (found["sums"] / found["counts"].clamp(min=1)).sum()
-
-    return model, loss
+    return ready(mask_bench(tiny, 1, device), device)
 
 
-def mask_bench(tiny: bool, batch: int, device: torch.device) -> step_maskrcnn.MaskRCNNBench:
+def mask_bench(tiny: bool, batch: int, device: torch.device) -> MaskRCNNBench:
     """The benchmark's settings at the published size, with 30 positive regions an image, or at a tiny one."""
-    bench = step_maskrcnn.MaskRCNNBench(
+    bench = MaskRCNNBench(
         batch=batch, height=800, width=1344, classes=80, objects=7, positives=(30,), rounds=2, seconds=1.0,
         precisions=("bf16",), matrix=8192, threads=0, part="step", system=System(device.type),  # type: ignore[arg-type]
     )  # fmt: skip
     if not tiny:
         return bench
-    rules = bench.model
+    rules = bench.net
     small = replace(
         rules,
         depth=18,
@@ -79,7 +81,7 @@ def mask_bench(tiny: bool, batch: int, device: torch.device) -> step_maskrcnn.Ma
         mask=replace(rules.mask, canvas=24),
     )
     return replace(
-        bench, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, matrix=64, model=small,
+        bench, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, matrix=64, net=small,
         precisions=("fp32",),
     )  # fmt: skip
 

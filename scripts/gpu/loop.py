@@ -2,7 +2,7 @@
 
 Each is measured as it is sent and with its steps replayed as CUDA graphs (`--system.graph`). Runs are taken through paceline.train
 in this process, where their memory can be asked; the killed and resumed ones, and those to a target, are the command `paceline train`.
-A CPU captures nothing: a dry run takes every replayed form as it is sent, so that all lines run (tests/test_replay.py replays there).
+A CPU captures nothing: a dry run takes every replayed form as it is sent, so that all lines run (test_replay.py replays there).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from paceline.config.run import Controls
 from paceline.config.system import Precision, System
 from paceline.log.events import read_events
 from paceline.recipes import RECIPES
-from paceline.setup import Request
-from paceline.train import Ending, run_training
+from paceline.runs.standing import Ending
+from paceline.training.call import run_training
+from paceline.training.setup import Request
 
 GIB = 2**30
 FORMS = {"eager": False, "graph": True}  # name -> whether steps are replayed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,61 +13,72 @@ import torch
 from against_cpu import mask_bench
 from item import Item, run
 
-from paceline.bench import step, step_maskrcnn, step_ssd
-from paceline.bench.step_ssd_ops import synthetic_scene
-from paceline.bench.timing import settle
+from paceline.accelerators import synchronise
+from paceline.bench.harness import possible
+from paceline.bench.peers import peers
+from paceline.bench.step import StepBench, our_step, run_step_bench
+from paceline.bench.step_resnet import ResNetBench
+from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import Precision
-from paceline.machine import make_exact
+from paceline.host.machine import make_exact
 
 GPU_FORMATS: tuple[Precision, ...] = ("bf16", "fp16")
+TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "precisions": ("fp32",), "matrix": 64}
 
 
-def resnet_bench(item: Item, batch: int, *, compile: bool = False) -> step.StepBench:
+def resnet_bench(item: Item, batch: int, *, compile: bool = False) -> ResNetBench:
     """ResNet-50 at 224 pixels beside torchvision's."""
-    full = step.StepBench(
-        50, batch, 224, 3, 1.0, compile, ("bf16",) if compile else GPU_FORMATS, item.system, ("torchvision",)
-    )
-    return replace(full, depth=18, batch=2, size=32, rounds=1, seconds=0.0, precisions=("fp32",)) if item.tiny else full
+    full = ResNetBench(
+        batch=batch, rounds=3, seconds=1.0, precisions=("bf16",) if compile else GPU_FORMATS, system=item.system,
+        compile=compile, matrix=8192, depth=50, size=224,
+    )  # fmt: skip
+    return replace(full, depth=18, batch=2, size=32, **TINY) if item.tiny else full
 
 
-def ssd_bench(item: Item, *, compile: bool = False) -> step_ssd.SSDBench:
+def ssd_bench(item: Item, *, compile: bool = False) -> SSDBench:
     """SSD-ResNet34 at 300 pixels, 128 images."""
-    full = step_ssd.SSDBench(
-        34, 128, 300, 80, 3, 1.0, compile, ("bf16",) if compile else GPU_FORMATS, 8192, "step", item.system
-    )
-    tiny = {"depth": 18, "batch": 2, "size": 64, "classes": 3, "rounds": 1, "seconds": 0.0, "precisions": ("fp32",)}
-    return replace(full, **tiny, matrix=64) if item.tiny else full
+    full = SSDBench(
+        batch=128, rounds=3, seconds=1.0, precisions=("bf16",) if compile else GPU_FORMATS, system=item.system,
+        compile=compile, matrix=8192, part="step", depth=34, size=300, classes=80,
+    )  # fmt: skip
+    return replace(full, depth=18, batch=2, size=64, classes=3, **TINY) if item.tiny else full
+
+
+def maskrcnn_bench(item: Item, batch: int) -> StepBench:
+    """Mask R-CNN, ResNet-50, at 800 x 1344 pixels."""
+    return replace(mask_bench(item.tiny, min(batch, 2) if item.tiny else batch, item.device), system=item.system)
+
+
+def measured(item: Item, bench: StepBench) -> None:
+    """Each contender's img/s."""
+    run_step_bench(bench, item.device, lambda known: item.tell(**known))
 
 
 def resnet(item: Item, batch: int, *, compile: bool = False) -> None:
-    """Each contender's img/s."""
-    step.run_step_bench(resnet_bench(item, batch, compile=compile), item.device, lambda known: item.tell(**known))
+    """Of ResNet-50."""
+    measured(item, resnet_bench(item, batch, compile=compile))
 
 
 def ssd(item: Item, *, compile: bool = False) -> None:
-    """Each contender's img/s."""
-    step_ssd.run_ssd_bench(ssd_bench(item, compile=compile), item.device, lambda known: item.tell(**known))
+    """Of SSD."""
+    measured(item, ssd_bench(item, compile=compile))
 
 
 def maskrcnn(item: Item, batch: int) -> None:
-    """Each contender's img/s."""
-    bench = mask_bench(item.tiny, min(batch, 2) if item.tiny else batch, item.device)
-    step_maskrcnn.run_maskrcnn_bench(replace(bench, system=item.system), item.device, lambda known: item.tell(**known))
+    """Of Mask R-CNN."""
+    measured(item, maskrcnn_bench(item, batch))
 
 
 def one_step(item: Item, workload: str) -> Callable[[], Any]:
     """Our step as the benchmark takes it, eager, bf16."""
-    precision: Precision = "fp32" if item.tiny else "bf16"
-    if workload == "resnet":
-        bench = resnet_bench(item, 256)
-        return step.our_step(bench, precision, *step.synthetic_photos(bench, item.device), item.device)
-    if workload == "ssd":
-        bench = ssd_bench(item)
-        scene = synthetic_scene(bench.batch, bench.classes, bench.size, item.device)
-        return step_ssd.our_step(bench, precision, scene, item.device)[1]
-    bench = replace(mask_bench(item.tiny, 2 if item.tiny else 12, item.device), system=item.system)
-    scene = step_maskrcnn.scene_of(bench, max(bench.positives)).to(item.device)
-    return step_maskrcnn.our_contender(bench, precision, scene, item.device).step
+    benches = {
+        "resnet": partial(resnet_bench, batch=256),
+        "ssd": ssd_bench,
+        "maskrcnn": partial(maskrcnn_bench, batch=12),
+    }
+    bench: StepBench = benches[workload](item)
+    *_, (_, scene) = bench.scenes(item.device)
+    return our_step(bench, "fp32" if item.tiny else "bf16", scene, item.device).step
 
 
 def profile(item: Item) -> None:
@@ -82,10 +93,10 @@ def profile(item: Item) -> None:
             take = one_step(item, workload)
             for _ in range(1 if item.tiny else 5):
                 take()
-            settle(item.device)
+            synchronise(item.device)
             with torch.profiler.profile(activities=activities, acc_events=True) as seen:
                 take()
-                settle(item.device)
+                synchronise(item.device)
             on_gpu = item.device.type == "cuda"
             rows = sorted(
                 seen.key_averages(),
@@ -114,16 +125,13 @@ def profile(item: Item) -> None:
 def fill(item: Item, workload: str, contender: str) -> None:
     """Compile one contender, so that its kernels are in inductor's cache; several such processes run side by side."""
     make_exact(False)
-    makers: Mapping[str, Callable[[], Callable[[], Any]]]
-    if workload == "resnet":
-        bench = resnet_bench(item, 256, compile=True)
-        photos = step.synthetic_photos(bench, item.device)
-        makers = step.contenders(bench, bench.precisions[0], *photos, item.device)
-    else:
-        bench = ssd_bench(item, compile=True)
-        scene = synthetic_scene(bench.batch, bench.classes, bench.size, item.device)
-        makers = step_ssd.contenders(bench, bench.precisions[0], scene, item.device)
-    item.tell(first_loss=float(makers[contender]()()))
+    bench = resnet_bench(item, 256, compile=True) if workload == "resnet" else ssd_bench(item, compile=True)
+    *_, (_, scene) = bench.scenes(item.device)
+    precision = bench.precisions[0]
+    menu = bench.ours(precision, scene, item.device)
+    menu |= peers(bench.task).contenders(bench, precision, scene, item.device)
+    made = possible(menu, item.device, compile=True)[contender].make()
+    item.tell(first_loss=float(made.step()))
 
 
 FILL = {

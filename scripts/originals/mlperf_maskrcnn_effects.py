@@ -24,7 +24,7 @@ from mlperf_maskrcnn import anchors_of, import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 
 from paceline.boxes.assignment import inside_photo, match_anchors
-from paceline.boxes.box_deltas import encode_deltas
+from paceline.boxes.coding import BoxCoder
 from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
 from paceline.data.buckets import resized
 from paceline.recipes import RECIPES
@@ -91,7 +91,7 @@ def first_stage(ref, photos, rounding: Rounding) -> dict[str, float]:
         sums["objects"] += len(boxes)
         sums["reference_without"] += len(boxes) - len(matched[theirs == 1].unique())
         sums["ours_without"] += len(boxes) - len(slots[0][kind == 1].unique())
-        own = encode_deltas(boxes[slots[0][both]], mine[both], (1.0, 1.0, 1.0, 1.0))
+        own = BoxCoder().encode(boxes[slots[0][both]], mine[both])
         apart.append((own - deltas[0][both]).abs())
     every = torch.cat(apart)
     return {**sums, "delta": float(every.mean()), "delta_99": float(every.flatten().quantile(0.99))}

@@ -1,4 +1,4 @@
-"""The input benchmark's own instruments: its clock counts every process, its contenders all make batches."""
+"""The input benchmark's own instruments: its clock counts every process, its contenders all make batches of the same photos."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ import time
 
 import numpy as np
 import pytest
+from instance_sets import CATEGORY_IDS, make_instances
 from PIL import Image
 
+from benchmarks.input_torchvision import coco_detection, loader_of
+from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline.bench import input as bench
-from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of, torchvision_loader
+from paceline.bench import peers
+from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
+from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
 from paceline.bench.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from paceline.bench.input_simulation import boundary, memory, simulate
-from paceline.config.errors import DataError
+from paceline.cli.bench import run as command
+from paceline.config.errors import DataError, UserError
 from paceline.data import stream as bench_stream
 
-# torchvision 0.29 announces that its image decoders will go; the peer still has them.
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
+# torchvision 0.29 announces that its image decoders will go; the peer still has them. pycocotools has numpy's older protocol.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,55 +42,108 @@ def photos(tmp_path_factory):
 
 
 def test_cpu_seconds_include_a_living_childs():
-    before = bench.tree_cpu_seconds()
+    before = tree_cpu_seconds()
     program = "import time\nwhile time.process_time() < 0.5: pass\nprint(1, flush=True)\ninput()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        alive = bench.tree_cpu_seconds() - before
+        alive = tree_cpu_seconds() - before
         child.communicate("\n")
     assert alive >= 0.45
-    assert bench.tree_cpu_seconds() - before >= alive  # and once it is reaped
+    assert tree_cpu_seconds() - before >= alive  # and once it is reaped
 
 
-@pytest.mark.parametrize("name", ["ours", "pil", "tensor", "bare"])
-def test_every_contender_makes_whole_batches(photos, name):
-    paths = sorted(photos.rglob("*.jpg"))
-    make = {
-        "ours": lambda: ours(records_of(paths), 32, 2, "simplejpeg", 2),
-        "pil": lambda: torchvision_loader(paths, 32, 0, "pil"),
-        "tensor": lambda: torchvision_loader(paths, 32, 0, "tensor"),
-        "bare": lambda: bare_decode(paths, 2),
-    }[name]
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory):
+    return make_instances(tmp_path_factory.mktemp("coco"), train=5, val=3)
+
+
+@pytest.fixture(scope="module")
+def contests(photos, coco):
+    finders = {"classification": (classification, photos, 32), "ssd": (ssd, coco, 64), "maskrcnn": (maskrcnn, coco, 64)}
+    return {task: find(data, size=size, decoders=["simplejpeg"]) for task, (find, data, size) in finders.items()}
+
+
+@pytest.mark.parametrize("decode", ["ours", "pil", "tensor"])
+@pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
+def test_every_contender_makes_whole_batches(contests, task, decode):
+    contest = contests[task]
+    make = next(iter(contest.ours.values())) if decode == "ours" else lambda: loader_of(contest)(0, decode)
     with make() as take:
-        assert [take() for _ in range(3)] == [BATCH] * 3
+        assert [take() for _ in range(2)] == [8 if task == "maskrcnn" else BATCH] * 2
 
 
-def test_the_report_holds_rates_ratios_machine_and_versions(photos, tmp_path, monkeypatch):
-    real = bench.contenders
-    monkeypatch.setattr(  # without worker processes, which take seconds to start
-        bench,
-        "contenders",
-        lambda *args: {
-            name: make for name, make in real(*args).items() if "1 workers" not in name and "2 w" not in name
-        },
+def test_records_with_fetch_threads_and_bare_decoding_make_whole_batches_too(photos):
+    paths = sorted(photos.rglob("*.jpg"))
+    for make in (lambda: ours(records_of(paths), 32, 2, "simplejpeg", 2), lambda: bare_decode(paths, 2)):
+        with make() as take:
+            assert [take() for _ in range(3)] == [BATCH] * 3
+
+
+@pytest.mark.parametrize("decode", ["pil", "tensor"])
+def test_torchvisions_side_has_the_masks_of_all_objects_but_crowds_at_the_same_size(contests, decode):
+    from torchvision.transforms import v2
+
+    contest = contests["maskrcnn"]
+    theirs = coco_detection(contest, v2.RandomShortestSize([64], 106, antialias=True), decode)
+    assert len(theirs) == len(contest.paths) and contest.objects == sum(map(len, contest.boxes)) > len(theirs)
+    for place in range(len(theirs)):
+        pixels, target = theirs[place]
+        with Image.open(contest.paths[place]) as photo:
+            scale = target["masks"].shape[1] / photo.height
+        if decode == "tensor":
+            assert min(pixels.shape[1:]) == 64
+        wanted = contest.boxes[place].copy()
+        wanted[:, 2:] += wanted[:, :2]
+        np.testing.assert_allclose(target["boxes"].numpy(), scale * wanted, atol=0.5)
+        labels = [1 + CATEGORY_IDS.index(label) for label in target["labels"].tolist()]
+        assert labels == contest.classes[place].tolist() and len(target["masks"]) == len(wanted)
+
+
+def few_contenders(monkeypatch):
+    """Without worker processes, which take seconds to start."""
+    theirs = peers.peers("input_torchvision")
+    real = theirs.contenders
+    monkeypatch.setattr(
+        theirs, "contenders", lambda *args: {name: one for name, one in real(*args).items() if " 0 workers" in name}
     )
-    out = tmp_path / "results" / "input.json"
-    report = bench.run_input_bench(photos, seconds=0.05, size=32, decoders=["simplejpeg"], out=out, rounds=2)
-    assert json.loads(out.read_text()) == report
-    (ours_name,) = report["ratio_of_images_per_cpu_second"]
-    assert ours_name.startswith("paceline simplejpeg")
+
+
+@pytest.mark.parametrize("task", ["classification", pytest.param("ssd", marks=pytest.mark.nightly), "maskrcnn"])
+def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_path, monkeypatch, task):
+    few_contenders(monkeypatch)
+    out, contest = tmp_path / "results" / "input.json", contests[task]
+    monkeypatch.setattr(bench, task, lambda *_, **__: contest)
+    words = "--data X --seconds 0.02 --rounds 2 --decoders simplejpeg --task"
+    assert command(["input", *words.split(), task, "--out", str(out)]) == 0
+    report = json.loads(out.read_text())
+    ratios = report["ratio_of_images_per_cpu_second"]
+    assert [name.split()[1] for name in ratios] == (["simplejpeg,"] * (2 if task == "ssd" else 1))
+    assert all(set(of) == {"best peer", "tuned peer", "bare decode"} for of in ratios.values())
+    assert all(of["best peer"]["low"] <= of["best peer"]["median"] <= of["best peer"]["high"] for of in ratios.values())
     assert report["best_peer"].startswith("torchvision")
     assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in report["images_per_cpu_second"].values())
-    assert report["photos"]["count"] == 4
-    assert report["versions"]["torch"] != "not installed"
+    assert report["photos"]["count"] == len(contest.paths) and report["machine"]["versions"]["torch"]
 
 
-def test_a_folder_without_photos_is_refused(tmp_path):
+def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
+    report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
+    assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "bare"]
+    assert "ours is measured alone" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(UserError, match="--peers: peers are in benchmarks/"):
+        command(["input", "--peers", "all"])
+
+
+def test_folders_without_photos_or_objects_are_refused(tmp_path, contests):
     with pytest.raises(DataError, match="no JPEG photos"):
-        bench.run_input_bench(tmp_path)
+        classification(tmp_path, size=0, decoders=[])
+    for find in (ssd, maskrcnn):
+        with pytest.raises(DataError):
+            find(tmp_path, size=0, decoders=[])
+    assert [contest.size for contest in contests.values()] == [32, 64, 64]
 
 
 def test_the_simulation_reports_a_share_of_the_ideal_rate():
@@ -92,15 +154,14 @@ def test_the_simulation_reports_a_share_of_the_ideal_rate():
     assert 0 < report["fraction"] <= 1.02
 
 
-def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, tmp_path, monkeypatch):
-    out = tmp_path / "fetch.json"
+def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/a/place/paceline", "bench", "input", "--latency", "10"])
-    report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, out=out, rounds=1)
-    assert json.loads(out.read_text()) == report
+    report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, rounds=1)
+    assert json.loads(json.dumps(report)) == report
     times = report["times_without_fetch_threads"]
     assert list(times) == ["no latency", *(f"late, {threads} fetch threads" for threads in FETCH_THREADS), KEPT]
-    assert times["late, 0 fetch threads"] == 1 and min(times.values()) > 0
-    assert report["command"] == "paceline bench input --latency 10"
+    assert times["late, 0 fetch threads"]["median"] == 1 and min(one["low"] for one in times.values()) > 0
+    assert report["machine"]["command"] == "paceline bench input --latency 10"
 
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):

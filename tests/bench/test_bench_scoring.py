@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from paceline.bench import scoring
+from paceline.bench import peers, scoring
 from paceline.cli.bench import run as bench
 from paceline.config.errors import UserError
 
@@ -25,27 +25,24 @@ def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts
 
 
 def test_every_round_times_every_contender_and_ours_is_equal_to_pycocotools():
-    rows = scoring.run(30, 10, 3, 2)
-    assert {row.contender for row in rows} >= {"paceline", "pycocotools"}
-    assert [row.round for row in rows if row.contender == "paceline"] == [0, 1]
-    assert all(row.equal for row in rows if row.contender in ("paceline", "pycocotools"))
-    assert all(row.seconds == row.load_seconds + row.score_seconds > 0 and len(row.numbers) == 12 for row in rows)
+    found = scoring.run(30, 10, 3, 2)
+    assert set(found["seconds"]) >= {"paceline", "pycocotools"} and found["agrees"]["pycocotools"] is True
+    assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in found["seconds"].values())
+    assert all(len(numbers) == 12 for numbers in found["numbers"].values())
 
 
 def test_a_contender_with_other_numbers_is_called_unequal(monkeypatch):
-    def wrong(truth, detections):
-        return lambda: (0.0, 1.0, (0.5,) * 12)
-
-    real = scoring.installed()
-    monkeypatch.setattr(scoring, "installed", lambda: {**real, "wrong": wrong})
-    found = scoring.facts(scoring.run(5, 4, 2, 1))
-    assert found["equal_to_pycocotools"]["wrong"] is False and found["equal_to_pycocotools"]["paceline"] is True
+    theirs = peers.peers("scoring")
+    real = theirs.contenders
+    monkeypatch.setattr(theirs, "contenders", lambda *args: {**real(*args), "wrong": lambda: (0.5,) * 12})
+    found = scoring.run(5, 4, 2, 1)
+    assert found["agrees"]["wrong"] is False and found["agrees"]["pycocotools"] is True
 
 
-def test_without_pycocotools_nothing_is_claimed(monkeypatch):
-    monkeypatch.setattr(scoring, "PEERS", {})
-    found = scoring.facts(scoring.run(5, 4, 2, 1))
-    assert found["equal_to_pycocotools"] is None and list(found["median_seconds"]) == ["paceline"]
+def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
+    found = scoring.run(5, 4, 2, 1)
+    assert found["agrees"] == {} and list(found["median_seconds"]) == ["paceline"]
 
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
@@ -54,7 +51,7 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "pycocotools" in printed and re.search("5 images x 4 detections", printed)
     found = json.loads(out.read_text())
-    assert found["images"] == 5 and found["versions"]["hotcoco"] and len(found["rows"]) >= 2
+    assert found["images"] == 5 and found["versions"]["hotcoco"] and found["times_faster"]["pycocotools"]["median"] > 0
 
 
 def test_nothing_to_measure_is_refused():

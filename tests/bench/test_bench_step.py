@@ -1,31 +1,38 @@
-"""The classification step benchmark, shrunken, and what the step benchmarks share: contenders that fail alone."""
+"""`bench step`, shrunken, of all workloads: the report has every part, and the command prints and writes it."""
 
 from __future__ import annotations
 
 import copy
+import io
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
-from paceline.bench import step as bench
-from paceline.bench.timing import ready, seconds_of
+from benchmarks import classification
+from paceline.bench import ceiling, peers, step
+from paceline.bench.step import StepBench, our_step, run_step_bench
+from paceline.bench.step_resnet import ResNetBench
+from paceline.bench.timing import Seconds
 from paceline.cli.bench import run as command
+from paceline.cli.bench_tables import print_step
 from paceline.config.errors import UserError
 from paceline.config.system import System
 
-CPU = torch.device("cpu")
-TINY = bench.StepBench(
-    depth=18, batch=2, size=32, rounds=2, seconds=0.0, compile=False, precisions=("fp32", "bf16"), system=System("cpu"),
-    peers=("torchvision",),
-)  # fmt: skip
+CPU, META = torch.device("cpu"), torch.device("meta")
+TINY = ResNetBench(
+    depth=18, batch=2, size=32, rounds=2, seconds=0.0, matrix=32, precisions=("fp32", "bf16"), system=System("cpu")
+)
 
 
 @pytest.fixture(scope="module")
 def told():
     known = []
-    bench.run_step_bench(TINY, CPU, lambda facts: known.append(copy.deepcopy(facts)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classification, "LIBRARIES", ("torchvision",))
+        run_step_bench(TINY, CPU, lambda facts: known.append(copy.deepcopy(facts)))
     return known
 
 
@@ -33,56 +40,66 @@ def told():
 def test_every_number_format_is_measured_beside_the_peers(told):
     steps = told[-1]["step"]
     assert list(steps) == ["fp32", "bf16"]
-    for step in steps.values():
-        assert set(step["images_per_second"]) == set(step["median"]) == {"paceline", "torchvision"}
-        assert all(len(rates) == 2 for rates in step["images_per_second"].values())
-        assert set(step["ratio_to"]) == {"torchvision"} and step["absent"] == {}
-        assert step["where_milliseconds"]["convolutions"] > 0
+    for found in steps.values():
+        assert set(found["images_per_second"]) == set(found["share_of_ceiling"]) == {"paceline", "torchvision"}
+        assert all(len(seconds) == 2 for seconds in found["seconds"].values())
+        assert set(found["times_faster"]) == {"torchvision"} and found["absent"] == {}
+        assert found["where_milliseconds"]["paceline"]["convolutions"] > 0
     json.dumps(told[-1])
 
 
-def test_what_is_known_is_told_after_each_contender_and_each_round(told):
-    first = [facts["step"]["fp32"] for facts in told if "bf16" not in facts["step"]]
-    assert [len(step["before_the_rounds"]) for step in first] == [1, 2, 2, 2, 2]
-    assert [len(step["images_per_second"]["paceline"]) for step in first[2:]] == [1, 2, 2]
+def test_what_is_known_is_told_on_the_way(told):
+    first = [facts["step"]["fp32"] for facts in told if list(facts.get("step", ())) == ["fp32"]]
+    assert [len(found["before_the_rounds"]) for found in first] == [1, 2, 2, 2, 2]
+    assert [len(found["seconds"]["paceline"]) for found in first[2:]] == [1, 2, 2]
 
 
-def test_compiled_contenders_come_beside_the_eager_ones():
-    images, labels = bench.synthetic_photos(TINY, CPU)
-    names = list(bench.contenders(replace(TINY, compile=True), "fp32", images, labels, CPU))
-    assert names == ["paceline", "torchvision", "paceline compiled", "torchvision compiled"]
-    cuda = torch.device("cuda")
-    last = list(bench.contenders(replace(TINY, compile=True), "fp32", images, labels, cuda))[len(names) :]
-    assert last == ["paceline CUDA graph", "torchvision CUDA graph", "paceline compiled CUDA graph"]
-
-
-def test_a_contender_that_fails_is_absent_with_its_reason_and_ours_is_not_excused():
-    def fails():
-        # What torch raises where a kernel has no form for a device.
-        raise NotImplementedError("no such kernel\nmore of it")
-
-    absent = {}
-    makers = {"ours": lambda: lambda: torch.ones(()), "theirs": fails, "graph": lambda: fails}
-    assert [(name, loss) for name, _, loss in ready(makers, "ours", absent)] == [("ours", 1.0)]
-    assert absent == {name: "NotImplementedError: no such kernel" for name in ("theirs", "graph")}
-    with pytest.raises(NotImplementedError):
-        list(ready(makers, "theirs", absent))
-
-
-def test_one_call_at_least_is_timed():
-    calls = []
-    wall, cpu = seconds_of(lambda: calls.append(1), 0.0, CPU)
-    assert len(calls) == 1 and cpu >= 0 and 0 < wall < 1
+def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
+    alone = replace(TINY, precisions=("fp32",), rounds=1)
+    facts = run_step_bench(alone, CPU, lambda _: None)
+    assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline"]
+    assert facts["peers"].startswith("peers are in benchmarks/")
+    with pytest.raises(UserError, match="--part ops"):
+        command(["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
 
 
 def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch, told):
-    asked = []
-    monkeypatch.setattr(
-        bench, "run_step_bench", lambda asks, device, tell: (asked.append(asks), tell(told[-1]), told[-1])[2]
-    )
-    out = tmp_path / "step.json"
+    asked: list[StepBench] = []
+    monkeypatch.setattr(step, "run_step_bench", lambda asks, _, tell: (asked.append(asks), tell(told[-1]), told[-1])[2])
+    out = tmp_path / "new" / "step.json"
     assert command(["step", "--precision", "fp32,bf16", "--system", "cpu", "--out", str(out)]) == 0
     assert asked[0].precisions == ("fp32", "bf16")
-    assert json.loads(out.read_text()) == json.loads(json.dumps(told[-1])) and "torchvision" in capsys.readouterr().out
+    assert json.loads(out.read_text()) == json.loads(json.dumps(told[-1]))
+    printed = capsys.readouterr().out
+    assert "ResNet-50, 32 x 224 px" in printed and "torchvision" in printed and "convolutions" in printed
     with pytest.raises(UserError, match="fp32,half"):
         command(["step", "--precision", "fp32,half", "--system", "cpu"])
+
+
+def test_a_ceiling_that_is_too_low_ends_the_command_with_1_naming_the_kernel(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(ceiling, "seconds_of", lambda *_: Seconds(1000.0, 0.0))
+    tiny = "--depth 18 --batch 2 --size 32 --rounds 1 --seconds 0 --matrix 32 --precision fp32 --system cpu"
+    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
+    assert command(["step", *tiny.split()]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ours is measured alone" in printed
+    assert "% of the ceiling" in printed and "the ceiling is wrong" in printed and "convolution" in printed
+
+
+def test_an_accelerators_whole_step_reads_nothing_back():
+    """The meta device has no data to look at."""
+    *_, (_, scene) = TINY.scenes(META)
+    taken = our_step(TINY, "fp32", scene, META).step
+    assert taken().shape == taken().shape == ()
+    with pytest.raises(RuntimeError):
+        float(taken())
+
+
+def test_no_number_of_the_table_is_cut_on_a_terminal_of_80_columns(told):
+    known = next(iter(told[-1]["step"].values()))
+    shown = io.StringIO()
+    print_step("fp32", known, Console(file=shown, width=80))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown.getvalue()
+    for name, seconds in known["median_cpu_seconds"].items():
+        assert f"{seconds:.3f}" in shown.getvalue(), name

@@ -1,4 +1,4 @@
-"""The SSD step benchmark, shrunken: contenders agree where their rules coincide, and the report says so."""
+"""SSD's step beside the plain formulation: contenders agree where their rules coincide, and the report says so."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import json
 import pytest
 import torch
 
-from paceline.bench import step_ssd, step_ssd_ops
-from paceline.bench.step_ssd_ops import synthetic_scene
-from paceline.bench.step_ssd_profile import gflop_of
-from paceline.bench.timing import first_wait
+from benchmarks import ssd, ssd_operations
+from benchmarks.ssd_operations import guesses
+from benchmarks.ssd_plain import reference_detections
+from paceline.bench import step
+from paceline.bench.ceiling import Work
+from paceline.bench.step import our_step, run_step_bench
+from paceline.bench.step_ssd import SSDBench, synthetic_scene
 from paceline.cli.bench import run as bench
 from paceline.config.errors import UserError
 from paceline.config.system import System
 
-CPU = torch.device("cpu")
-TINY = step_ssd.SSDBench(
-    depth=18, batch=2, size=64, classes=3, rounds=1, seconds=0.0, compile=False, precisions=("fp32",), matrix=64,
-    part="all", system=System("cpu"),
+CPU, META = torch.device("cpu"), torch.device("meta")
+TINY = SSDBench(
+    depth=18, batch=2, size=64, classes=3, rounds=1, seconds=0.0, precisions=("fp32",), matrix=64, system=System("cpu"),
 )  # fmt: skip
 
 
@@ -29,11 +31,11 @@ def scene():
 
 @pytest.fixture(scope="module")
 def facts():
-    return step_ssd.run_ssd_bench(TINY, CPU, lambda known: None)
+    return run_step_bench(TINY, CPU, lambda known: None)
 
 
 def test_every_operation_gives_what_its_peers_give(facts):
-    rows = {row["operation"]: row for row in facts["operations"]["rows"]}
+    rows = {row["operation"]: row for row in facts["operations"]}
     assert list(rows) == ["matching", "loss", "detections", "detections of noise"]
     for row in rows.values():
         assert row["agrees"] == {"reference": True, "torchvision": True}, row
@@ -42,38 +44,36 @@ def test_every_operation_gives_what_its_peers_give(facts):
 
 
 def test_the_scene_has_objects_and_detections_to_find(scene):
-    knobs = step_ssd_ops.RULES.detect
-    for places, scores in (scene.trained, scene.noise):
-        found = step_ssd_ops.reference_detections(places.transpose(1, 2), scores.transpose(1, 2), scene.anchors, knobs)
+    for places, scores in guesses(scene, 3):
+        knobs = ssd_operations.RULES.detect
+        found = reference_detections(places.transpose(1, 2), scores.transpose(1, 2), scene.anchors, knobs)
         assert all(len(rows) > 0 for rows in found)
     assert (scene.batch.labels > 0).sum() == sum(len(labels) for _, labels in scene.objects) > 2
 
 
-def test_a_peer_with_other_results_is_called_different(scene):
-    for name, contenders in step_ssd_ops.operations(scene).items():
-        results = {who: work() for who, work in contenders.items()}
-        if name == "matching":
-            boxes, labels = results["reference"]
-            results["reference"] = (boxes, (labels + (labels > 0)))
-        elif name == "loss":
-            results["reference"] = (1.01 * results["reference"][0], *results["reference"][1:])
+def test_a_peer_with_other_results_is_called_different():
+    for operation in ssd_operations.operations(TINY, CPU):
+        mine, theirs = operation.works["paceline"](), operation.works["reference"]()
+        if operation.name == "matching":
+            boxes, labels = theirs
+            theirs = (boxes, (labels + (labels > 0)))
+        elif operation.name == "loss":
+            theirs = (1.01 * theirs[0], *theirs[1:])
         else:
-            results["reference"] = [rows[1:] for rows in results["reference"]]
-        limit = step_ssd_ops.RELATIVE if name == "loss" else step_ssd_ops.SHARE
-        assert step_ssd_ops.difference(name, "reference", results, scene) > limit, name
+            theirs = [rows[1:] for rows in theirs]
+        assert operation.differences["reference"](mine, theirs) > operation.limit, operation.name
 
 
 def test_the_plain_step_follows_ours_over_updates(scene):
-    ours = step_ssd.our_step(TINY, "fp32", scene, CPU)[1]
-    plain = step_ssd.peer_step(TINY, "fp32", scene, CPU)
+    ours = our_step(TINY, "fp32", scene, CPU).step
+    plain = ssd.peer_step(TINY, "fp32", scene, CPU).step
     for _ in range(2):
         assert float(ours()) == pytest.approx(float(plain()), rel=1e-4)
 
 
 def test_an_accelerators_whole_step_reads_nothing_back():
     """The meta device has no data to look at: forward, matching, loss, backward and optimiser."""
-    meta = torch.device("meta")
-    step = step_ssd.our_step(TINY, "fp32", synthetic_scene(2, 3, 64, meta), meta)[1]
+    step = our_step(TINY, "fp32", synthetic_scene(2, 3, 64, META), META).step
     assert step().shape == step().shape == ()
     with pytest.raises(RuntimeError):
         float(step())
@@ -82,53 +82,42 @@ def test_an_accelerators_whole_step_reads_nothing_back():
 # What torch 2.11 says of its own tracing of an autograd.Function.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_an_accelerators_forward_compiles_as_one_graph_with_its_backward():
-    meta = torch.device("meta")
-    scene = synthetic_scene(2, 3, 64, meta)
-    model, _ = step_ssd.our_step(TINY, "fp32", scene, meta)
-    torch.compile(model, backend="eager", fullgraph=True)(scene.batch)["loss"].backward()
+    there = synthetic_scene(2, 3, 64, META)
+    model = TINY.trained(there, META)
+    torch.compile(model, backend="eager", fullgraph=True)(there.batch)["loss"].backward()
     assert all(weight.grad is not None for weight in model.parameters())
 
 
-def test_a_step_on_a_cpu_waits_for_nothing_and_is_taken(scene):
-    taken = []
-    assert first_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
-
-
 def test_the_report_has_every_part(facts):
-    step = facts["step"]["fp32"]
+    found = facts["step"]["fp32"]
     names = {"paceline", "paceline, fused heads", "plain eager", "plain eager channels_last"}
-    assert (
-        set(step["images_per_second"]) == set(step["seconds_per_step"]) == set(step["share_of_matrix_ceiling"]) == names
-    )
-    assert set(step["times_faster"]) == names - {"paceline"}
-    assert step["first_losses"]["paceline"] == pytest.approx(step["first_losses"]["plain eager"], rel=1e-4)
-    assert step["waits_for_the_device"] is None
-    for spent in step["where_milliseconds"].values():
-        assert set(spent) >= {
-            "convolutions",
-            "BatchNorm",
-            "activations and shortcuts",
-            "matching and loss",
-            "optimiser",
-        }
-        assert spent["convolutions"] > 0 and spent["matching and loss"] > 0
-    assert set(facts["evaluation"]["fp32"]["images_per_second"]) >= {"paceline"}
+    assert set(found["images_per_second"]) == set(found["seconds"]) == set(found["share_of_ceiling"]) == names
+    assert set(found["times_faster"]) == names - {"paceline"}
+    assert found["first_losses"]["paceline"] == pytest.approx(found["first_losses"]["plain eager"], rel=1e-4)
+    assert found["waits_for_the_device"] is None
+    kinds = {"convolutions", "BatchNorm", "activations and shortcuts", "matching and loss", "optimiser"}
+    for spent in found["where_milliseconds"].values():
+        assert set(spent) >= kinds and spent["convolutions"] > 0 and spent["matching and loss"] > 0
+    assert set(facts["predict"]["fp32"]["median_seconds"]) >= {"paceline"}
     json.dumps(facts)
 
 
 def test_the_published_network_takes_its_published_work():
-    with torch.device("meta"):
-        network = step_ssd.build_detector(step_ssd.recipe_of(step_ssd.replace(TINY, depth=34, size=300)), 80).network
-    assert gflop_of(network, 300) == pytest.approx(95, rel=0.02)
+    full = SSDBench(depth=34, batch=1, size=300, classes=80, rounds=1, seconds=0.0, precisions=(), system=System())
+    *_, (_, there) = full.scenes(META)
+    with Work() as work:
+        our_step(full, "fp32", there, META).step()
+    assert work.gflop == pytest.approx(95, rel=0.02)
 
 
 def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
     told = []
-    monkeypatch.setattr(step_ssd, "run_ops", lambda *_: [])
-    monkeypatch.setattr(step_ssd, "run_steps", lambda *_: [{"median": {}}])
-    monkeypatch.setattr(step_ssd, "run_evaluation", lambda *_: {})
-    step_ssd.run_ssd_bench(TINY, CPU, lambda known: told.append(set(known)))
-    assert [("operations" in known, "step" in known, "evaluation" in known) for known in told] == [
+    monkeypatch.setattr(step, "compared", lambda *_: ({}, {}))
+    monkeypatch.setattr(step, "run_steps", lambda *_, **__: [{}])
+    run_step_bench(
+        TINY, CPU, lambda known: told.append((*(part in known for part in ("operations", "step", "predict")),))
+    )
+    assert list(dict.fromkeys(told)) == [
         (False, False, False), (True, False, False), (True, True, False), (True, True, True),
     ]  # fmt: skip
 
@@ -136,10 +125,10 @@ def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "step.json"
     tiny = "--task ssd --depth 18 --batch 1 --size 64 --classes 2 --rounds 1 --seconds 0 --matrix 32 --precision fp32"
-    assert bench(["step", *tiny.split(), "--system", "cpu", "--part", "step", "--out", str(out)]) == 0
+    assert bench(["step", *tiny.split(), "--system", "cpu", "--part", "eval", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "SSD, ResNet-18, 1 x 64 px" in printed and "convolutions" in printed
-    assert set(json.loads(out.read_text())["step"]) == {"fp32"}
+    assert "SSD, ResNet-18, 1 x 64 px" in printed and "predict, fp32, paceline" in printed
+    assert set(json.loads(out.read_text())["predict"]) == {"fp32"}
 
 
 @pytest.mark.parametrize(

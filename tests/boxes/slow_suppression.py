@@ -5,19 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paceline.boxes.coding import decode
-from paceline.boxes.geometry import clip as clip_to_image
-from paceline.boxes.geometry import pairwise_iou
+from paceline.boxes.coding import SSD_CODER
+from paceline.boxes.geometry import clip_fractions, pairwise_iou
 
 
 def greedy(boxes: Tensor, classes: Tensor, iou: float) -> list[int]:
-    """Places of the boxes that stay; (C, 4) best first."""
+    """Places of the boxes that are kept; (C, 4) best first."""
     overlap = pairwise_iou(boxes, boxes)
-    stays: list[int] = []
+    keep: list[int] = []
     for place in range(len(boxes)):
-        if not any(classes[better] == classes[place] and overlap[better, place] >= iou for better in stays):
-            stays.append(place)
-    return stays
+        if not any(classes[better] == classes[place] and overlap[better, place] > iou for better in keep):
+            keep.append(place)
+    return keep
 
 
 def slow_detections(
@@ -25,12 +24,12 @@ def slow_detections(
 ) -> list[list[tuple[int, int, float, list[float]]]]:
     """Of each image (default box, class, score, ltrb), best first."""
     found = []
-    for chances, boxes in zip(logits.float().softmax(dim=2), decode(deltas, anchors)):
+    for probs, boxes in zip(logits.float().softmax(dim=2), SSD_CODER.decode(deltas, anchors)):
         entries = [
-            (float(chances[place, number]), place, number)
-            for place in range(chances.shape[0])
-            for number in range(1, chances.shape[1])
-            if chances[place, number] > score_above
+            (float(probs[place, number]), place, number)
+            for place in range(probs.shape[0])
+            for number in range(1, probs.shape[1])
+            if probs[place, number] > score_above
         ]
         entries.sort(key=lambda entry: -entry[0])
         if candidates_of == "image":
@@ -44,7 +43,7 @@ def slow_detections(
                     entering.append(entry)
             entries = entering
         places = torch.tensor([place for _, place, _ in entries], dtype=torch.int64)
-        stays = greedy(boxes[places], torch.tensor([number for _, _, number in entries]), iou)[:keep]
-        shown = clip_to_image(boxes) if clip else boxes
-        found.append([(entries[s][1], entries[s][2], entries[s][0], shown[entries[s][1]].tolist()) for s in stays])
+        kept = greedy(boxes[places], torch.tensor([number for _, _, number in entries]), iou)[:keep]
+        shown = clip_fractions(boxes) if clip else boxes
+        found.append([(entries[s][1], entries[s][2], entries[s][0], shown[entries[s][1]].tolist()) for s in kept])
     return found

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.boxes.geometry import area, clip, pairwise_iou, to_cxcywh, to_ltrb
+from paceline.boxes.geometry import area, clip_fractions, pairwise_iou, to_cxcywh, to_ltrb
 
 edge = st.floats(-2, 2, width=32)
 box = st.tuples(edge, edge, st.floats(0, 3, width=32), st.floats(0, 3, width=32)).map(
@@ -54,7 +54,7 @@ def test_forms_undo_each_other(shape) -> None:
 
 
 def test_clip_moves_edges_into_the_image() -> None:
-    assert clip(torch.tensor([-0.5, 0.25, 1.5, 2.0])).tolist() == [0.0, 0.25, 1.0, 1.0]
+    assert clip_fractions(torch.tensor([-0.5, 0.25, 1.5, 2.0])).tolist() == [0.0, 0.25, 1.0, 1.0]
 
 
 def test_a_box_turned_upside_down_has_no_area() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from paceline.boxes import paste
-from paceline.boxes.paste import changes_one_by_one, changes_together, paste_to_rle, visible_pieces
+from paceline.boxes.paste import changes_batched, changes_cpu, paste_to_rle, visible_pieces
 from paceline.boxes.run_lengths import areas, bitmap
 
 VALUES = ["any", "few", "same", "ones", "zeros"]
@@ -114,9 +114,9 @@ def test_both_forms_agree_with_the_obvious_loop_in_chunks_of_any_size(
     masks, boxes = scene(seed, count, height, width, side, values, where)
     values_of = [exact(mask, box, height, width) for mask, box in zip(masks, boxes)]
     with pytest.MonkeyPatch.context() as patch:
-        for form in (changes_one_by_one, changes_together):
+        for form in (changes_cpu, changes_batched):
             patch.setattr(paste, "CHUNK", chunk)
-            patch.setattr(paste, "changes_one_by_one", form)
+            patch.setattr(paste, "changes_cpu", form)
             found = paste_to_rle(masks, boxes, height, width)
             for text, value in zip(found, values_of):
                 clear = np.abs(value - 0.5) > 1e-5

@@ -36,13 +36,7 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
     return list(logits.split(list(counts), dim=1)), deltas, anchors
 
 
-def fixed_shapes(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of, post_group=0):
-    """What an accelerator runs, on the CPU."""
-    with forms.fixed():
-        return proposals(
-            logits, deltas, anchors, sizes, pre=pre, post=post, iou=iou, least_side=least_side, limit=limit,
-            nms_over=nms_over, post_of=post_of, post_group=post_group,
-        )  # fmt: skip
+fixed_shapes = forms.fixed()(proposals)  # what an accelerator runs, on the CPU
 
 
 def decoded(deltas: Tensor, anchors: Tensor, size) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import partial
 
 import pytest
 import torch
@@ -14,19 +15,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
 
-from paceline.boxes.roi_pooling import (
-    largest_on_all_levels,
-    largest_on_own_level,
-    levels_of,
-    on_all_levels,
-    on_own_level,
-    pool_regions,
-)
+from paceline.boxes import forms
+from paceline.boxes.roi_pooling import levels_of, pool_regions
 
 HEIGHT, WIDTH = 128, 192
 STRIDES = [4, 8, 16, 32]
-FORMS = [on_own_level, on_all_levels]
-POOL_FORMS = [largest_on_own_level, largest_on_all_levels]
+
+
+fixed_shapes = forms.fixed()(pool_regions)  # what an accelerator runs, on the CPU
+FORMS = [pool_regions, fixed_shapes]
+POOL_FORMS = [partial(form, mode="pool", sampling_ratio=0, aligned=False) for form in FORMS]
 
 
 def pyramid(images: int, channels: int, dtype=torch.float64, seed: int = 0) -> list[Tensor]:

@@ -126,7 +126,7 @@ def killed_before_call(number: int, folder: Path) -> bool:
 
         for name in CALLS:
             setattr(os, name, deadly(getattr(os, name)))
-        write.sync_folder.__globals__["open"] = deadly(open)
+        write.save_checkpoint.__globals__["open"] = deadly(open)
         save_checkpoint(folder, 9, snapshot(9))
         save_checkpoint(folder, 7, snapshot(2))
         os._exit(0)

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import writer as writer_module
+from paceline.checkpoint import background as writer_module
+from paceline.checkpoint.background import CheckpointWriter
 from paceline.checkpoint.layout import list_steps
 from paceline.checkpoint.read import load_checkpoint
 from paceline.checkpoint.retention import check_space, doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import save_checkpoint
-from paceline.checkpoint.writer import CheckpointWriter
 from paceline.config.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,7 +220,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.writer import CheckpointWriter
+from paceline.checkpoint.background import CheckpointWriter
 from paceline.config.errors import UserError
 writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
 writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import TINY, command, make_photos, refused, train, without_report
+from tiny_runs import TINY, make_photos, refused, train, without_report
 
 
 @pytest.fixture
@@ -19,11 +18,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     without_report(monkeypatch)
     return make_photos(tmp_path / "photos")
-
-
-def test_a_missing_data_folder(tmp_path: Path, capsys) -> None:
-    refused(train(capsys, tmp_path / "nowhere", tmp_path / "run"), "nowhere", "no such folder")
-    assert not (tmp_path / "run").exists()
 
 
 def test_an_empty_data_folder(tmp_path: Path, capsys) -> None:
@@ -56,15 +50,6 @@ def test_val_classes_that_differ_from_trains(photos: Path, tmp_path: Path, capsy
     refused(train(capsys, photos, tmp_path / "run"), "bee", "wasp")
 
 
-def test_a_flag_with_a_typo_names_its_neighbour(photos: Path, tmp_path: Path, capsys) -> None:
-    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--optim.lrr", "0.1")
-    assert said.code == 2 and "--optim.lr" in said.out + said.err and "Traceback" not in said.err
-
-
-def test_a_batch_that_does_not_divide_over_the_ranks(capsys) -> None:
-    refused(command(capsys, "show", "resnet50-tiny", "--world", 3), "--global-batch 32", "3 ranks", "30 or 33")
-
-
 def test_a_run_folder_that_cannot_be_written(photos: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("in the way")
     refused(train(capsys, photos, tmp_path / "file" / "run"), "--out", "run")
@@ -92,33 +77,6 @@ def test_a_full_disk_is_refused_before_training(photos: Path, tmp_path: Path, ca
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken(photos: Path, tmp_path: Path, capsys) -> None:
-    run = tmp_path / "run"
-    first = train(capsys, photos, run, "--save-every", 2, "--time-budget", "1h", steps=4)
-    assert first.code == 0
-    # As if it had been killed after step 4's checkpoint: no `end` event, and the newest one damaged.
-    events = run / "events.jsonl"
-    events.write_text("".join(line for line in events.read_text().splitlines(True) if '"end"' not in line))
-    newest = run / "checkpoints" / "step-000004" / "model.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-10])
-    again = train(capsys, photos, run, "--save-every", 2, "--time-budget", "1h", steps=4)
-    assert again.code == 0, again
-    assert "model.safetensors" in again.out + again.err and "resumed from step-000002" in again.out
-
-
-def test_a_finished_runs_folder_is_refused(photos: Path, tmp_path: Path, capsys) -> None:
-    assert train(capsys, photos, tmp_path / "run").code == 0
-    refused(train(capsys, photos, tmp_path / "run"), "finished")
-
-
-def test_another_recipes_checkpoint_is_refused(photos: Path, tmp_path: Path, capsys) -> None:
-    run = tmp_path / "run"
-    assert train(capsys, photos, run).code == 0
-    events = run / "events.jsonl"
-    events.write_text("".join(line for line in events.read_text().splitlines(True) if '"end"' not in line))
-    refused(train(capsys, photos, run, "--optim.momentum", "0.8"), "momentum", "--weights", lines=8)
-
-
 def test_weights_of_another_model(photos: Path, tmp_path: Path, capsys) -> None:
     import torchvision
 
@@ -126,30 +84,6 @@ def test_weights_of_another_model(photos: Path, tmp_path: Path, capsys) -> None:
     torch.save(torchvision.models.resnet34(weights=None).state_dict(), file)
     refused(train(capsys, photos, tmp_path / "run", "--weights", file), "resnet34.pth", "another model")
     assert not (tmp_path / "run").exists()
-
-
-class Nasty:
-    def __reduce__(self):
-        return os.system, ("touch /tmp/paceline-was-here",)
-
-
-@pytest.mark.parametrize("suffix", [".pth", ".pickle"])
-def test_a_weight_file_that_would_run_code_is_refused(photos: Path, tmp_path: Path, capsys, suffix: str) -> None:
-    file = tmp_path / f"nasty{suffix}"
-    file.write_bytes(pickle.dumps({"conv1.weight": Nasty()}))
-    refused(train(capsys, photos, tmp_path / "run", "--weights", file), f"nasty{suffix}")
-    assert not Path("/tmp/paceline-was-here").exists()
-
-
-def test_prediction_without_photos_is_refused(photos: Path, tmp_path: Path, capsys) -> None:
-    assert train(capsys, photos, tmp_path / "run").code == 0
-    (tmp_path / "nothing").mkdir()
-    refused(command(capsys, "predict", tmp_path / "run", tmp_path / "nothing"), "no photos")
-    refused(command(capsys, "predict", tmp_path / "run", tmp_path / "gone.jpg"), "gone.jpg")
-    refused(command(capsys, "eval", tmp_path / "run", "--checkpoint", "step-99"), "step-99", "step-000002")
-    other = make_photos(tmp_path / "other", ("ant", "bee", "dog"))
-    refused(command(capsys, "eval", tmp_path / "run", "--data", other), "cat", "dog")
-    assert not (tmp_path / "predictions").exists()
 
 
 def test_a_real_process_shows_one_message_and_no_traceback(tmp_path: Path) -> None:

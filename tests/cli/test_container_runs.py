@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from pathlib import Path
 
 import packed_sets
 import pytest
 from devkit_files import write_devkit
 from packed_sets import CONTAINERS, pack_both, photos_of, with_magic
+from run_files import tensor_files
 from tiny_runs import TINY, command, make_photos, of_its_own, train
 
-import paceline.prepare.imagenet as imagenet
+import paceline.prepare.formats.imagenet as imagenet
 from paceline.cli.main import main
 from paceline.data.manifest import Manifest
-from paceline.prepare.devkit import validation_labels
+from paceline.prepare.formats.devkit import validation_labels
 
 BY_DAY = ("deflated zip",)
 
@@ -35,19 +34,13 @@ def folder(tmp_path_factory, patch):
     return root
 
 
-def weights(run: Path) -> dict[str, str]:
-    """Of every tensor file of the newest checkpoint, its hash."""
-    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in newest.glob("*.safetensors")}
-
-
 @pytest.fixture(scope="module")
 def wanted(folder, tmp_path_factory):
     """The weights of four steps from the folder, never stopped."""
     out = tmp_path_factory.mktemp("reference") / "run"
     words = ["train", "resnet50-tiny", "--data", folder, "--out", out, *TINY, "--steps", 4, "--quiet"]
     assert main(list(map(str, words))) == 0
-    return weights(out)
+    return tensor_files(out)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +55,7 @@ def test_a_run_goes_on_from_a_container_to_the_weights_of_the_folders(folder, wa
         assert train(capsys, first, run, steps=2).code == 0
         said = train(capsys, second, run, steps=4)
         assert said.code == 0 and "resumed from step-000002" in said.out, said
-        assert weights(run) == wanted
+        assert tensor_files(run) == wanted
 
 
 def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_path, capsys, s3_bucket):
@@ -78,7 +71,7 @@ def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_
     assert train(capsys, tmp_path / "set", tmp_path / "run", steps=2).code == 0
     said = train(capsys, tmp_path / "set", tmp_path / "run", steps=4)
     assert said.code == 0 and "resumed from step-000002" in said.out, said
-    assert weights(tmp_path / "run") == wanted
+    assert tensor_files(tmp_path / "run") == wanted
 
 
 def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsys, monkeypatch):

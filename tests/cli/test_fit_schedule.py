@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from tiny_runs import TINY, command, refused, without_report
+from run_files import cut_after, events_of, facts_of, tensor_files
+from tiny_runs import TINY, command, refused
 
-from paceline import setup
-from paceline.log.events import read_events
+from paceline.training import setup
+
+pytestmark = pytest.mark.usefixtures("no_report")
 
 FITTED = ["--fit-schedule", "--images-seen", 8000, "--keep", 99, "--ema", 0.9]
 
 
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    without_report(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def photos(class_photos) -> Path:
-    return class_photos
-
-
 def words_for(photos: Path, run: Path, *more: object) -> list[object]:
     return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *FITTED, *more]
-
-
-def facts_of(run: Path) -> dict:
-    return json.loads((run / "run.json").read_text())
-
-
-def events(run: Path, kind: str) -> list[dict]:
-    return [event for event in read_events(run / "events.jsonl") if event["event"] == kind]
-
-
-def same_bits(run: Path, other: Path) -> None:
-    for name in ("model.safetensors", "optimiser.safetensors", "average.safetensors"):
-        one, two = (folder / "checkpoints" / "last" / name for folder in (run, other))
-        assert one.read_bytes() == two.read_bytes(), name
-
-
-def cut_after(run: Path, step: int) -> None:
-    """As a kill leaves it once the checkpoint of `step` is whole."""
-    for saved in (run / "checkpoints").glob("step-*"):
-        if int(saved.name[5:]) > step:
-            shutil.rmtree(saved)
-    for link in ("last", "best"):
-        (run / "checkpoints" / link).unlink()
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    (run / "events.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
 
 
 def never(*_):
@@ -63,16 +29,16 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
     said = command(capsys, *words_for(photos, run, "--steps", 20, "--log-every", 1))
     assert said.code == 0 and "schedule fitted to --steps 20: 20 of the recipe's 1,000 steps" in said.out, said
     assert "warm-up 2 steps, 20 in all; evaluations after steps 2, 4, 6, ... (10 of them)" in said.out, said
-    facts, (end,) = facts_of(run), events(run, "end")
+    facts, (end,) = facts_of(run), events_of(run, "end")
     assert facts["fitted"] == {"asked": "--steps 20", "steps": 20} and facts["recipe"]["images_seen"] == 160
     assert (facts["plan"]["total_steps"], facts["plan"]["stop_after"]) == (20, 20)
     assert (end["status"], end["step"]) == ("success", 20)
     # The recipe: a tenth of the run is warm-up, the square of what is left falls to 0, evaluations at each tenth.
-    rates = [event["lr"] for event in events(run, "train")]
+    rates = [event["lr"] for event in events_of(run, "train")]
     assert rates == [
         pytest.approx(0.01 * ((step / 2) if step <= 2 else (1 - (step - 2) / 18) ** 2)) for step in range(1, 21)
     ]
-    assert rates[-1] == 0 and [event["step"] for event in events(run, "eval")] == list(range(2, 21, 2))
+    assert rates[-1] == 0 and [event["step"] for event in events_of(run, "eval")] == list(range(2, 21, 2))
 
 
 def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by_its_number(
@@ -81,11 +47,11 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     run, budget = tmp_path / "run", ["--time-budget", "1.5s", "--save-every", 8]
     said = command(capsys, *words_for(photos, run, *budget))
     assert said.code == 0 and "schedule fitted to --time-budget 1.5s" in said.out, said
-    facts, (end,) = facts_of(run), events(run, "end")
+    facts, (end,) = facts_of(run), events_of(run, "end")
     steps = facts["fitted"]["steps"]
     assert 8 < steps < 1000 and facts["fitted"]["step_seconds"] > 0 and facts["fitted"]["eval_seconds"] > 0
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
-    assert (end["status"], end["step"]) == ("success", steps) and events(run, "train")[-1]["lr"] == 0
+    assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
     assert (facts["controls"]["time_budget"], facts["controls"]["fit_schedule"]) == ("", False)
     monkeypatch.setattr(setup, "try_out", never)
     killed = shutil.copytree(run, tmp_path / "killed", symlinks=True)
@@ -95,10 +61,10 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     assert command(capsys, "train", run / "run.json", "--out", again).code == 0
     assert command(capsys, *words_for(photos, named, "--steps", steps)).code == 0
     for other in (killed, again, named):  # and the steps that were measured have left nothing behind
-        same_bits(run, other)
+        assert tensor_files(run) == tensor_files(other)
     refused(command(capsys, *words_for(photos, run, *budget)), "finished", "train RUN/run.json", "--images-seen")
     assert command(capsys, "train", run / "run.json", "--out", run, "--images-seen", 8 * (steps + 3)).code == 0
-    assert events(run, "end")[-1]["step"] == steps + 3
+    assert events_of(run, "end")[-1]["step"] == steps + 3
 
 
 def test_a_fitted_run_goes_on_by_the_same_words_alone(photos, tmp_path, capsys):

@@ -8,12 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_runs import TINY, command, forge, refused, without_report
+from run_files import facts_of, unfinished
+from tiny_runs import TINY, command, forge, refused
 
 import paceline
 from paceline.config import python_file
 from paceline.config.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("no_report")
 CANARY = """
 from pathlib import Path
 (Path(__file__).parent / "RAN").touch()
@@ -26,16 +28,6 @@ def recipe():
 
 workload = WORKLOADS["classification"]
 """
-
-
-@pytest.fixture(scope="module")
-def photos(class_photos) -> Path:
-    return class_photos
-
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    without_report(monkeypatch)
 
 
 @pytest.fixture
@@ -89,12 +81,17 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
 
 def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_path, capsys):
     forge(run, {"recipe.task": f"{evil}:workload", "name": f"{evil}:recipe"})
-    for words in (["eval", run], ["train", run / "run.json"]):
-        said = command(capsys, *words)
+    more = {
+        "eval": [], "show": [], "train": ["--out", tmp_path / "again"],
+        "predict": [photos / "val" / "ant", "--out", tmp_path / "found", "--checkpoint", "last"],
+    }  # fmt: skip
+    for verb, rest in more.items():
+        named = run / "run.json" if verb == "train" else run
+        said = command(capsys, verb, named, *rest)
         refused(said, "not run unasked", f"--workload {evil}:workload")
         offered = said.err.strip().splitlines()[-1].split()
-        assert offered[:3] == ["paceline", *map(str, words)] and not (run / "RAN").exists()
-        said = command(capsys, *offered[1:], *(["--out", tmp_path / "again"] if words[0] == "train" else []))
+        assert offered[:4] == ["paceline", verb, str(named), "--workload"] and not (run / "RAN").exists()
+        said = command(capsys, *offered[1:], *rest)
         assert said.code == 0 and (run / "RAN").exists(), said
         (run / "RAN").unlink()
         python_file._made.clear()  # a command has a process of its own
@@ -125,8 +122,7 @@ def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
 def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_path, capsys):
     words = ["train", f"{evil}:recipe", "--data", photos, "--out", tmp_path / "mine", *TINY, "--steps", 4]
     assert command(capsys, *words, "--save-every", 2).code == 0
-    lines = (tmp_path / "mine" / "events.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "mine" / "events.jsonl").write_text("".join(line for line in lines if '"end"' not in line))
+    unfinished(tmp_path / "mine")
     said = command(capsys, *words)
     assert said.code == 0 and "resumed from step-000004" in said.out, said
 
@@ -176,12 +172,6 @@ def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, 
     assert "Traceback" not in command(capsys, "train", run / "run.json", "--out", tmp_path / "a", "--steps", 1).err
 
 
-def unfinished(run: Path) -> None:
-    """Take the `end` event away, as a kill just before it does."""
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    (run / "events.jsonl").write_text("".join(line for line in lines if '"event": "end"' not in line))
-
-
 @pytest.mark.parametrize("name", ABSURD)
 def test_a_run_with_an_absurd_value_is_not_resumed(run, photos, capsys, name):
     unfinished(run)
@@ -194,7 +184,7 @@ def test_a_run_with_an_absurd_value_is_not_resumed(run, photos, capsys, name):
 def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_with_a_word(
     run, photos, tmp_path, capsys
 ):
-    facts = json.loads((run / "run.json").read_text())
+    facts = facts_of(run)
     facts["recipe"]["seed"] = 9
     (run / "run.json").write_text(json.dumps(facts, indent=4))
     unfinished(run)
@@ -203,13 +193,13 @@ def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_wi
         refused(command(capsys, *refusal), "edited by hand", f"paceline train {run}/run.json --out ANOTHER")
     said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again")
     assert said.code == 0 and "edited by hand" in said.err and "taken as it stands" in said.err, said
-    assert json.loads((tmp_path / "again" / "run.json").read_text())["recipe"]["seed"] == 9
+    assert facts_of(tmp_path / "again")["recipe"]["seed"] == 9
     assert command(capsys, "eval", tmp_path / "again").code == 0
     assert command(capsys, "report", run).code == 0 and "edited by hand" in (run / "report.html").read_text()
 
 
 def test_a_run_json_that_was_only_laid_out_anew_is_the_same(run, capsys):
-    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()), sort_keys=True))
+    (run / "run.json").write_text(json.dumps(facts_of(run), sort_keys=True))
     assert command(capsys, "eval", run).code == 0
 
 

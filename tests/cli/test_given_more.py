@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from mllog_order import by_step
-from tiny_runs import TINY, command, of_its_own, refused, without_report
+from run_files import events_of, facts_of, tensor_files, unfinished
+from tiny_runs import TINY, command, of_its_own, refused
 
 import paceline
 from paceline.cli.main import main
@@ -20,23 +21,13 @@ from paceline.config.recipe import override
 from paceline.config.run import Controls
 from paceline.config.submission import Submission
 from paceline.config.system import System
-from paceline.going_on import _ways
 from paceline.log.events import read_events
 from paceline.log.mllog import PREFIX
 from paceline.recipes import RECIPES
-from paceline.run_folder import RunFolder
+from paceline.runs.going_on import _ways
+from paceline.runs.saved_run import SavedRun
 
-TENSORS = ("model.safetensors", "optimiser.safetensors", "average.safetensors")
-
-
-@pytest.fixture(scope="module")
-def photos(class_photos) -> Path:
-    return class_photos
-
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    without_report(monkeypatch)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +60,6 @@ def kinds(run: Path) -> list[str]:
     return [event["event"] for event in read_events(run / "events.jsonl")]
 
 
-def same_bits(run: Path, other: Path) -> None:
-    for name in TENSORS:
-        one, two = (folder / "checkpoints" / "last" / name for folder in (run, other))
-        assert one.read_bytes() == two.read_bytes(), name
-
-
 def mllog(run: Path) -> list[tuple]:
     lines = [json.loads(line.removeprefix(PREFIX)) for line in (run / "mllog.txt").read_text().splitlines()]
     told = [(line["key"], line["metadata"].get("step_num"), line["metadata"].get("status")) for line in lines]
@@ -87,10 +72,10 @@ def test_more_steps_give_bit_for_bit_the_run_that_had_them_at_once(photos, run, 
     assert said.code == 0 and "it had ended (stopped early), and was given more" in said.out, said
     whole = tmp_path / "whole"
     assert command(capsys, *words_for(photos, whole, "--steps", 11)).code == 0
-    same_bits(run, whole)
+    assert tensor_files(run) == tensor_files(whole)
     # One end, and before it the word that another stood there; MLPerf's log is that of one run, without the stop between.
     assert kinds(run).count("end") == 1 and end_of(run)["step"] == 11
-    (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
+    (resumed,) = events_of(run, "resume")
     assert (resumed["step"], resumed["after"]) == (5, "stopped_early")
     assert mllog(run) == mllog(whole) and mllog(run)[-1] == ("run_stop", 11, "aborted")
 
@@ -101,10 +86,10 @@ def test_its_log_and_its_run_json_keep_the_submission_that_it_was_begun_with(pho
     said = command(capsys, *words_for(photos, run, "--steps", 6, *asked))
     told = "--mlperf.submitter, --mlperf.cache-cleared: not taken, the log of this run was begun with submitter reference_imp"
     assert said.code == 0 and told in said.out + said.err, said
-    saved = json.loads((run / "run.json").read_text())["controls"]["mlperf"]
+    saved = facts_of(run)["controls"]["mlperf"]
     assert (saved["submitter"], saved["cache_cleared"]) == ("reference_implementation", False)
     assert (run / "mllog.txt").read_text().splitlines()[:8] == before
-    folder = RunFolder(run, {"controls": {"mlperf": {"submitter": "A", "cache_cleared": True}}}, True)
+    folder = SavedRun(run, {"controls": {"mlperf": {"submitter": "A", "cache_cleared": True}}})
     lines: list[str] = []
     for again in (
         Submission("A"),
@@ -112,7 +97,7 @@ def test_its_log_and_its_run_json_keep_the_submission_that_it_was_begun_with(pho
         Submission(),
     ):  # nothing new, and nothing to say
         assert folder.submission(again, lines.append) == Submission("A", cache_cleared=True) and not lines
-    assert RunFolder(run, None, True).submission(Submission("B"), lines.append) == Submission("B") and not lines
+    assert SavedRun(run, None).submission(Submission("B"), lines.append) == Submission("B") and not lines
 
 
 def test_without_steps_it_goes_on_to_the_recipes_end(photos, run, capsys):
@@ -130,7 +115,7 @@ def test_its_own_run_json_goes_on_with_more(run, capsys):
 def test_a_greater_length_brings_its_own_schedule_from_the_step_where_the_run_stands(photos, run, capsys):
     for length in (160, 320):
         assert command(capsys, *words_for(photos, run, "--images-seen", length, "--log-every", 1)).code == 0
-    rates = {event["step"]: event["lr"] for event in read_events(run / "events.jsonl") if event["event"] == "train"}
+    rates = {event["step"]: event["lr"] for event in events_of(run, "train")}
     changes = {"optim.lr": 0.01, "global_batch": 8, "bn_span": 8}
     for length, steps in ((160, range(6, 21)), (320, range(21, 41))):
         recipe = override(RECIPES["resnet50-tiny"](), {**changes, "images_seen": length})
@@ -223,8 +208,7 @@ def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
 
 
 def test_a_run_that_stands_further_than_is_asked_says_nothing_of_the_average_at_the_step_asked(photos, run, capsys):
-    events = run / "events.jsonl"
-    events.write_text("".join(events.read_text().splitlines(keepends=True)[:-1]))  # as after a kill: without its end
+    unfinished(run)
     said = command(capsys, *words_for(photos, run, "--steps", 3))
     assert said.code == 0 and end_of(run)["step"] == 5, said
     assert "first weights after 3 steps" not in said.out + said.err

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from run_files import cut_after, facts_of, tensor_files
 from tiny_runs import TINY, command, forge, of_its_own, refused, without_report
 
-from paceline import setup
 from paceline.cli.main import main
+from paceline.training import setup
 
 STEPS = 4
 # Fields of a recipe's model that came after the first runs.
 NEW = ("trunk", "groups", "group_width")
-
-
-@pytest.fixture(scope="module")
-def photos(class_photos) -> Path:
-    return class_photos
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +37,7 @@ def two_threads(photos, tmp_path_factory) -> Path:
 def run(two_threads, tmp_path, monkeypatch) -> Path:
     """A copy as a kill leaves it once the checkpoint of step 2 is whole."""
     without_report(monkeypatch)
-    run = shutil.copytree(two_threads, tmp_path / "run", symlinks=True)
-    shutil.rmtree(run / "checkpoints" / f"step-{STEPS:06d}")
-    for link in ("last", "best"):
-        (run / "checkpoints" / link).unlink()
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    (run / "events.jsonl").write_text("".join(line for line in lines if '"step": 2' in line))
-    return run
+    return cut_after(shutil.copytree(two_threads, tmp_path / "run", symlinks=True), 2)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +49,7 @@ def own_threads():
 
 
 def threads_of(run: Path) -> int:
-    return json.loads((run / "run.json").read_text())["threads"]["intra_op"]
+    return facts_of(run)["threads"]["intra_op"]
 
 
 def words_for(photos: Path, run: Path) -> list[object]:
@@ -77,11 +66,9 @@ def test_on_fewer_cores_a_run_keeps_its_threads_and_so_its_bits(photos, two_thre
         os.sched_setaffinity(0, cores)
     assert said.code == 0 and "2 threads, as before, on 1 core" in said.out, said
     assert torch.get_num_threads() == 2 and threads_of(run) == 2
-    for name in ("model.safetensors", "optimiser.safetensors"):
-        one, other = (folder / "checkpoints" / "last" / name for folder in (run, two_threads))
-        assert one.read_bytes() == other.read_bytes()
+    assert tensor_files(run) == tensor_files(two_threads)
     # The run is still one that chooses: its repetition elsewhere takes that machine's cores.
-    assert json.loads((run / "run.json").read_text())["system"]["intra_op_threads"] == 0
+    assert facts_of(run)["system"]["intra_op_threads"] == 0
 
 
 def test_a_number_that_the_command_names_wins_and_is_said(photos, run, capsys):
@@ -160,9 +147,7 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
     said = command(capsys, *words_for(photos, run))
     assert said.code == 0 and said.out.count("skipping step-") == len(odd) + 2, said
     assert "resumed from step-000002" in said.out
-    name = "model.safetensors"
-    one, other = (folder / "checkpoints" / f"step-{STEPS:06d}" / name for folder in (run, two_threads))
-    assert one.read_bytes() == other.read_bytes()
+    assert tensor_files(run, f"step-{STEPS:06d}") == tensor_files(two_threads)
 
 
 def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class_photos, tmp_path, capsys, monkeypatch):

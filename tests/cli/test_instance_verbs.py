@@ -9,21 +9,21 @@ import pytest
 from PIL import Image
 from tiny_runs import command
 
-from paceline.prepare.shapes import render_boxes
-from paceline.report import draw_boxes
+from paceline.draw import samples
+from paceline.prepare.shapes.render import render_shapes
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pictures") / "set"
-    render_boxes(folder, train=8, val=2, side=96, processes=1)
+    render_shapes("boxes", folder, train=8, val=2, side=96, processes=1)
     return folder
 
 
 def test_masks_fill_their_boxes_whatever_crop_and_flip_did(pictures, tmp_path, capsys, monkeypatch):
     drawn = []
-    real = draw_boxes.marks_picture
-    monkeypatch.setattr(draw_boxes, "marks_picture", lambda *args, **more: drawn.append(args) or real(*args, **more))
+    real = samples.marks_picture
+    monkeypatch.setattr(samples, "marks_picture", lambda *args, **more: drawn.append(args) or real(*args, **more))
     out = tmp_path / "mosaic.png"
     flags = ["--data", pictures, "--out", out, "--images", 8, "--columns", 4, "--input.crop", 0.6]
     said = command(capsys, "preview", "maskrcnn-tiny", *flags)
@@ -35,7 +35,7 @@ def test_masks_fill_their_boxes_whatever_crop_and_flip_did(pictures, tmp_path, c
     for photo, marks in drawn:
         for mark in marks:
             rows, columns = (np.flatnonzero(mark.mask.any(axis=axis)) for axis in (1, 0))
-            assert mark.mask.shape == (photo.height, photo.width)
+            assert mark.mask.shape == photo.shape[:2]
             left, top, width, height = mark.box
             found = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
             apart = np.abs(np.array(found) - (left, top, left + width, top + height)).max()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
 
 from paceline.checkpoint.read import load_checkpoint
@@ -60,16 +61,7 @@ def killed(whole, tmp_path, monkeypatch) -> Callable[..., Path]:
     without_report(monkeypatch)
 
     def copy(step: int, *, but: tuple[str, ...] = ()) -> Path:
-        run = shutil.copytree(whole, tmp_path / "run", symlinks=True)
-        for later in range(step + 1, STEPS + 1):
-            shutil.rmtree(run / "checkpoints" / f"step-{later:06d}")
-        lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-        kept = [
-            line
-            for line in lines
-            if (event := json.loads(line))["step"] <= step and not (event["step"] == step and event["event"] in but)
-        ]
-        (run / "events.jsonl").write_text("".join(line for line in kept if '"end"' not in line))
+        run = cut_after(shutil.copytree(whole, tmp_path / "run", symlinks=True), step, but=but)
         point(run, best_of(run))
         return run
 
@@ -78,7 +70,7 @@ def killed(whole, tmp_path, monkeypatch) -> Callable[..., Path]:
 
 def best_of(run: Path) -> int:
     """The obvious search."""
-    scores = {event["step"]: event["top1"] for event in read_events(run / "events.jsonl") if event["event"] == "eval"}
+    scores = {event["step"]: event["top1"] for event in events_of(run, "eval")}
     return max(scores, key=lambda step: (scores[step], -step), default=-1)
 
 
@@ -99,8 +91,7 @@ def events(run: Path) -> list[dict]:
 def went_on(said: Said, run: Path, whole: Path, step: int) -> None:
     """The run ended as the one that was never killed."""
     assert said.code == 0 and f"resumed from step-{step:06d}" in said.out, said
-    for file in (whole / "checkpoints" / "last").glob("*.safetensors"):
-        assert (run / "checkpoints" / "last" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert tensor_files(run) == tensor_files(whole)
     assert events(run) == events(whole)
     for link in ("last", "best"):
         assert os.readlink(run / "checkpoints" / link) == os.readlink(whole / "checkpoints" / link)
@@ -125,7 +116,7 @@ def test_an_evaluation_s_event_is_the_last_thing_written_of_it(whole, written):
 
 def of_an_older_version(run: Path, step: int, *, pending: bool) -> None:
     """Give a checkpoint the facts that were rewritten with a result, as they stood after `step` or while it was pending."""
-    found = [event for event in read_events(run / "events.jsonl") if event["event"] == "eval" and event["step"] <= step]
+    found = [event for event in events_of(run, "eval") if event["step"] <= step]
     known = [event for event in found if not (pending and event["step"] == step)]
     whole = load_checkpoint(run / "checkpoints" / f"step-{step:06d}")
     facts = {name: value for name, value in whole.facts.items() if name != "evaluates"}
@@ -171,10 +162,9 @@ def test_without_its_events_a_run_goes_on_with_the_best_as_it_is_and_says_so(cla
     said = command(capsys, *words_for(class_photos, run))
     assert said.code == 0 and said.out.count("events.jsonl is gone") == 1, said
     # The evaluation of the checkpoint comes again, and is the first that is known.
-    assert [event["step"] for event in events(run) if event["event"] == "eval"] == [4, 6]
+    assert [event["step"] for event in events_of(run, "eval")] == [4, 6]
     assert os.readlink(run / "checkpoints" / "best") == f"step-{best_of(run):06d}"
-    for file in (whole / "checkpoints" / "last").glob("*.safetensors"):
-        assert (run / "checkpoints" / "last" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert tensor_files(run) == tensor_files(whole)
 
 
 def test_where_what_was_found_of_the_best_is_damaged_it_stays_the_best_and_that_is_said(class_photos, killed, capsys):
@@ -189,7 +179,7 @@ def test_where_what_was_found_of_the_best_is_damaged_it_stays_the_best_and_that_
     said = command(capsys, *words_for(class_photos, run))
     assert said.code == 0 and "has lost what was found of step-000002, the best" in said.out, said
     assert "was the best so far and is gone" not in said.out
-    (newest,) = [event["top1"] for event in events(run) if event["event"] == "eval" and event["step"] == 6]
+    (newest,) = [event["top1"] for event in events_of(run, "eval") if event["step"] == 6]
     assert os.readlink(run / "checkpoints" / "best") == ("step-000006" if newest > scores[4] else "step-000002")
 
 
@@ -199,7 +189,7 @@ def test_ended_by_a_command_where_no_evaluation_was_due_mlperf_s_log_has_no_bloc
     run = killed(3)
     words = [3 if word == STEPS else word for word in words_for(class_photos, run)]
     assert command(capsys, *words).code == 0
-    assert [event["step"] for event in events(run) if event["event"] == "eval"] == [2, 3]
+    assert [event["step"] for event in events_of(run, "eval")] == [2, 3]
     keys = [json.loads(line.removeprefix(":::MLLOG "))["key"] for line in (run / "mllog.txt").read_text().splitlines()]
     assert [key for key in keys if key.startswith("block")] == ["block_start", "block_stop"] * 2
 
@@ -225,5 +215,5 @@ def test_the_run_s_seconds_go_on_from_its_newest_event(class_photos, killed, cap
     before = max(event["seconds"] for event in read_events(run / "events.jsonl"))
     assert before > load_checkpoint(run / "checkpoints" / "step-000004").facts["seconds"]
     assert command(capsys, *words_for(class_photos, run)).code == 0
-    (resumed,) = [event for event in read_events(run / "events.jsonl") if event["event"] == "resume"]
+    (resumed,) = events_of(run, "resume")
     assert resumed["seconds"] == before

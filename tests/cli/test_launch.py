@@ -16,9 +16,9 @@ from shared_runs import SSD
 from paceline.cli.launch import LaunchFlags, _parsed
 from paceline.cli.launch_words import without
 from paceline.cli.main import main
-from paceline.going_on import FinishedError
 from paceline.launch.where import Where
 from paceline.log.events import EventLog
+from paceline.runs.going_on import FinishedError
 from paceline.systems.published import pairings_of
 
 
@@ -35,6 +35,22 @@ def refused(words: str, capsys) -> str:
     assert (code, said.out) == (2, ""), said
     assert said.err.startswith("paceline: ") and said.err.count("\n") == 1, said.err
     return said.err
+
+
+def launched(words: str, capsys) -> str:
+    """What a launch says that is done as asked."""
+    code = main(["launch", *shlex.split(words)])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return said.out
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch) -> None:
+    """A machine whose one program is an sbatch that does nothing."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
 
 @pytest.fixture
@@ -106,12 +122,9 @@ def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, t
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, monkeypatch):
-    (tmp_path / "sbatch").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, sbatch):
     words = f"ssd-tiny --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
-    assert main(["launch", *words.split()]) == 0
-    assert "--data /raid/no/such: not on this machine; the nodes will look for it" in capsys.readouterr().out
+    assert "--data /raid/no/such: not on this machine; the nodes will look for it" in launched(words, capsys)
 
 
 def mounted(script: Path) -> set[str]:
@@ -119,36 +132,29 @@ def mounted(script: Path) -> set[str]:
     return set(re.findall(r"--bind (\S+)", script.read_text()))
 
 
-def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp_path, monkeypatch):
-    (tmp_path / "sbatch").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp_path, sbatch):
     run, where = tmp_path / "run", "--through slurm --container apptainer --image x.sif --dry-run"
     words = f"ssd-tiny --system cpu --data /raid/no/such --stage /local/no/disk --mount /raid/x:/x {where} --out {run}"
-    assert main(["launch", *words.split()]) == 0, capsys.readouterr().err
+    launched(words, capsys)
     script = run / "launch" / "container.sh"
     assert mounted(script) >= {"/raid/no/such:/raid/no/such:ro", "/local/no/disk:/local/no/disk:rw", "/raid/x:/x:ro"}
     assert "mkdir -p /local/no/disk  #" in script.read_text()
 
 
-def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, monkeypatch, ssd_run):
-    (tmp_path / "sbatch").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, sbatch, ssd_run):
     facts = json.loads((ssd_run.folder / "run.json").read_text())
     facts["controls"] |= {"data": "/raid/no/such", "stage": "/local/no/disk"}
     (tmp_path / "run.json").write_text(json.dumps(facts))
     run, where = tmp_path / "again", "--through slurm --container apptainer --image x.sif --dry-run"
-    words = f"{tmp_path}/run.json --system cpu {where} --out {run}"
-    assert main(["launch", *words.split()]) == 0, capsys.readouterr().err
+    launched(f"{tmp_path}/run.json --system cpu {where} --out {run}", capsys)
     assert mounted(run / "launch" / "container.sh") >= {
         "/raid/no/such:/raid/no/such:ro",
         "/local/no/disk:/local/no/disk:rw",
     }
 
 
-def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeypatch):
-    (tmp_path / "sbatch").touch(0o755)
+def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeypatch, sbatch):
     (tmp_path / "shared").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     words = "--nodes 2 --through slurm --container apptainer --image x.sif --system cpu --folder shared --dry-run"
     assert main(["doctor", *words.split()]) == 0, capsys.readouterr().err
@@ -215,10 +221,9 @@ def test_a_finished_run_is_refused(capsys, ssd_run):
 
 def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_path):
     run = tmp_path / "run"
-    code = main(["launch", *f"ssd-tiny --system cpu --system.per-node 2 --out {run} --dry-run --seed 7".split()])
-    said = capsys.readouterr().out
+    said = launched(f"ssd-tiny --system cpu --system.per-node 2 --out {run} --dry-run --seed 7", capsys)
     (file,) = (run / "launch").iterdir()
-    assert code == 0 and file.name == "run.sh" and file.read_text().rstrip() in said
+    assert file.name == "run.sh" and file.read_text().rstrip() in said
     assert f"paceline train ssd-tiny --system cpu --system.per-node 2 --seed 7 --out {run}" in file.read_text().replace(
         " \\\n   ", ""
     )
@@ -227,8 +232,7 @@ def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_pa
 
 def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
     run = tmp_path / "run"
-    code = main(["launch", *f"ssd-tiny --system cpu --out {run} --dry-run --trials 3 --seed 5 --between sync".split()])
-    assert code == 0
+    launched(f"ssd-tiny --system cpu --out {run} --dry-run --trials 3 --seed 5 --between sync", capsys)
     for number in range(3):
         text = (run / f"trial-{number}" / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
         assert f"--out {run}/trial-{number} --seed {5 + number}\n" in text and text.count("--seed") == 1
@@ -244,17 +248,10 @@ def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch
     assert f"--out {tmp_path}/runs/ssd-tiny-002" in text.replace(" \\\n   ", "")
 
 
-def test_a_predicted_walltime_is_said_with_its_reason(capsys, tmp_path):
-    words = f"resnet50-mlperf-3200-8x8 --system dgx-h100 --through slurm --nodes 8 --walltime auto --out {tmp_path}/run --dry-run"
-    path = tmp_path / "bin"
-    path.mkdir()
-    (path / "sbatch").touch(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(path))
-        assert main(["launch", *words.split()]) == 0
-    said = capsys.readouterr().out
+def test_a_predicted_walltime_is_said_with_its_reason(capsys, script):
+    text, said = script(capsys, "resnet50-mlperf-3200-8x8 --system dgx-h100 --nodes 8 --walltime auto")
     reason = re.search(r"^walltime (\d+) min: [\d,]+ steps of .* margin, .* for the start$", said, flags=re.M)
-    assert reason and f"#SBATCH --time={reason[1]}\n" in said
+    assert reason and f"#SBATCH --time={reason[1]}\n" in text
 
 
 def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(capsys, script):
@@ -302,15 +299,10 @@ def test_every_published_command_has_one_of_ours():
 def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path, script):
     words = ["launch", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48", "--through", "slurm"]
     words += [
-        "--walltime",
-        "1h",
-        "--data",
+        *["--walltime", "1h", "--dry-run", "--start", "torchrun", "--data"],
         str(tmp_path),
         "--out",
         str(tmp_path / "run"),
-        "--dry-run",
-        "--start",
-        "torchrun",
     ]
     assert main([*words, "--eval-ranks", "128"]) == 0, capsys.readouterr().err
     assert "--eval-ranks 128" in (tmp_path / "run" / "launch" / "job.sbatch").read_text()
@@ -323,18 +315,13 @@ def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path, script):
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
+def script(tmp_path, sbatch):
     """A function that writes a job for Slurm, without starting it: -> (job.sbatch, what was said)."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sbatch").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def script(capsys, words: str) -> tuple[str, str]:
         run = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        code = main(["launch", *shlex.split(words), "--through", "slurm", "--dry-run", "--out", str(run)])
-        said = capsys.readouterr()
-        assert code == 0, said.err
-        return (run / "launch" / "job.sbatch").read_text(), said.out
+        said = launched(f"{words} --through slurm --dry-run --out {run}", capsys)
+        return (run / "launch" / "job.sbatch").read_text(), said
 
     return script
 

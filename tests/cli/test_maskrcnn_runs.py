@@ -1,4 +1,4 @@
-"""Mask R-CNN through the command line: train, evaluate, predict, preview, plan; on drawn polygons, on COCO photos, on bad input."""
+"""Mask R-CNN through the command line: train, evaluate, predict, plan; on drawn polygons, on COCO photos, on bad data."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from instance_sets import CATEGORY_IDS
 from instance_sets import json_file as masks_file
 from PIL import Image
 from pycocotools.coco import COCO
+from run_files import events_of
 from shared_runs import MASKRCNN as SMALL
 from shared_runs import MASKRCNN_NET as NET
 from shared_runs import MASKRCNN_TOY as TOY
 from shared_runs import VAL
 from tiny_runs import command, refused
 
-from paceline.log.events import read_events
-from paceline.models.region_losses import TERMS
+from paceline.models.mask_rcnn_loss import TERMS
 from paceline.workloads import WORKLOADS
 
 METRICS = WORKLOADS["maskrcnn"].metrics
@@ -44,11 +44,10 @@ def trained(maskrcnn_run) -> Path:
 
 
 def test_a_run_writes_the_numbers_of_boxes_and_masks_and_a_report(trained):
-    events = read_events(trained / "events.jsonl")
-    (scored,) = [event for event in events if event["event"] == "eval"]
+    (scored,) = events_of(trained, "eval")
     assert scored["step"] == STEPS and scored["images"] == VAL
     assert set(METRICS) <= scored.keys() and len(METRICS) == 24
-    losses = [event for event in events if event["event"] == "train"]
+    losses = events_of(trained, "train")
     assert len(losses) == STEPS
     for event in losses:
         terms = [event[f"loss_{term}"] for term in TERMS]
@@ -59,17 +58,6 @@ def test_a_run_writes_the_numbers_of_boxes_and_masks_and_a_report(trained):
     assert sum(len(image["masks"]) for image in predictions["images"]) > VAL
     report = (trained / "report.html").read_text()
     assert "mask AP" in report and "box AP" in report
-
-
-def test_eval_repeats_the_run_s_own_numbers_at_any_batch(trained, capsys):
-    (own,) = [event for event in read_events(trained / "events.jsonl") if event["event"] == "eval"]
-    for batch in (1, 5):
-        said = command(capsys, "eval", trained, "--checkpoint", "last", "--batch", batch, "--json")
-        assert said.code == 0, said
-        found = json.loads(said.out.splitlines()[-1])
-        assert found["images"] == VAL
-        for name in METRICS:
-            assert found[name] == pytest.approx(own[name], abs=1e-3), name
 
 
 def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(trained, tmp_path, capsys):
@@ -102,27 +90,6 @@ def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(t
             assert min(drawn.size) > 0
 
 
-def test_preview_draws_training_photos_with_masks(photos, tmp_path, capsys):
-    out = tmp_path / "mosaic.png"
-    flags = ["--data", photos, "--out", out, "--images", 6, "--columns", 3]
-    said = command(capsys, "preview", "maskrcnn-tiny", *flags, *TOY.split())
-    assert said.code == 0, said
-    with Image.open(out) as picture:
-        assert picture.width > 3 * 100
-
-
-def test_the_run_json_repeats_the_run(trained, tmp_path, capsys):
-    again = tmp_path / "again"
-    assert command(capsys, "train", trained / "run.json", "--out", again).code == 0
-    rows, wanted = (
-        [event for event in read_events(run / "events.jsonl") if event["event"] in ("train", "eval")]
-        for run in (again, trained)
-    )
-    for got, expected in zip(rows, wanted, strict=True):
-        for name in ("loss", "mask_ap", "box_ap"):
-            assert got.get(name) == expected.get(name)
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -145,7 +112,7 @@ def test_coco_photos_with_a_crowd_and_an_empty_image_train_evaluate_and_predict(
     facts = json.loads((out / "run.json").read_text())
     assert len(facts["classes"]) == 80 and facts["data"]["category_ids"][-1] == 90
     assert (facts["data"]["train_images"], facts["data"]["val_images"]) == (6, 4)
-    (scored,) = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
+    (scored,) = events_of(out, "eval")
     assert scored["images"] == 4 and 0 <= scored["mask_ap"] <= 1
     photo = next((root / "val2017").iterdir())
     assert command(capsys, "predict", out, photo, "--out", tmp_path / "answers").code == 0
@@ -175,23 +142,6 @@ def few_coco_photos(coco: Path, root: Path) -> None:
         (root / f"{split}2017").mkdir()
         for image in document["images"]:
             shutil.copy(coco / f"{split}2017" / image["file_name"], root / f"{split}2017")
-
-
-@pytest.mark.parametrize(
-    ("flags", "wanted"),
-    [
-        (["--input.short", 128, "--input.long", 96], ["--input.long 96", "--input.short"]),
-        (["--model.loss-group", 3], ["--model.loss-group 3", "global batch of 4"]),
-        (["--model.rpn.sizes", 32, 64], ["--model.rpn.sizes", "5 levels"]),
-        (["--quality.targets", "top1", 0.5], ["top1", "mask_ap"]),
-        (["--model.mask.canvas", 4], ["--model.mask.canvas 4"]),
-    ],
-)
-def test_a_recipe_that_cannot_be_is_refused_by_its_flag(photos, tmp_path, capsys, flags, wanted):
-    out = tmp_path / "run"
-    said = command(capsys, "train", "maskrcnn-tiny", "--data", photos, "--out", out, *SMALL.split(), *flags)
-    refused(said, *wanted, lines=6)
-    assert not out.exists()
 
 
 @pytest.mark.parametrize("verb", ["train", "preview"])

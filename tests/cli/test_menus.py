@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from run_files import unfinished
 from shared_runs import SSD
 from tiny_runs import Said, command, forge, refused
 
@@ -16,7 +17,7 @@ from paceline.cli.habits import OTHERWISE, OURS, SAME
 from paceline.cli.list import DECODERS, is_installed
 from paceline.config.classification import Decoder
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
-from paceline.prepare.shape_outlines import CLASSES
+from paceline.prepare.shapes.outlines import CLASSES
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.systems import SYSTEMS
@@ -71,9 +72,7 @@ def runs(tmp_path, resnet_run, ssd_run) -> Path:
     folder = tmp_path / "runs"
     for name, run in {"photos-001": resnet_run, "boxes-001": ssd_run, "cut-001": ssd_run}.items():
         shutil.copytree(run.folder, folder / name, symlinks=True)
-    events = folder / "cut-001" / "events.jsonl"
-    lines = [line for line in events.read_text().splitlines(keepends=True) if '"event": "end"' not in line]
-    events.write_text("".join(lines))
+    unfinished(folder / "cut-001")
     for name, text in {"torn-001": '{"format": 1', "other-001": "{}"}.items():
         (folder / name).mkdir()
         (folder / name / "run.json").write_text(text)

@@ -7,7 +7,6 @@ the pages.
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,11 +15,10 @@ from pathlib import Path
 
 import pytest
 from launch_cells import check_cell
+from parsed import parse
 
 from paceline.cli import launch_checks
 from paceline.cli import main as front_door
-from paceline.cli.flags import parse as parse_flags
-from paceline.cli.flags import parse_recipe
 from paceline.config.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -179,38 +177,15 @@ def a30():
 """
 
 
-class Parsed(Exception):
-    """Raised where a verb has its flags and would begin to work."""
-
-
 @pytest.fixture
 def parses(monkeypatch, tmp_path):
-    """A function that carries a command out up to the point where its flags are known to be right."""
+    """A function that raises what a command is refused with."""
     (tmp_path / "my_site.py").write_text(MY_SITE)
     monkeypatch.chdir(tmp_path)
 
-    def flags_and_stop(*given, **named):
-        parse_flags(*given, **named)
-        raise Parsed
-
-    def recipe_and_stop(*given, **named):
-        asked = parse_recipe(*given, **named)
-        if named["verb"] == "launch":
-            check_cell(asked, monkeypatch)
-        raise Parsed
-
-    folder = Path(front_door.__file__).parent
-
     def parses(command: str) -> None:
-        words = shlex.split(command)
-        verb = front_door.verb(words[0])
-        for path in sorted(folder.glob(f"{words[0]}*.py")):
-            module = importlib.import_module(f"paceline.cli.{path.stem}")
-            for name, stop in (("parse", flags_and_stop), ("parse_recipe", recipe_and_stop)):
-                if hasattr(module, name):
-                    monkeypatch.setattr(module, name, stop)
-        with pytest.raises(Parsed):
-            verb.run(words[1:])
+        with monkeypatch.context() as patch:
+            parse(command, patch, lambda asked: check_cell(asked, patch))
 
     return parses
 

@@ -112,8 +112,20 @@ def test_check_tells_the_official_verdict_and_what_it_objects_to(capsys, tmp_pat
     assert "ERROR - FAILED" in whole and "training_4.0.0/closed_resnet.yaml" in whole
 
 
+@pytest.fixture
+def compliance(monkeypatch) -> None:
+    """Said without a process for each log: one of an accuracy of 0.75 fails, as the real checker has it above."""
+    from paceline.mlperf import judge
+
+    def said(file, ruleset):
+        return judge.Verdict("compliance", str(file), '"value": 0.75,' not in file.read_text(), "said")
+
+    monkeypatch.setattr(judge, "compliance", said)
+    monkeypatch.setattr(judge, "known_rulesets", lambda: ["4.0.0"])
+
+
 @needs_checker
-def test_five_runs_are_judged_by_their_convergence_and_their_seeds(capsys, tmp_path):
+def test_five_runs_are_judged_by_their_convergence_and_their_seeds(capsys, tmp_path, compliance):
     for number in range(5):
         resnet_log(
             tmp_path / f"trial-{number}" / "mllog.txt", seed=min(number, 3), accuracy=0.75 if number == 2 else 0.76
@@ -129,15 +141,10 @@ def test_five_runs_are_judged_by_their_convergence_and_their_seeds(capsys, tmp_p
 
 
 @needs_checker
-def test_five_runs_of_the_open_division_are_asked_for_neither_seeds_nor_convergence(capsys, tmp_path, monkeypatch):
-    """Their compliance alone is judged, and said here without a process for each."""
-    from paceline.mlperf import judge
-
+def test_five_runs_of_the_open_division_are_asked_for_neither_seeds_nor_convergence(capsys, tmp_path, compliance):
     for number in range(5):
         log = resnet_log(tmp_path / f"result_{number}.txt")  # four epochs and one seed: closed runs fail both
         log.write_text(log.read_text().replace('"closed"', '"open"'))
-    monkeypatch.setattr(judge, "compliance", lambda file, ruleset: judge.Verdict("compliance", str(file), True, "said"))
-    monkeypatch.setattr(judge, "known_rulesets", lambda: ["4.0.0"])
     said = command(capsys, "mlperf", "check", tmp_path, "--json")
     judged = {verdict["judge"]: verdict for verdict in json.loads(said.out)["verdicts"]}
     assert said.code == 0, said

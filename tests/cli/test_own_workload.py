@@ -9,26 +9,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tiny_runs import command, refused, without_report
+from tiny_runs import NET, command, refused, without_report
 
 import paceline
 from paceline.workloads import WORKLOADS
 
 ROOT = Path(paceline.__file__).parents[1]
-SMALL = (
-    "--input.size",
-    32,
-    "--input.eval-size",
-    32,
-    "--input.eval-resize",
-    36,
-    "--global-batch",
-    8,
-    "--bn-span",
-    8,
-    "--optim.lr",
-    0.02,
-)
+SMALL = [*NET[4:], "--global-batch", 8, "--bn-span", 8, "--optim.lr", 0.02]  # the input's, without a ResNet's
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +38,11 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     said = command(capsys, "predict", run, class_photos / "val" / "ant", "--out", tmp_path / "found", *named)
     assert said.code == 0 and "images/s" in said.out
     assert "width=16 depth=2" in command(capsys, "show", run, *named).out
+    preview = ["preview", f"{page}:recipe", "--out", tmp_path / "a.png", "--data", class_photos]
+    assert command(capsys, *preview).code == 0
+    with pytest.raises(paceline.UserError, match=r"paceline.load\(.*workload="):
+        paceline.load(run)
+    assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
     weights = ["--weights", run / "checkpoints" / "last", "--out", tmp_path / "again"]
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--steps", 1)
     assert said.code == 0 and "tensors used" in said.out
@@ -123,20 +115,8 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     own_kind, class_photos, capsys
 ):
     run = own_kind.parent / "run"
-    said = command(
-        capsys,
-        "train",
-        f"{own_kind}:kind",
-        "--data",
-        class_photos,
-        "--out",
-        run,
-        *SMALL,
-        "--model.depth",
-        2,
-        "--steps",
-        1,
-    )
+    words = ["train", f"{own_kind}:kind", "--data", class_photos, "--out", run, *SMALL]
+    said = command(capsys, *words, "--model.depth", 2, "--steps", 1)
     assert said.code == 0, said
     assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
     assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()

@@ -12,30 +12,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_files import tensor_files
 from safetensors.torch import save_file
-from tiny_runs import command, make_photos, refused, train, without_report
+from tiny_runs import TINY, command, make_photos, of_its_own, refused, train
 
+from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
 from paceline.config.sealed import SEAL, sealed
-from paceline.models.weights import export_torchvision_state
+from paceline.models.forms.torchvision import export
 from paceline.tasks.classification import Classification, build_classifier
 
-
-@pytest.fixture(scope="module")
-def photos(class_photos) -> Path:
-    return class_photos
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 @pytest.fixture(scope="module")
 def finished(resnet_run) -> Path:
     """A run of two steps."""
     return resnet_run.folder
-
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    without_report(monkeypatch)
 
 
 @pytest.fixture
@@ -137,18 +131,26 @@ def test_a_read_only_out_folder_is_refused(photos, tmp_path, capsys):
 # Going on -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def broken_off(photos, tmp_path, capsys, monkeypatch) -> Path:
+@pytest.fixture(scope="module")
+def broken(photos, tmp_path_factory) -> Path:
     """A run that broke inside its evaluation after step 6; checkpoints of steps 2 and 4 are there."""
+    run = tmp_path_factory.mktemp("broken") / "run"
 
     def planted(self, *_):
         raise ZeroDivisionError("planted")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        of_its_own(patch, tmp_path_factory)
         patch.setattr(Classification, "draw_val", planted)
-        said = train(capsys, photos, tmp_path / "run", "--save-every", 2, "--keep", 3, steps=6)
-    assert said.code == 3 and "planted" in said.err
-    return tmp_path / "run"
+        words = f"train resnet50-tiny --data {photos} --out {run} --steps 6 --save-every 2 --keep 3"
+        assert main([*words.split(), *TINY]) == 3
+    return run
+
+
+@pytest.fixture
+def broken_off(broken, tmp_path) -> Path:
+    """A copy that goes on."""
+    return shutil.copytree(broken, tmp_path / "run", symlinks=True)
 
 
 def spoil_newest(run: Path) -> Path:
@@ -166,9 +168,7 @@ def test_after_a_damaged_checkpoint_the_run_ends_with_the_unbroken_runs_bytes(ph
     assert f"skipping {damaged.name}" in said.out and "checksum" in said.out and "resumed from step-" in said.out
     assert said.out.count("skipping") == 1
     assert train(capsys, photos, tmp_path / "unbroken", "--save-every", 2, "--keep", 3, steps=6).code == 0
-    for name in ("model.safetensors", "optimiser.safetensors"):
-        there, wanted = (folder / "checkpoints" / "last" / name for folder in (broken_off, tmp_path / "unbroken"))
-        assert there.read_bytes() == wanted.read_bytes(), name
+    assert tensor_files(broken_off) == tensor_files(tmp_path / "unbroken")
 
 
 def test_when_every_checkpoint_is_damaged_nothing_starts_over_silently(photos, broken_off, capsys):
@@ -233,7 +233,7 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
 
 def test_weights_of_a_resnet34_are_refused_in_safetensors_too(photos, tmp_path, capsys):
     model = build_classifier(Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3)
-    save_file(export_torchvision_state(model.network), tmp_path / "resnet34.safetensors")
+    save_file(export(model.network.state_dict()), tmp_path / "resnet34.safetensors")
     words = ["--weights", tmp_path / "resnet34.safetensors", "--model.depth", 18]
     refused(train(capsys, photos, tmp_path / "run", *words), "resnet34", "another model", "layer1.2")
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,8 @@ import json
 import re
 
 import pytest
-from tiny_runs import command, refused
+from run_files import facts_of
+from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
 from paceline.cli.row_machine import machine_flags, on_its_machine
@@ -57,20 +58,8 @@ def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
         (["--nodes=2"], ("--nodes",)),
         (["--world", "2"], ("--nodes",)),
         (["--system.per_node", "2"], ("--system.per-node",)),
-        (
-            ["--system.precision", "bf16"],
-            (
-                "--system.precision",
-                "--system.loss-scale",
-            ),
-        ),
-        (
-            ["--system.chip", "X", "--nodes", "3"],
-            (
-                "--system.chip",
-                "--nodes",
-            ),
-        ),
+        (["--system.precision", "bf16"], ("--system.precision", "--system.loss-scale")),
+        (["--system.chip", "X", "--nodes", "3"], ("--system.chip", "--nodes")),
         (["--rate", "100"], ()),
     ],
     ids=" ".join,
@@ -101,21 +90,10 @@ def test_an_unknown_row_names_its_neighbours(capsys, verb):
 
 
 def test_a_row_is_trained_like_a_recipe(tmp_path):
-    small = {
-        "optim.lr": 0.01,
-        "model.depth": 10,
-        "model.width": 8,
-        "input.size": 32,
-        "input.eval_resize": 32,
-        "input.eval_size": 32,
-    }
     ended = paceline.train(
-        "resnet50@krai-2xa5000-408", out=str(tmp_path / "run"), global_batch=8, bn_span=8, changes=small, steps=1,
+        "resnet50@krai-2xa5000-408", out=str(tmp_path / "run"), changes={**TINY_CHANGES, "bn_span": 8}, steps=1,
         synthetic=True, quiet=True,
     )  # fmt: skip
-    assert (
-        ended.step == 1
-        and json.loads((tmp_path / "run" / "run.json").read_text())["name"] == "resnet50@krai-2xa5000-408"
-    )
+    assert ended.step == 1 and facts_of(tmp_path / "run")["name"] == "resnet50@krai-2xa5000-408"
     with pytest.raises(paceline.UserError, match="there is no recipe 'resnet50@none'"):
         paceline.train("resnet50@none")

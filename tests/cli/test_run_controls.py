@@ -5,24 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import refused, train, without_report
+from run_files import events_of, tensor_files
+from tiny_runs import refused, train
 
-from paceline.log.events import read_events
-from paceline.step import TrainStep
-from paceline.trace import Tracer
+from paceline.engine.step import TrainStep
+from paceline.log.trace import Tracer
 
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    without_report(monkeypatch)
-
-
-def events(run: Path, kind: str) -> list[dict]:
-    return [event for event in read_events(run / "events.jsonl") if event["event"] == kind]
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 @pytest.mark.parametrize("target", [None, 1.5])
@@ -31,13 +23,13 @@ def test_patience_ends_a_run_at_the_evaluation_that_uses_it_up(class_photos, tmp
     flags = ["--eval-every", 1, "--patience", 2, "--optim.lr", 1e-9, *more]
     said = train(capsys, class_photos, tmp_path / "run", *flags, steps=30)
     best, waited, last = -1.0, 0, 0
-    scored = events(tmp_path / "run", "eval")
+    scored = events_of(tmp_path / "run", "eval")
     for event in scored:
         best, waited = (event["top1"], 0) if event["top1"] > best else (best, waited + 1)
         last = event["step"]
         if waited == 2:
             break
-    (end,) = events(tmp_path / "run", "end")
+    (end,) = events_of(tmp_path / "run", "end")
     assert waited == 2 and 3 <= last < 30 and end["step"] == last == scored[-1]["step"] == len(scored)
     assert end["best"] == {**end["best"], "top1": best}
     assert end["reason"].startswith("no better result in 2 evaluations")
@@ -71,10 +63,9 @@ def test_two_exact_runs_have_the_same_bits_and_were_deterministic(class_photos, 
         with seen_deterministic(monkeypatch) as seen:
             said = train(capsys, class_photos, tmp_path / name, "--exact", "--log-every", 1, steps=4)
         assert said.code == 0 and seen == {True}, said.err
-        last = tmp_path / name / "checkpoints" / "last"
-        files.append([(last / f"{part}.safetensors").read_bytes() for part in ("model", "optimiser")])
+        files.append(tensor_files(tmp_path / name))
     assert files[0] == files[1]
-    losses = [[event["loss"] for event in events(tmp_path / name, "train")] for name in ("first", "again")]
+    losses = [[event["loss"] for event in events_of(tmp_path / name, "train")] for name in ("first", "again")]
     assert losses[0] == losses[1] and len(set(losses[0])) == 4
     with seen_deterministic(monkeypatch) as seen:
         train(capsys, class_photos, tmp_path / "other", steps=1)
@@ -116,7 +107,7 @@ def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_ph
         yield
         heard.append(f"end of {name}")
 
-    monkeypatch.setattr("paceline.setup.refuse_profile", lambda *_: None)
+    monkeypatch.setattr("paceline.training.setup.refuse_profile", lambda *_: None)
     monkeypatch.setattr("torch.cuda.profiler.start", lambda: heard.append("start"))
     monkeypatch.setattr("torch.cuda.profiler.stop", lambda: heard.append("stop"))
     monkeypatch.setattr("torch.autograd.profiler.emit_nvtx", lambda: ranged("operations"))

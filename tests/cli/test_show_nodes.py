@@ -42,11 +42,10 @@ def variables_of(words: str, controls) -> dict[str, str]:
     return env_pairs(parse_recipe(words.split(), controls, verb="x").system)
 
 
-def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are(capsys):
+def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
     machine = env_pairs(SYSTEMS["p3dn"]())
-    given = ("--system.env", "NCCL_NSOCKS_PERTHREAD=4", "NCCL_DEBUG=WARN")
-    said = command(capsys, "show", "maskrcnn-gluoncv-192", "--system", "p3dn", "--nodes", "24", *given, "--json")
-    pairs = dict(pair.split("=") for pair in json.loads(said.out)["system"]["env"])
+    given = "--system.env NCCL_NSOCKS_PERTHREAD=4 NCCL_DEBUG=WARN"
+    pairs = variables_of(f"maskrcnn-gluoncv-192 --system p3dn --nodes 24 {given}", ShowFlags())
     assert pairs == machine | {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_DEBUG": "WARN"}
     assert len(pairs) == len(machine) + 1
 

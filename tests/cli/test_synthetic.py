@@ -22,7 +22,7 @@ from paceline.models.class_rows import Labels
 from paceline.recipes.ssd import tiny
 from paceline.report.page import write_report
 from paceline.tasks.synthetic import SyntheticTask
-from paceline.tasks.task import Place
+from paceline.tasks.task import InputRank
 from paceline.workloads import WORKLOADS
 
 SMALL = {
@@ -99,7 +99,7 @@ def test_batches_are_made_once_and_fill_every_forward():
     images = task.train_images, task.val_images
     plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
     plan = replace(plan, stop_after=4)
-    place = Place(0, 1, torch.device("cpu"), 1)
+    place = InputRank(0, 1, torch.device("cpu"), 1)
     with task.train_loader(plan, System(), place, first=1, one_batch=False) as loader:
         steps = dict(loader)
     assert list(steps) == [1, 2, 3]

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tiny_runs import TINY, command, train, without_report
 
 import paceline
@@ -23,11 +22,6 @@ from paceline.log.events import read_events
 from paceline.recipes import RECIPES
 
 PACKAGE = Path(paceline.__file__).parent
-
-
-@pytest.fixture(scope="module")
-def photos(class_photos) -> Path:
-    return class_photos
 
 
 def test_quiet_prints_warnings_the_end_and_where_the_report_is(photos, tmp_path, capsys):
@@ -109,7 +103,20 @@ def test_every_flag_that_a_message_of_training_names_exists():
     parts = [flag.split(".") for flag in known]
     groups = {".".join(words[:count]) for words in parts for count in range(1, len(words))}
     checked, wrong = 0, []
-    for room in ("config", "checkpoint", "data", "dist", "log", "optim", "tasks", "*.py", "cli/train.py"):
+    for room in (
+        "config",
+        "checkpoint",
+        "data",
+        "dist",
+        "engine",
+        "host",
+        "log",
+        "optim",
+        "runs",
+        "tasks",
+        "training",
+        "cli/train.py",
+    ):
         for path in [
             found for entry in PACKAGE.glob(room) for found in ([entry] if entry.is_file() else entry.rglob("*.py"))
         ]:

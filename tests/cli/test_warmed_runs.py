@@ -6,26 +6,23 @@ import json
 
 import pytest
 from instance_sets import make_instances
+from run_files import events_of, tensor_files
 from short_of_memory import out_of_memory
-from tiny_runs import TINY, command, make_photos, without_report
+from tiny_runs import TINY, command, make_photos
 
-import paceline.compiler as compiler
-import paceline.setup as setup
-import paceline.warm_up as warm_up
+import paceline.host.compiler as compiler
+import paceline.training.setup as setup
+import paceline.training.warm_up as warm_up
+from paceline.engine.step import TrainStep
 from paceline.log.events import read_events
 from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder
 from paceline.models.classifier import Classifier
 from paceline.report.page import write_report
-from paceline.step import TrainStep
 from paceline.tasks.task import Task
 
+pytestmark = pytest.mark.usefixtures("no_report")
 SYNTHETIC = ["--synthetic", *TINY, "--bn-span", "2"]
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch):
-    without_report(monkeypatch)
 
 
 @pytest.fixture
@@ -48,10 +45,6 @@ def train(capsys, out, *more, steps=3):
     return command(capsys, "train", "resnet50-tiny", *SYNTHETIC, "--out", out, "--steps", steps, *more)
 
 
-def of_kind(run, kind):
-    return [event for event in read_events(run / "events.jsonl") if event["event"] == kind]
-
-
 @pytest.mark.nightly
 def test_a_plain_run_on_a_cpu_has_no_warm_up(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainStep, "discard", lambda *_: pytest.fail("a step was thrown away"))
@@ -70,7 +63,7 @@ def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path,
     assert (first["event"], first["step"], first["shapes"], first["captures"]) == ("warm_up", 0, 1, 0)
     assert first["compilations"] == 1 and first["memory_estimate"] > 0 and "peak_memory" not in first
     assert first["images_per_forward"] == json.loads((run / "run.json").read_text())["plan"]["images_per_forward"]
-    assert not any("recompilations" in event for event in of_kind(run, "train")) and "warning" not in said.out
+    assert not any("recompilations" in event for event in events_of(run, "train")) and "warning" not in said.out
 
 
 @pytest.mark.nightly
@@ -79,7 +72,7 @@ def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_la
     for steps in (3, 4):
         assert train(capsys, run, "--system.compile", steps=steps).code == 0
     assert ">warm-up</" in write_report(run).read_text()
-    assert [event["step"] for event in of_kind(run, "warm_up")] == [0, 3]
+    assert [event["step"] for event in events_of(run, "warm_up")] == [0, 3]
 
 
 @pytest.mark.nightly
@@ -88,7 +81,7 @@ def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_p
     run = tmp_path / "run"
     said = train(capsys, run, "--system.compile", "--log-every", "1")
     assert said.code == 0 and said.out.count("warning: 1 graph compiled in the steps up to 1,") == 1
-    assert [event.get("recompilations", 0) for event in of_kind(run, "train")] == [1, 0, 0]
+    assert [event.get("recompilations", 0) for event in events_of(run, "train")] == [1, 0, 0]
 
 
 MASKRCNN = (
@@ -132,13 +125,9 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
     assert [what for what in said if what.startswith("warming")] == [
         f"warming up {number} of {count} shapes" for number in range(1, count + 1)
     ]
-    (event,) = of_kind(tmp_path / "warmed", "warm_up")
+    (event,) = events_of(tmp_path / "warmed", "warm_up")
     assert event["shapes"] == count
-    mine, plain = (
-        {file.name: file.read_bytes() for file in sorted((tmp_path / run / "checkpoints/last/").glob("*.safetensors"))}
-        for run in ("warmed", "plain")
-    )
-    assert mine == plain and mine
+    assert tensor_files(tmp_path / "warmed") == tensor_files(tmp_path / "plain")
 
 
 @pytest.mark.nightly
@@ -152,8 +141,8 @@ def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, com
     words = ["--steps", "6", "--log-every", "1", "--system.images-per-forward", "2", "--system.compile"]
     said = command(capsys, "train", recipe, "--out", tmp_path / "run", *small, *words)
     assert said.code == 0, said
-    assert [event["compilations"] for event in of_kind(tmp_path / "run", "warm_up")] == [1]
-    assert not any("recompilations" in event for event in of_kind(tmp_path / "run", "train"))
+    assert [event["compilations"] for event in events_of(tmp_path / "run", "warm_up")] == [1]
+    assert not any("recompilations" in event for event in events_of(tmp_path / "run", "train"))
 
 
 @pytest.mark.nightly
@@ -161,12 +150,12 @@ def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, m
     monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(side, side) for side in range(33, 42)])
     monkeypatch.setattr(compiler, "SPARE_FORMS", 0)
     said = train(capsys, tmp_path / "run", "--system.compile")
-    assert said.code == 2 and len(of_kind(tmp_path / "run", "warm_up")) == 1
+    assert said.code == 2 and len(events_of(tmp_path / "run", "warm_up")) == 1
     # torch's own log says above it which input was the last.
     last = said.err.splitlines()[-1]
     assert last.startswith("paceline: --system.compile: a network was to be compiled in more than 9 forms")
     assert "--system.no-compile" in last and "Traceback" not in said.err
-    (end,) = of_kind(tmp_path / "run", "end")
+    (end,) = events_of(tmp_path / "run", "end")
     assert end["status"] == "failed" and "--system.compile" in end["reason"]
 
 

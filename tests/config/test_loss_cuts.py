@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.config.loss_groups import cut_losses, recipe_loss_group
+from paceline.config.loss_cut import cut_losses, recipe_loss_group
 from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import Recipe
 from paceline.config.system import System

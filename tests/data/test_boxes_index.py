@@ -14,17 +14,18 @@ from pycocotools.coco import COCO
 from tiny_runs import make_photos
 
 from paceline.config.errors import DataError
-from paceline.data.boxes import BOX_ARRAYS, BoxSplit, categories_of, class_table, classes_of, open_boxes
+from paceline.data.box_split import BOX_ARRAYS, BoxSplit, class_table, classes_of, open_boxes
 from paceline.data.manifest import Manifest
 from paceline.metrics.coco import GroundTruth
-from paceline.prepare.box_folder import ensure_boxes_prepared, prepare_boxes
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.box_source import prepare_boxes
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
 
 
 @pytest.mark.parametrize("name", ["coco_mini", "facemask3", "bccd3"])
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
-    manifest = Manifest.load(ensure_boxes_prepared(shared_data / name, say=lambda line: None))
+    manifest = Manifest.load(ensure_prepared(shared_data / name, kind="boxes", say=lambda line: None))
     found = open_boxes(manifest, split)
     record = json.loads((shared_data / name / "annotations" / f"instances_{split}2017.json").read_text())
     objects: dict[int, list] = {image["id"]: [] for image in record["images"]}
@@ -39,7 +40,7 @@ def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
         assert found.index.relative_name(i) == f"{split}2017/{image['file_name']}".encode()
         assert here.boxes.tolist() == [[float(side) for side in entry["bbox"]] for entry in wanted]
         assert [found.names[k - 1] for k in here.classes] == [names[entry["category_id"]] for entry in wanted]
-        assert categories_of(found.category_ids, here.classes).tolist() == [entry["category_id"] for entry in wanted]
+        assert found.category_ids[here.classes - 1].tolist() == [entry["category_id"] for entry in wanted]
         assert here.crowd.tolist() == [entry["iscrowd"] for entry in wanted]
         assert here.areas.tolist() == [entry["area"] for entry in wanted]
         assert here.annotation_ids.tolist() == [entry["id"] for entry in wanted]
@@ -49,7 +50,7 @@ def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_masks_of_a_real_set_decode_to_what_pycocotools_makes_of_the_json(shared_data, capsys):
     root = shared_data / "coco_mini"
-    found = open_boxes(Manifest.load(ensure_boxes_prepared(root, say=lambda line: None)), "val")
+    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes", say=lambda line: None)), "val")
     official = COCO(str(root / "annotations" / "instances_val2017.json"))
     capsys.readouterr()
     crowds = np.flatnonzero(found.crowd)
@@ -109,7 +110,7 @@ def test_ids_to_classes_and_back_for_any_ids(ids, data):
     for category, k in zip(asked.tolist(), classes.tolist()):
         assert (order[k - 1] == names[category]) if category in names else k == 0
     known = classes > 0
-    assert categories_of(table, classes[known]).tolist() == asked[known].tolist()
+    assert table[classes[known] - 1].tolist() == asked[known].tolist()
 
 
 def test_class_folders_are_no_boxes_and_a_missing_array_is_named(tmp_path):

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from torchvision.models.detection.transform import _resize_image_and_masks
 
 from paceline.config.instances import InstanceInput
-from paceline.data.buckets import MOST, aspect_groups, bucket_of, buckets, padded, resized, resized_all, short_of_step
+from paceline.data.buckets import (
+    MOST,
+    aspect_groups,
+    bucket_of,
+    buckets,
+    padded_shape,
+    resized,
+    resized_all,
+    short_of_step,
+)
 
 # Others may share the machine: no deadline.
 FEW = examples(40)
@@ -85,14 +94,14 @@ def test_photos_of_coco_are_padded_by_less_than_a_tenth(shared_data, short, long
     photos = np.array([(image["height"], image["width"]) for image in record["images"]])
     photo = InstanceInput(short=(short,), long=long)
     sizes = resized_all(*photos.T, short, long)
-    shapes = np.array([padded(h, w, photo, short) for h, w in sizes.tolist()])
+    shapes = np.array([padded_shape(h, w, photo, short) for h, w in sizes.tolist()])
     assert 1 - sizes.prod(axis=1).sum() / shapes.prod(axis=1).sum() < 0.1
 
 
 def test_padding_to_a_multiple_rounds_each_side_up():
     photo = InstanceInput(padding="multiple", multiple=64)
-    assert padded(800, 1066, photo, 800) == (832, 1088)
-    assert padded(64, 1, photo, 800) == (64, 64)
+    assert padded_shape(800, 1066, photo, 800) == (832, 1088)
+    assert padded_shape(64, 1, photo, 800) == (64, 64)
 
 
 @FEW
@@ -107,8 +116,8 @@ def test_groups_go_from_tall_to_wide_and_neighbours_on_the_axis_never_need_the_l
     sizes = resized_all(heights, widths, 800, 1333)
     for group in range(groups.max() + 1):
         mine = sizes[groups == group]
-        shapes = {padded(*size, photo, 800) for size in mine.tolist()}
-        assert len(shapes) == 1 and padded(*mine.max(axis=0).tolist(), photo, 800) in shapes
+        shapes = {padded_shape(*size, photo, 800) for size in mine.tolist()}
+        assert len(shapes) == 1 and padded_shape(*mine.max(axis=0).tolist(), photo, 800) in shapes
 
 
 def test_the_short_side_of_a_step_depends_on_seed_and_step_and_takes_every_choice():

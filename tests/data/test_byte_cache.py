@@ -95,8 +95,9 @@ def test_another_process_reads_what_this_one_kept():
     words = [sys.executable, "-c", program, str(os.getpid()), str(file)]
     other = subprocess.run([*words, name], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == str(b"\x02" * 3)
-    with pytest.raises(OSError, match="another file"):
-        file_of(os.getpid(), file, "paceline-photos-0")
+    for another in (name[:-1], name + "0", "paceline-photos"):
+        with pytest.raises(OSError, match="another file"):
+            file_of(os.getpid(), file, another)
     os.close(file)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from paceline.batch.instances import InstanceObjects
 from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
-from paceline.data.boxes import BoxSplit
+from paceline.data.box_split import BoxSplit
 from paceline.data.crop import Window
 from paceline.data.draw import render
 from paceline.data.header import read_header

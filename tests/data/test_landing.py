@@ -112,9 +112,13 @@ def test_each_wait_of_the_protocol_is_needed(expected, stand_in, gap, eager, mon
 
 
 def test_only_the_consumer_waits_for_its_own_work(stand_in):
-    """A thread of the loader that did would be late with the next batch, which counts as waiting for input."""
+    """A thread of the loader that did would be late with the next batch, which counts as waiting for input.
+
+    One thread, so steps are finished in order. Where a later one is finished first, its copies come first on their stream, behind
+    the work that used its memory before, and a thread that opens the next step waits for both.
+    """
     streams = stand_in("nobody")
-    with a_loader(prefetch=1) as loader:
+    with a_loader(prefetch=1, threads=1) as loader:
         for _ in loader:
             streams.launch(lambda: None)
         assert streams.waited_for_consumer == {threading.current_thread().name}

@@ -15,7 +15,7 @@ import paceline.data.freshness as freshness
 from paceline.config.errors import DataError
 from paceline.data.freshness import check_fresh
 from paceline.data.manifest import Manifest, cache_place, class_order_hash, find_manifest, prepare_command
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 
 
 def paint(path: Path, seed: int = 0) -> None:

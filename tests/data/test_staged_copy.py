@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from paceline.config.errors import DataError, UserError
 from paceline.data import staged_copy, staged_folder, stores
-from paceline.data.digest import digest_of
+from paceline.data.records import digest_of
 from paceline.data.staged_copy import Brought, StagedCopy, Wanted
 from paceline.data.staged_folder import clear, copies, read_ledger
 from paceline.data.staged_records import staged_name

@@ -19,8 +19,7 @@ from paceline.config.errors import DataError
 from paceline.data.index import describe, name_arrays, open_split, write_index
 from paceline.data.manifest import Manifest
 from paceline.data.records import RECORDS, Places, Records
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.workloads import WORKLOADS
 
 CASES = [workload.start for workload in WORKLOADS.values()]
@@ -63,10 +62,13 @@ def pack(prepared: Manifest, folder: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tmp_path, monkeypatch):
     monkeypatch.setitem(RECORDS, "zip", ZipRecords)
-    photos, prepared = (make_photos, ensure_prepared) if "resnet" in name else (make_instances, ensure_boxes_prepared)
-    folder, zipped = prepared(photos(tmp_path / "set", train=12, val=6), say=print), tmp_path / "zipped"
+    photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
+    folder, zipped = (
+        ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind, say=print),
+        tmp_path / "zipped",
+    )
     pack(Manifest.load(folder), zipped)
-    assert prepared(zipped, say=print) == zipped
+    assert ensure_prepared(zipped, kind=kind, say=print) == zipped
     expected, *others = batches(name, folder), batches(name, zipped), batches(name, zipped, 3)
     assert all(len(found) == len(expected) and all(map(torch.equal, found, expected)) for found in others)
     content = bytearray((zipped / "all.zip").read_bytes())
@@ -78,4 +80,4 @@ def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tm
     with pytest.raises(
         DataError, match=r"all\.zip: cannot be read \(No such file or directory\)\. Its photos lie in containers"
     ):
-        prepared(zipped, say=print)
+        ensure_prepared(zipped, kind=kind, say=print)

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-import paceline
-from paceline.alike import request_facts, source_digests
+from paceline.cli.flags import parse_recipe
 from paceline.config.errors import AlikeError
 from paceline.config.run import Controls
 from paceline.dist.agreement import agree
 from paceline.dist.messages import Messages
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS
+from paceline.training.alike import request_facts, source_digests
+from paceline.version import PACKAGE
 
 
 def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
@@ -69,14 +70,14 @@ def test_a_field_that_only_one_rank_has_is_absent_on_the_other() -> None:
 
 
 def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
-    package = Path(paceline.__file__).parent
+    package = PACKAGE
     copy = Path(shutil.copytree(package, tmp_path / "paceline", ignore=shutil.ignore_patterns("__pycache__")))
     recipe = RECIPES["resnet50-tiny"]()
     assert source_digests(copy, recipe) == source_digests(package, recipe)
-    with (copy / "step.py").open("a") as file:
+    with (copy / "engine" / "step.py").open("a") as file:
         file.write("# older\n")
     said = said_by([source_digests(package, recipe), source_digests(copy, recipe)])
-    assert said[0].startswith("the ranks do not agree: SHA-256 of paceline/step.py is ")
+    assert said[0].startswith("the ranks do not agree: SHA-256 of paceline/engine/step.py is ")
 
 
 def test_paths_and_a_machines_memory_are_no_difference() -> None:
@@ -87,3 +88,22 @@ def test_paths_and_a_machines_memory_are_no_difference() -> None:
     names = list(here)
     assert {"optim.lr", "seed", "system.precision", "eval-every", "version of torch"} <= set(names)
     assert "system.memory-gib" not in names
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "named"),
+    [
+        ("--seed", ("1", "9"), "seed is 1 on rank 0 and 9 on rank 1."),
+        ("--system.precision", ("fp32", "bf16"), 'system.precision is "fp32" on rank 0 and "bf16" on rank 1.'),
+        ("--steps", ("18", "12"), "steps is 18 on rank 0 and 12 on rank 1."),
+        ("--eval-every", ("6", "5"), "eval-every is 6 on rank 0 and 5 on rank 1."),
+        ("--model.width", ("8", "16"), "model.width is 8 on rank 0 and 16 on rank 1."),
+        ("--system.intra-op-threads", ("1", "2"), "system.intra-op-threads is 1 on rank 0 and 2 on rank 1."),
+    ],
+)
+def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> None:
+    asked = [
+        parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], Controls(), verb="train") for value in values
+    ]
+    said = said_by([request_facts("train", one.recipe, one.system, one.controls) for one in asked])
+    assert said[0].splitlines()[0] == f"the ranks do not agree: {named}"

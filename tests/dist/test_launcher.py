@@ -84,7 +84,7 @@ SLURM_PORT = derived_port("4242.0")
 OMPI_PORT = derived_port("openmpi-1281163265")
 SLURM = Launch("slurm", 9, 16, 1, 8, 1, 2, "gpu07", SLURM_PORT, "4242.0")
 OMPI = Launch("openmpi", 9, 16, 1, 8, 1, 2, "10.1.2.3", OMPI_PORT, "openmpi-1281163265")
-TORCH = Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "run7.0", True, True)
+TORCH = Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "run7.0", True)
 
 LEGAL = {
     "nothing": ({}, SINGLE),
@@ -92,11 +92,11 @@ LEGAL = {
     "torchrun": (torchrun(), TORCH),
     "torchrun, restarted": (
         torchrun(TORCHELASTIC_RESTART_COUNT="2"),
-        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "run7.2", True, True),
+        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "run7.2", True),
     ),
     "torchrun's variables set by hand": (
         {k: v for k, v in torchrun().items() if not k.startswith(("TORCHELASTIC", "GROUP"))},
-        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0", False, True),
+        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
     ),
     "srun": (srun(), SLURM),
     "srun, uneven hosts": (
@@ -109,7 +109,7 @@ LEGAL = {
     ),
     "srun, address and port given": (
         srun(MASTER_ADDR="10.0.0.9", MASTER_PORT="12345"),
-        Launch("slurm", 9, 16, 1, 8, 1, 2, "10.0.0.9", 12345, "4242.0", False, True),
+        Launch("slurm", 9, 16, 1, 8, 1, 2, "10.0.0.9", 12345, "4242.0"),
     ),
     "srun takes part of the job": (
         srun(rank=1, world=2, local_rank=0, node=1, tasks="1(x2)", SLURM_NTASKS="16", SLURM_TASKS_PER_NODE="8(x2)"),
@@ -149,12 +149,12 @@ LEGAL = {
     "ranks by hand inside an srun of one task": (
         srun(rank=0, world=1, node=0, local_rank=0, tasks="1", hosts="gpu07")
         | {k: v for k, v in torchrun().items() if not k.startswith("TORCHELASTIC")},
-        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0", False, True),
+        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
     ),
     "srun --mpi=pmi2": (srun(PMI_RANK="9", PMI_SIZE="16", PMI_FD="11", PMI_JOBID="4242.0"), SLURM),
     "mpiexec of MPICH": (
         hydra(MASTER_PORT="29511"),
-        Launch("pmi", 1, 2, 1, 2, 0, 1, "127.0.0.1", 29511, "pmi-29511", False, True),
+        Launch("pmi", 1, 2, 1, 2, 0, 1, "127.0.0.1", 29511, "pmi-29511"),
     ),
     "mpiexec of Cray on two hosts": (
         {

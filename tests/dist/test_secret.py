@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from paceline.config.errors import RankError
+from paceline.dist import rendezvous
 from paceline.dist.launcher import Launch
 from paceline.dist.messages import Messages
 from paceline.dist.secret import GREETING, VARIABLE, Greeting, NotOurs, believed, offered
@@ -119,3 +123,22 @@ def test_a_changed_greeting_is_not_believed() -> None:
     changed = json.loads(text) | {"number": "2"}
     with pytest.raises(NotOurs):
         believed(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
+
+
+def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch) -> None:
+    raw = stored(SECRET.encode(), Greeting("other", "1", ""))
+    answers = [raw, raw]
+
+    class Leaving:
+        def compare_set(self, *_: str) -> bytes:
+            if not answers:
+                raise dist.DistError("Connection reset by peer")
+            return answers.pop()
+
+    monkeypatch.setattr(rendezvous, "_client_within", lambda *_: Leaving())
+    monkeypatch.setattr(dist, "PrefixStore", lambda _, store: store)
+    monkeypatch.setattr(rendezvous, "POLL_SECONDS", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        launch = replace(ONE_HOST, rank=1, port=server.getsockname()[1])
+        found = rendezvous._greeted(launch, time.monotonic() + 5)
+    assert isinstance(found, NotOurs) and "another job" in str(found)

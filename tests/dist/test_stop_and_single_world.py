@@ -14,7 +14,7 @@ from paceline.dist import stop as stop_module
 from paceline.dist.failure import is_echo
 from paceline.dist.interfaces import describe_interfaces, interface_towards, interfaces, is_address_of_this_host
 from paceline.dist.launcher import SINGLE
-from paceline.dist.roll_call import describe_hosts, name_ranks
+from paceline.dist.roll_call import name_ranks
 from paceline.dist.stop import StopRequest, StopVote, catch_stop
 from paceline.dist.world import open_world
 
@@ -113,10 +113,6 @@ def test_alone_an_exception_passes_through_unchanged():
 )
 def test_ranks_are_named_in_runs(ranks, text):
     assert name_ranks(ranks) == text
-
-
-def test_each_host_has_a_line_with_its_ranks():
-    assert describe_hosts(("a", "a", "a", "b", "a")) == ["a: ranks 0-2, 4", "b: rank 3"]
 
 
 def test_broken_connections_are_told_from_errors_of_ones_own():

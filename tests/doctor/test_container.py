@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline import host_facts
 from paceline.config.errors import UserError
 from paceline.doctor.container import compare, read_host
+from paceline.host import host_facts
 
 HOST = {
     "driver": "580.65.06",

@@ -17,9 +17,9 @@ from paceline.cli.main import main
 from paceline.data.manifest import Manifest
 from paceline.download import wanted
 from paceline.download.sources import COCO_2017, DATA_SETS, IMAGENET, VOC_2007, Archive
-from paceline.prepare import coco2017
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.coco2017 import Counts
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.formats import coco2017
+from paceline.prepare.formats.coco2017 import Counts
 
 # Of the folders that each of COCO's archives holds.
 INSIDE = {"annotations_trainval2017.zip": "annotations", "val2017.zip": "val2017", "train2017.zip": "train2017"}
@@ -61,7 +61,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     assert "this is COCO 2017: 2 training photos with objects (3 in all) and 2 for validation" in text
     assert text.rstrip().endswith(f"train with:  paceline train ssd --data '{folder}'")
     assert Manifest.load(folder).expect == "coco2017" and not archives_in(folder)
-    assert ensure_boxes_prepared(folder, say=pytest.fail, small=0) == folder
+    assert ensure_prepared(folder, kind="boxes", say=pytest.fail, small=0) == folder
     assert not [path for path in folder.iterdir() if path.name.startswith(".") or ".part" in path.name]
 
 

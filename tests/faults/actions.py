@@ -21,10 +21,10 @@ import torch.distributed as dist
 from fault_flags import outweigh
 
 import paceline.dist.stop
-from paceline.train import STOP_FILE
+import paceline.training.loop
+from paceline.training.loop import STOP_FILE
 
-# The module; `paceline.train` is the function.
-training = sys.modules["paceline.train"]
+training = paceline.training.loop
 
 # Folders by name: run, cache, data. And the losses of the step that was just taken.
 roots: dict[str, Path] = {}

@@ -48,7 +48,7 @@ class Harness:
         self._commands = 0
 
     def __enter__(self) -> Harness:
-        self._zygote = self._open.enter_context(Zygote("faulty_rank", multi_path.TESTS / "faults"))
+        self._zygote = self._open.enter_context(Zygote(multi_path.TESTS / "faults"))
         self._data = make_data(self.folder / "data")
         return self
 
@@ -180,7 +180,8 @@ class Harness:
             }
             environ = {"FAULT": json.dumps(orders), "PACELINE_CACHE": str(scene.cache)}
             environs.append(environ if ranks == 1 else by_hand(rank, ranks, port, **environ))
-        return self._zygote.run(outs, environs, "train", workload.recipe, *flags, deadline=MOST_SECONDS)
+        words = ("train", workload.recipe, *flags)
+        return self._zygote.run(outs, environs, *words, module="faulty_rank", deadline=MOST_SECONDS)
 
     def _counted(self, fault: Fault, at: str) -> str:
         """A moment given as a share of all its kind ("operation 37%") as a number."""

@@ -28,10 +28,10 @@ from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.data.freshness import check_fresh
 from paceline.data.manifest import Manifest
+from paceline.engine.checkpoint_facts import check_snapshot
 from paceline.log.events import MEASURED, EventLog, read_events
 from paceline.log.mllog import MLLog
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.state import check_snapshot
+from paceline.prepare.ensure import ensure_prepared
 
 SEED, LONG, SHORT, UNDER_READERS = 1, 2000, 6, 400
 STEPS = 6
@@ -274,7 +274,7 @@ def boxes(tmp_path_factory) -> Path:
     """The folder of a box data set's manifest and index."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return ensure_boxes_prepared(make_set(tmp_path_factory.mktemp("boxes") / "set"), say=lambda line: None)
+        return ensure_prepared(make_set(tmp_path_factory.mktemp("boxes") / "set"), kind="boxes", say=lambda line: None)
 
 
 def test_a_flipped_bit_never_passes_a_reader(setup, boxes, tmp_path, nightly):

@@ -16,7 +16,7 @@ from paceline.data.header import endless_jpeg, read_header
 from paceline.data.index import Index
 from paceline.predict.folders import find_photos
 from paceline.predict.photos import encoded as photo_of
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 
 
 @parameters(IMAGES)

@@ -19,7 +19,7 @@ from paceline.config.plan import rates_at
 from paceline.config.system import System
 from paceline.data.loader import Loader
 from paceline.data.ring import Forward
-from paceline.step import TrainStep
+from paceline.engine.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.bench import step_maskrcnn as bench
-from paceline.bench.step_maskrcnn_ops import SCORE, run_ops, unlike
-from paceline.bench.step_maskrcnn_predict import LOGIT_STD, spread
+from benchmarks.maskrcnn_operations import SCORE, operations, unlike
+from paceline.bench.harness import compared
+from paceline.bench.step import our_step
+from paceline.bench.step_maskrcnn import MaskRCNNBench, scale_logits
 from paceline.bench.timing import first_wait
 from paceline.boxes.paste import paste_to_rle
 from paceline.config.instances import MaskRCNNModel
@@ -27,21 +28,20 @@ RULES = replace(
     roi=replace(RULES.roi, samples=64),
     mask=replace(RULES.mask, canvas=32),
 )
-TINY = bench.MaskRCNNBench(
+TINY = MaskRCNNBench(
     batch=2, height=128, width=160, classes=5, objects=4, positives=(12,), rounds=1, seconds=0.0,
-    precisions=("fp32",), matrix=64, threads=0, part="all", system=System("cuda"), model=RULES,
+    precisions=("fp32",), system=System("cuda"), net=RULES,
 )  # fmt: skip
 
 
 def scene(device: torch.device):
-    return bench.scene_of(TINY, 12).to(device)
+    return TINY.scene(12).to(device)
 
 
 def losses_and_gradients(device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Of one forward with the scene's proposals, so that both devices sample the same regions."""
-    model = bench.our_model(TINY, device).train()
     there = scene(device)
-    bench.give_proposals(model, there.proposals)
+    model = TINY.trained(there, device)
     found = model(there.batch)
     (found["sums"] / found["counts"].clamp(min=1)).sum().backward()
     gradients = {name: weight.grad.cpu() for name, weight in model.named_parameters() if weight.grad is not None}
@@ -59,13 +59,13 @@ def exact_products():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_whole_step_never_waits_for_the_device(precision: Precision) -> None:
-    step = bench.our_contender(TINY, precision, scene(CUDA), CUDA).step
+    step = our_step(TINY, precision, scene(CUDA), CUDA).step
     step()
     assert first_wait(step, CUDA) == ""
 
 
 def test_own_proposals_never_wait_for_the_device_either() -> None:
-    model, there = bench.our_model(TINY, CUDA).train(), scene(CUDA)
+    model, there = TINY.model(CUDA).train(), scene(CUDA)
 
     def step() -> torch.Tensor:
         found = model(there.batch)
@@ -77,7 +77,7 @@ def test_own_proposals_never_wait_for_the_device_either() -> None:
 
 
 def test_prediction_never_waits_for_the_device() -> None:
-    model, there = bench.our_model(TINY, CUDA).eval(), scene(CUDA)
+    model, there = TINY.model(CUDA).eval(), scene(CUDA)
     model.predict(there.batch)
     assert first_wait(lambda: model.predict(there.batch).masks, CUDA) == ""
 
@@ -92,8 +92,8 @@ def test_losses_counts_and_gradients_are_the_cpus() -> None:
 
 
 def test_a_graph_of_the_whole_step_trains_as_the_step_does() -> None:
-    eager = bench.our_contender(TINY, "fp32", scene(CUDA), CUDA).step
-    graph = bench.our_contender(TINY, "fp32", scene(CUDA), CUDA, graph=True).step
+    eager = our_step(TINY, "fp32", scene(CUDA), CUDA).step
+    graph = our_step(TINY, "fp32", scene(CUDA), CUDA, graph=True).step
     for _ in range(5):
         assert float(graph()) == pytest.approx(float(eager()), rel=2e-2)
 
@@ -113,9 +113,8 @@ def test_detections_and_masks_are_the_cpus() -> None:
 @torch.no_grad()
 def predicted(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Detections (n, 6) in fractions of the photo, score and class, and masks (n, S, S), with scores that lie apart."""
-    model, there = bench.our_model(TINY, device).eval(), scene(device)
-    on_cpu = bench.our_model(TINY, CPU).eval()
-    model.network.roi_heads.box_predictor.cls_score.weight.mul_(LOGIT_STD / spread(on_cpu, scene(CPU).batch))
+    model, there = TINY.model(device).eval(), scene(device)
+    scale_logits(TINY.model(CPU).eval(), scene(CPU).batch, model.network)
     found = model.predict(there.batch)
     rows = (found.detections[..., 5] > 0).flatten().cpu()
     return found.detections.flatten(0, 1).cpu()[rows], found.masks.flatten(0, 1).cpu()[rows]
@@ -123,11 +122,12 @@ def predicted(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_pasted_masks_are_the_cpus_but_for_rounding() -> None:
     draw = torch.Generator().manual_seed(0)
-    masks, boxes = torch.rand(5, 28, 28, generator=draw), bench.scene_of(TINY, 12).proposals[0, :5]
+    masks, boxes = torch.rand(5, 28, 28, generator=draw), TINY.scene(12).proposals[0, :5]
     here, there = paste_to_rle(masks, boxes, 128, 160), paste_to_rle(masks.to(CUDA), boxes.to(CUDA), 128, 160)
     assert sum(bytes(a) != bytes(b) for a, b in zip(here, there)) <= 1
 
 
 def test_every_operation_gives_what_torchvisions_gives() -> None:
-    for row in run_ops(RULES, scene(CUDA), 5, 1, CUDA):
+    for operation in operations(TINY, CUDA):
+        row, _ = compared(operation, 1, 0.0, CUDA)
         assert all(row["agrees"].values()), row

@@ -17,9 +17,10 @@ from paceline.config.recipe import override
 from paceline.config.run import Controls
 from paceline.log.events import read_events
 from paceline.recipes import RECIPES
-from paceline.setup import Request
+from paceline.runs.standing import Ending
 from paceline.systems.detect import gpu
-from paceline.train import Ending, run_training
+from paceline.training.call import run_training
+from paceline.training.setup import Request
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 GIB = 2**30

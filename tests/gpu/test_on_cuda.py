@@ -17,12 +17,13 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import System
 from paceline.data.loader import Loader
+from paceline.engine.meters import Meters
+from paceline.engine.state import State
+from paceline.engine.step import TrainStep
 from paceline.models.initialise import initialise
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
-from paceline.state import Meters, State
-from paceline.step import TrainStep
 from paceline.tasks.classification import build_classifier
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,6 +1,6 @@
 """`--system.graph` on a GPU: steps that are replayed train as steps that are sent, and neither waits for the device.
 
-The same steps are replayed on a CPU, bit for bit, by tests/test_replay.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
+The same steps are replayed on a CPU, bit for bit, by test_replay.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
 skip there.
 """
 
@@ -18,8 +18,8 @@ from paceline.bench.timing import first_wait
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
-from paceline.state import State
-from paceline.step import TrainStep
+from paceline.engine.state import State
+from paceline.engine.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -10,20 +10,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.bench.step_ssd import SSDBench, our_step, peer_step
-from paceline.bench.step_ssd_ops import RULES, Scene, loss_of, synthetic_scene
+from benchmarks.ssd import peer_step
+from benchmarks.ssd_operations import RULES, guesses, loss_of
+from paceline.bench.harness import Step
+from paceline.bench.step import our_step
+from paceline.bench.step_ssd import Scene, SSDBench, synthetic_scene
 from paceline.bench.timing import first_wait
-from paceline.boxes.detections import CandidatesOf, detections
 from paceline.boxes.geometry import to_ltrb
-from paceline.boxes.matching import Tie, match
+from paceline.boxes.ssd_detections import CandidatesOf, ssd_detections
+from paceline.boxes.ssd_matching import Tie, match
 from paceline.config.system import Precision, System
 from paceline.models.ssd_loss import background_loss, hardest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 TINY = SSDBench(
-    depth=18, batch=4, size=96, classes=5, rounds=1, seconds=0.0, compile=False, precisions=("bf16",), matrix=64,
-    part="all", system=System("cuda"),
+    depth=18, batch=4, size=96, classes=5, rounds=1, seconds=0.0, precisions=("bf16",), system=System("cuda"),
 )  # fmt: skip
 
 
@@ -31,23 +33,27 @@ def scene(device: torch.device, classes: int = TINY.classes) -> Scene:
     return synthetic_scene(TINY.batch, classes, TINY.size, device)
 
 
+def step_of(precision: Precision = "fp32", **forms: bool) -> Step:
+    return our_step(TINY, precision, scene(CUDA), CUDA, **forms).step
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_step_never_waits_for_the_device(precision: Precision) -> None:
-    _, step = our_step(TINY, precision, scene(CUDA), CUDA)
+    step = step_of(precision)
     step()
     assert first_wait(step, CUDA) == ""
 
 
 def test_a_step_that_waits_is_noticed() -> None:
-    loss = our_step(TINY, "fp32", scene(CUDA), CUDA)[1]
+    loss = step_of()
     assert first_wait(lambda: loss().cpu(), CUDA) != ""
 
 
 def test_losses_follow_the_cpu_and_the_plain_formulation() -> None:
     steps = [
-        our_step(TINY, "fp32", scene(CUDA), CUDA)[1],
-        our_step(replace(TINY, system=System("cpu")), "fp32", scene(CPU), CPU)[1],
-        peer_step(TINY, "fp32", scene(CUDA), CUDA),
+        step_of(),
+        our_step(replace(TINY, system=System("cpu")), "fp32", scene(CPU), CPU).step,
+        peer_step(TINY, "fp32", scene(CUDA), CUDA).step,
     ]
     for _ in range(5):
         ours, on_cpu, plain = (float(step()) for step in steps)
@@ -56,16 +62,16 @@ def test_losses_follow_the_cpu_and_the_plain_formulation() -> None:
 
 def test_a_graph_of_the_whole_step_trains_as_the_step_does() -> None:
     plain, graph = (
-        our_step(TINY, "fp32", scene(CUDA), CUDA)[1],
-        our_step(TINY, "fp32", scene(CUDA), CUDA, graph=True)[1],
+        step_of(),
+        step_of(graph=True),
     )
     for _ in range(5):
         assert float(graph()) == pytest.approx(float(plain()), rel=2e-2)
 
 
 def test_a_compiled_step_gives_the_losses_of_the_eager_one() -> None:
-    compiled = our_step(TINY, "bf16", scene(CUDA), CUDA, compile=True)[1]
-    eager = our_step(TINY, "bf16", scene(CUDA), CUDA)[1]
+    compiled = step_of("bf16", compile=True)
+    eager = step_of("bf16")
     for _ in range(3):
         assert float(compiled()) == pytest.approx(float(eager()), rel=3e-2)
 
@@ -79,7 +85,7 @@ def test_matching_is_the_cpus(tie: Tie) -> None:
 
 
 def test_mining_is_the_cpus_with_equal_losses_and_with_too_few_candidates() -> None:
-    losses = background_loss(scene(CPU).noise[1])
+    losses = background_loss(guesses(scene(CPU), TINY.classes).noise[1])
     losses[0] = losses[0].round()
     candidates = torch.rand(losses.shape, generator=torch.Generator().manual_seed(0)) > 0.2
     candidates[1, 5:] = False
@@ -92,7 +98,7 @@ def test_loss_and_gradients_are_the_cpus() -> None:
     results = []
     for device in (CPU, CUDA):
         there = scene(device)
-        deltas, logits = (part.clone().requires_grad_() for part in there.noise)
+        deltas, logits = (part.clone().requires_grad_() for part in guesses(there, TINY.classes).noise)
         loss = loss_of(logits, deltas, there)
         results.append([part.cpu() for part in (loss.detach(), *torch.autograd.grad(loss, (deltas, logits)))])
     for mine, theirs in zip(*results):
@@ -105,8 +111,9 @@ def test_detections_are_the_cpus(candidates_of: CandidatesOf, trained: bool) -> 
     knobs, rows = RULES.detect, []
     for device in (CPU, CUDA):
         there = scene(device)
-        deltas, logits = there.trained if trained else there.noise
-        found = detections(
+        guess = guesses(there, TINY.classes)
+        deltas, logits = guess.trained if trained else guess.noise
+        found = ssd_detections(
             logits, deltas, there.anchors, score_above=knobs.score_above, iou=knobs.iou, candidates=knobs.candidates,
             candidates_of=candidates_of, keep=knobs.keep, clip=False,
         )  # fmt: skip

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from paceline.dist.world import World
+from paceline.engine.meters import Meters
 from paceline.log import recorder
 from paceline.log.console import Console
 from paceline.log.events import metrics_of, read_events
-from paceline.state import Meters
-from paceline.train import report_interval
+from paceline.training.loop import report_interval
 
 PACE = {"images_per_second": 2.0, "data_wait": 0.0}
 

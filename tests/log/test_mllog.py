@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checked_logs import check, records
 
-from paceline.log.mllog import PREFIX, MLLog
+from paceline.log.mllog import MLLog
 from paceline.tasks.mlperf import optimiser_facts
 
 LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)
@@ -40,40 +39,13 @@ def block(log: MLLog, first: int, last: int, accuracy: float, steps: int = 100) 
     log.block_stop(first_epoch_num=first, step=last * steps)
 
 
-def records(path: Path) -> list[dict]:
-    return [json.loads(line.removeprefix(PREFIX)) for line in path.read_text().splitlines()]
-
-
 def without_the_package(monkeypatch) -> None:
     for name in ("mlperf_logging", "mlperf_logging.mllog", "mlperf_logging.mllog.mllog"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
-@pytest.fixture
-def check(tmp_path):
-    """The official checker on one file -> (accepted, what it printed)."""
-    if importlib.util.find_spec("mlperf_logging") is None:
-        pytest.skip("mlperf-logging is not installed (extra: mlperf)")
-
-    def run(path: Path) -> tuple[bool, str]:
-        module = [sys.executable, "-W", "ignore", "-m", "mlperf_logging.compliance_checker"]
-        options = [
-            "--usage",
-            "training",
-            "--ruleset",
-            "4.0.0",
-            "--werror",
-            "--log_output",
-            str(tmp_path / "checker.log"),
-        ]
-        done = subprocess.run([*module, *options, str(path)], capture_output=True, text=True, timeout=120)
-        return done.returncode == 0, done.stdout + done.stderr
-
-    return run
-
-
 @pytest.mark.parametrize("kind", ["lars", "sgd"])
-def test_the_official_checker_accepts_a_run_that_reached_the_target(tmp_path, check, kind):
+def test_the_official_checker_accepts_a_run_that_reached_the_target(tmp_path, kind):
     log = MLLog(tmp_path / "mllog.txt")
     begin(log, kind)
     block(log, 1, 3, 0.61)
@@ -83,7 +55,7 @@ def test_the_official_checker_accepts_a_run_that_reached_the_target(tmp_path, ch
     assert accepted, printed
 
 
-def test_the_only_rule_a_run_below_the_target_fails_is_eval_accuracy(tmp_path, check):
+def test_the_only_rule_a_run_below_the_target_fails_is_eval_accuracy(tmp_path):
     log = MLLog(tmp_path / "mllog.txt")
     begin(log)
     block(log, 1, 3, 0.61)
@@ -94,7 +66,7 @@ def test_the_only_rule_a_run_below_the_target_fails_is_eval_accuracy(tmp_path, c
     assert len(complaints) == 1 and "eval_accuracy" in complaints[0], printed
 
 
-def test_the_checker_notices_a_missing_run_stop(tmp_path, check):
+def test_the_checker_notices_a_missing_run_stop(tmp_path):
     log = MLLog(tmp_path / "mllog.txt")
     begin(log)
     block(log, 1, 3, 0.76)
@@ -166,7 +138,7 @@ def test_nothing_is_printed(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_resumed_run_goes_on_in_the_same_file_with_one_init_and_one_run_start(tmp_path, check):
+def test_a_resumed_run_goes_on_in_the_same_file_with_one_init_and_one_run_start(tmp_path):
     path = tmp_path / "mllog.txt"
     log = MLLog(path)
     begin(log)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import json
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from checked_logs import need_checker, records
 
+from paceline.config.plan import epoch_ends
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission
 from paceline.log.console import Console
-from paceline.log.mllog import PREFIX, MLLog
+from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
 from paceline.mlperf.judge import Verdict, compliance
 from paceline.recipes import RECIPES
@@ -91,7 +91,7 @@ def parameters(name: str) -> tuple[str, ...]:
 
 def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = True, who: Submission = WHO) -> Path:
     """mllog.txt of a run that ends with these metrics at its second evaluation."""
-    from paceline.setup import log_facts
+    from paceline.training.setup import log_facts
 
     run = dataclasses.replace(run_of(name), controls=Controls(mlperf=who))
     workload, plan = WORKLOADS[run.recipe.task], run.plan
@@ -101,7 +101,10 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
     told.start(0, 0.0)
     first, last = plan.eval_steps[:2]
     missed = {metric: 0.1 for metric in metrics}
-    passing = [0, *(step for step in range(1, last + 1) if told.epoch_ends(step) or step in (first, last))]
+    passing = [
+        0,
+        *(step for step in range(1, last + 1) if epoch_ends(step, plan.steps_per_epoch) or step in (first, last)),
+    ]
     for step in passing[1:]:
         told.passed(step, step * 0.1)
         if step in (first, last):
@@ -124,13 +127,8 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
     return folder / "mllog.txt"
 
 
-def records(path: Path) -> list[dict]:
-    return [json.loads(line.removeprefix(PREFIX)) for line in path.read_text().splitlines()]
-
-
 def judged(log: Path, name: str) -> Verdict:
-    if importlib.util.find_spec("mlperf_logging") is None:
-        pytest.skip("mlperf-logging is not installed (extra: mlperf)")
+    need_checker()
     return compliance(log, WORKLOADS[run_of(name).recipe.task].ruleset)
 
 

@@ -12,9 +12,9 @@ from paceline.accelerators import peak_memory
 from paceline.dist.exchange import smallest_and_each
 from paceline.dist.launcher import SINGLE
 from paceline.dist.world import open_world
+from paceline.engine.own_time import OwnTime
 from paceline.log.pace import SLOW_INTERVALS, Interval, Stragglers
 from paceline.log.prose import flop_rate
-from paceline.own_time import OwnTime
 
 CPU = torch.device("cpu")
 

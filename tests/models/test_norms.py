@@ -112,6 +112,22 @@ def test_folding_leaves_parameters_where_they_are_and_survives_a_copy():
         assert torch.equal(twin.classify(images), net.classify(images))
 
 
+def test_a_folded_net_loads_saves_and_exports_as_it_is(tmp_path):
+    net = filled(resnet(10, 8, "frozen"))
+    plain = resnet(10, 8, "batch").state_dict()
+    wanted = [name for name in plain if not name.endswith("num_batches_tracked")]
+    assert list(net.state_dict()) == wanted
+    other = resnet(10, 8, "frozen")
+    other.load_state_dict(net.state_dict(), strict=True, assign=True)
+    torch.save(net, tmp_path / "net.pt")
+    saved = torch.load(tmp_path / "net.pt", weights_only=False)
+    images = torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        exported = torch.export.export(net, (images,)).module()
+        for twin in (other, saved, exported):
+            assert all(torch.equal(*pair) for pair in zip(twin(images), net(images)))
+
+
 def test_group_norms_take_every_batch_norms_place_with_its_channels():
     body = resnet(10, 16, "group")
     names = {name for name, module in resnet(10, 16, "batch").named_modules()

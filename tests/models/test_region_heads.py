@@ -25,7 +25,7 @@ def head_and_levels() -> tuple[RPNHead, list[torch.Tensor]]:
     return head, [level.requires_grad_() for level in levels]
 
 
-@pytest.mark.parametrize("form", ["cell_patches", "fixed_cell_patches"])
+@pytest.mark.parametrize("form", ["cell_patches_cpu", "cell_patches_fixed"])
 @examples(15)
 @given(seed=st.integers(0, 2**31), count=st.integers(0, 9))
 def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(form, seed, count):

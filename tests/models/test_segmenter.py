@@ -98,8 +98,8 @@ def fixed_forms(monkeypatch):
 
         def switch() -> None:
             stack.enter_context(forms.fixed())
-            for module in (proposing, region_detections):
-                monkeypatch.setattr(module, "together", partial(settled, module.together))
+            for module, form in ((proposing, "proposals_fixed"), (region_detections, "detections_fixed")):
+                monkeypatch.setattr(module, form, partial(settled, getattr(module, form)))
 
         yield switch
 
@@ -182,12 +182,12 @@ def test_accuracies_are_told_beside_losses_that_stay_as_they_are(counts):
 def test_positives_that_fill_places_of_negatives_train_the_class_alone():
     net, images = model(GLUONCV), batch((3, 8))
     with torch.no_grad():
-        rows = net._sample_regions(images, net.train()._look(images))
+        rows = net._sample_regions(images, net.train().propose(images))
         counts = net(images)["counts"][0]
     most = int(GLUONCV.roi.samples * GLUONCV.roi.positive_share)
     positives = [int((rows.positive & (rows.image == image)).sum()) for image in range(2)]
     assert max(positives) > most
-    assert int(rows.shaped.sum()) == int(counts[4]) == sum(min(most, count) for count in positives)
+    assert int(rows.trains_shape.sum()) == int(counts[4]) == sum(min(most, count) for count in positives)
 
 
 @pytest.mark.parametrize("form", ["cpu", "fixed"])
@@ -249,7 +249,7 @@ def test_an_images_samples_do_not_depend_on_its_batch():
     assert images.boxes.shape[1] > alone.boxes.shape[1]
     drawn = []
     for some in (images, alone):
-        seen = net._look(some)
+        seen = net.propose(some)
         anchors, _ = net._sample_anchors(some, torch.cat(seen.anchors))
         drawn.append((anchors, net._sample_regions(some, seen)))
     (anchors, rows), (own_anchors, own_rows) = drawn
@@ -322,13 +322,13 @@ def test_what_fixed_shapes_leave_open_comes_along(fixed_forms, monkeypatch):
     fixed_forms()
     assert int(net.train()(images)["unsettled"]) == 0 and not net.eval().predict(images).open.any()
 
-    together = proposing.together
+    proposals_fixed = proposing.proposals_fixed
 
     def cut_off(*inputs, **choices):
-        *found, unsettled = together(*inputs, **choices)
+        *found, unsettled = proposals_fixed(*inputs, **choices)
         return *found, unsettled + torch.tensor([2, 5])
 
-    monkeypatch.setattr(proposing, "together", cut_off)
+    monkeypatch.setattr(proposing, "proposals_fixed", cut_off)
     assert int(net.train()(images)["unsettled"]) == 7
     assert net.eval().predict(images).open.tolist() == [[2, 0], [5, 0]]
 

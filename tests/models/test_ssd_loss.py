@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.boxes.anchors import default_boxes
-from paceline.boxes.coding import encode
+from paceline.boxes.coding import SSD_CODER
+from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import to_cxcywh, to_ltrb
-from paceline.boxes.matching import match
+from paceline.boxes.ssd_matching import match
 from paceline.config.detection import grids
 from paceline.models import ssd_loss as module
 from paceline.models.ssd_loss import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
@@ -46,7 +46,7 @@ def plain_loss(
         wanted = int(mask.sum() * negatives)
         hard = losses[~mask].sort(descending=True).values[:wanted]
         classification.append(losses[mask].sum() + hard.sum())
-        true = encode(to_cxcywh(boxes[image][slots[image]]), ANCHORS)
+        true = SSD_CODER.encode(to_cxcywh(boxes[image][slots[image]]), ANCHORS)
         localisation.append(F.smooth_l1_loss(deltas[image][mask], true[mask], reduction="sum"))
     return torch.stack(classification), torch.stack(localisation), positives.sum(dim=1)
 
@@ -82,7 +82,7 @@ def test_the_accelerators_forms_are_the_plain_ones() -> None:
     assert leaf.grad is not None and torch.allclose(dense, leaf.grad, atol=1e-6)
     assert torch.allclose(module.background_loss(logits), -logits.log_softmax(dim=2)[..., 0], rtol=1e-6)
     expected = module.box_loss(deltas, boxes, slots, positives, ANCHORS)
-    assert torch.allclose(module.fixed_box_loss(deltas, boxes, slots, positives, ANCHORS), expected, rtol=1e-6)
+    assert torch.allclose(module.box_loss_fixed(deltas, boxes, slots, positives, ANCHORS), expected, rtol=1e-6)
 
 
 def test_shapes_do_not_depend_on_the_data() -> None:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from paceline.boxes.anchors import boxes_a_cell
+from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.classification import PhotoInput, ResNetModel, check_classification
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError, RecipeError

@@ -19,7 +19,7 @@ from paceline.containers.tfrecord import masked_crc32c
 from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.forms.params_file import read_params
 from paceline.models.forms.tf_checkpoint import find_index, read_tf_checkpoint
-from paceline.models.weight_file import read_weights
+from paceline.models.weight_file import open_weights
 
 MOST = 2**20
 TYPES = ("f4", "f8", "f2", "u1", "i4", "i1", "i8")
@@ -84,7 +84,7 @@ def test_params_that_lie_are_refused_in_one_line(lie, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.params").write_bytes(LIES[lie](params(arrays())))
     with pytest.raises(CheckpointError, match=r"w\.params: not a readable MXNet \.params file") as refused:
-        read_weights(tmp_path / "w.params")
+        open_weights(tmp_path / "w.params")
     assert "\n" not in str(refused.value) and not (tmp_path / "PWNED").exists()
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_tensorflow_checkpoint_is_refused_in_one_line(damage, tmp_path
     else:
         file.write_bytes(change(file.read_bytes()))
     with pytest.raises(CheckpointError, match=says) as refused:
-        read_weights(tmp_path / "m.index")
+        open_weights(tmp_path / "m.index")
     assert "\n" not in str(refused.value)
 
 
@@ -198,5 +198,5 @@ def test_code_beside_the_arrays_is_refused_too(place, tmp_path, capsys):
     for name in ("w.pkl", "w.pickle"):
         (tmp_path / name).write_bytes(pickle.dumps(content))
         with pytest.raises(CheckpointError, match=f"{name}: refused, because loading it would run builtins.print"):
-            read_weights(Path(tmp_path / name))
+            open_weights(Path(tmp_path / name))
     assert "executed" not in capsys.readouterr().out

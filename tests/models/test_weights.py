@@ -16,7 +16,7 @@ from paceline.config.errors import CheckpointError
 from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
-from paceline.models.weight_file import read_weights
+from paceline.models.weight_file import open_weights
 from paceline.models.weights import load_weights
 
 
@@ -162,7 +162,7 @@ def bad_files(folder):
 def test_bad_files_are_named_with_the_reason_and_nothing_in_them_runs(tmp_path, capsys):
     for path, reason in bad_files(tmp_path):
         with pytest.raises(CheckpointError, match=reason) as refused:
-            read_weights(path)
+            open_weights(path)
         assert str(path) in str(refused.value)
     assert "executed" not in capsys.readouterr().out
 
@@ -296,7 +296,7 @@ def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
                 arrays[f"stage{stage}_conv{count}_weight"] = conv.weight.detach().numpy()
                 count += 1
     (tmp_path / "w.pkl").write_bytes(pickle.dumps(arrays))
-    found = read_weights(tmp_path / "w.pkl")
+    found = open_weights(tmp_path / "w.pkl").ours.tensors
     expected = {name: value for name, value in source.state_dict().items() if value.dim() == 4}
     assert {**found}.keys() == {*expected, "fc.bias"}
     assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -1,4 +1,4 @@
-"""One rank of test_group_batch_norm.py: a net and batches that every process makes alike, and what joined ranks do with them."""
+"""One rank of test_group_batch_norm.py: a net and batches that every process makes alike, and `steps FOLDER`, what joined ranks do."""
 
 from __future__ import annotations
 
@@ -64,24 +64,25 @@ def train(model: nn.Module, part: slice) -> dict[str, torch.Tensor]:
 
 
 def joined(rank: int, folder: Path) -> None:
-    """Everything that two ranks do, and what each of them found, in FOLDER/KIND{rank}.pt."""
+    """Everything that two ranks do; what this one found of each kind is in FOLDER/RANK.pt."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-    model = net()
-    configure_batch_norm(model, groups=1, join_group=dist.group.WORLD, join=RANKS, forwards=1)
-    torch.save(train(model, slice(rank * SHARE, (rank + 1) * SHARE)), folder / f"joined{rank}.pt")
-    compiled = net()
-    configure_batch_norm(compiled, groups=1, join_group=dist.group.WORLD, join=RANKS, forwards=1)
-    compiled.compile(backend="eager", fullgraph=True)
-    torch.save(train(compiled, slice(rank * SHARE, (rank + 1) * SHARE)), folder / f"compiled{rank}.pt")
+    part, found = slice(rank * SHARE, (rank + 1) * SHARE), {}
+    for kind in ("joined", "compiled"):
+        model = net()
+        configure_batch_norm(model, groups=1, join_group=dist.group.WORLD, join=RANKS, forwards=1)
+        if kind == "compiled":
+            model.compile(backend="eager", fullgraph=True)
+        found[kind] = train(model, part)
     apart = net()
     configure_batch_norm(apart, groups=2, join_group=None, join=1, forwards=1)
-    train(apart, slice(rank * SHARE, (rank + 1) * SHARE))
+    train(apart, part)
     average_running_statistics(apart)
-    torch.save(dict(apart.named_buffers()), folder / f"apart{rank}.pt")
+    found["apart"] = dict(apart.named_buffers())
+    torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
 def main() -> int:
-    joined(int(os.environ["RANK"]), Path(sys.argv[1]))
+    joined(int(os.environ["RANK"]), Path(sys.argv[2]))
     return 0

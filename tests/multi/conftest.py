@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from small_run import Trainer
+from small_run import UNTIL_STOPPED, Trainer, free_port
 from zygote import Zygote
 
 
 @pytest.fixture(scope="session")
-def trainer(tmp_path_factory) -> Iterator[Trainer]:
-    """Starts small trainings; importing torch once serves all of them."""
-    with Zygote("training_rank") as zygote:
-        yield Trainer(zygote, tmp_path_factory.mktemp("training"))
+def zygote() -> Iterator[Zygote]:
+    """Importing torch once serves all ranks."""
+    with Zygote() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def trainer(zygote, tmp_path_factory) -> Trainer:
+    """Starts small trainings."""
+    return Trainer(zygote, tmp_path_factory.mktemp("training"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(trainer) -> Path:
+    """Two ranks that nobody stopped, nor anything else happened to."""
+    return trainer.finished(trainer.folder / "undisturbed", UNTIL_STOPPED, ranks=2)
+
+
+@pytest.fixture
+def port() -> int:
+    """A TCP port that nobody listens at."""
+    return free_port()

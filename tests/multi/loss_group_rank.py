@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import torch
+from given_model import state_around
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from toy_loss_groups import IMAGES, Toy, toy_batch, toy_recipe
 
-from paceline.building import build_model, build_state
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
-from paceline.step import TrainStep
-from paceline.tasks.task import Task
+from paceline.engine.step import TrainStep
 
 # Objects of the eight images: everywhere, none in the second half (a rank without any), nowhere.
 OBJECTS = {"all": [3, 0, 1, 4, 2, 2, 0, 5], "half": [3, 0, 1, 4, 0, 0, 0, 0], "none": [0] * IMAGES}
@@ -36,7 +31,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     plan = make_plan(recipe, System(), world=world.world, most=most, train_images=80, val_images=8)
     run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
     assert recipe.optim == Optim()
-    state = build_state(build_model(cast(Task, SimpleNamespace(build=lambda device: Toy())), run, world), run, world)
+    state = state_around(lambda device: Toy(), run, world)
     first = world.rank * plan.images_per_rank
     starts = range(first, first + plan.images_per_rank, plan.images_per_forward)
     batches = [toy_batch(OBJECTS[case], slice(start, start + plan.images_per_forward)) for start in starts]

@@ -13,17 +13,15 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import torch
+from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
 from paceline.batch.batch import Batch
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
-from paceline.building import build_model, build_state
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -32,11 +30,12 @@ from paceline.config.system import System
 from paceline.data.manifest import Manifest
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
+from paceline.engine.step import TrainStep
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.step import TrainStep
+from paceline.prepare.ensure import ensure_prepared
 from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter
-from paceline.tasks.task import Place, Task
+from paceline.tasks.task import InputRank
+from paceline.training.building import build_model, build_state
 from paceline.workloads import WORKLOADS
 
 IMAGES, CLASSES, CANVAS, STEPS = 8, 2, 28, 8
@@ -140,7 +139,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
     model = build_segmenter(recipe, CLASSES)
     initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
-    state = build_state(build_model(cast(Task, SimpleNamespace(build=lambda device: model)), run, world), run, world)
+    state = state_around(lambda device: model, run, world)
     first, each = world.rank * plan.images_per_rank, plan.images_per_forward
     starts = range(first, first + plan.images_per_rank, each)
     batches = [forward_of(case, range(start, start + each)) for start in starts]
@@ -164,12 +163,14 @@ def memory(data: Path, tried: bool) -> list[int]:
         global_batch=4,
         images_seen=4 * 10,
     )
-    task = InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_boxes_prepared(data, say=print)))
+    task = InstanceSegmentation(
+        WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(data, kind="boxes", say=print))
+    )
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         plan = make_plan(recipe, System(), world=1, most=4, train_images=task.train_images, val_images=task.val_images)
         run = Run("memory", recipe, "cpu", System(precision="fp32"), plan, Controls())
         state = build_state(build_model(task, run, world), run, world)
-        place = Place(0, 1, torch.device("cpu"), 1)
+        place = InputRank(0, 1, torch.device("cpu"), 1)
         with task.train_loader(plan, run.system, place, first=0, one_batch=False) as loader:
             batches = sorted((clone(batch) for _, (batch,) in loader), key=lambda batch: batch.images.numel())
         take = TrainStep(state, plan, run.system, torch.device("cpu"))

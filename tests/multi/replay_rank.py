@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from small_steps import batch_of, plan_of, small, state_of
 from tape import Recorder
 
@@ -18,8 +16,8 @@ from paceline.config.plan import rates_at
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import World, open_world
+from paceline.engine.step import TrainStep
 from paceline.optim.step_numbers import StepNumbers
-from paceline.step import TrainStep
 
 CPU, STEPS = torch.device("cpu"), 6
 # Statistics joined over ranks, positives and loss groups counted over them, gradients added up over forwards.

@@ -10,16 +10,14 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import torch
+from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
-from paceline.building import build_model, build_state
 from paceline.config.detection import BoxInput, SSDModel
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
@@ -27,10 +25,9 @@ from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.dist.world import open_world
+from paceline.engine.step import TrainStep
 from paceline.models.ssd import initialise_ssd
-from paceline.step import TrainStep
 from paceline.tasks.ssd import build_detector
-from paceline.tasks.task import Task
 
 IMAGES, SIDE, CLASSES, STEPS = 8, 64, 2, 15
 SCALES = (0.18, 0.25, 0.47, 0.7, 0.95)
@@ -92,9 +89,7 @@ def steps(folder: Path, case: str, over: str) -> None:
         run = Run("steps", recipe, "cpu", System(), plan, Controls())
         model = build_detector(recipe, CLASSES)
         initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
-        state = build_state(
-            build_model(cast(Task, SimpleNamespace(build=lambda device: model)), run, world), run, world
-        )
+        state = state_around(lambda device: model, run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         found: dict[str, Tensor] = {}
         outputs: list[tuple[Tensor, Tensor]] = []

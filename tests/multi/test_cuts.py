@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
 from small_recipe import small
-from small_run import Trainer, events, tensor_files
+from small_run import Trainer, assert_same_statistics, events, losses, tensor_files
 
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.tasks.classification import Classification
 from paceline.workloads import WORKLOADS
 
@@ -40,14 +38,10 @@ def whole(trainer: Trainer) -> Path:
 def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(trainer, whole, ranks, images):
     run = trainer.folder / f"cut-{ranks}-{images}"
     trainer.finished(run, f"{FIFTY_STEPS} --system.images-per-forward {images}", ranks=ranks, recipe="smooth")
-    losses, wanted = ([e["loss"] for e in events(one) if e["event"] == "train"] for one in (run, whole))
-    assert len(losses) == 50 and losses == pytest.approx(wanted, abs=1e-5)
+    wanted = losses(whole)
+    assert len(wanted) == 50 and losses(run) == pytest.approx(wanted, abs=1e-5)
     assert wanted[-1] < wanted[0] / 2  # gradients had their say
-    got, wanted = (safetensors.torch.load(tensor_files(one)["model.safetensors"]) for one in (run, whole))
-    running = [name for name in got if "running_" in name]
-    assert len(running) > 10
-    for name in running:
-        torch.testing.assert_close(got[name], wanted[name], rtol=1e-5, atol=1e-5)
+    assert_same_statistics(run, whole, rtol=1e-5)
 
 
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
@@ -81,5 +75,5 @@ def test_any_number_of_loader_threads_gives_the_same_run_to_the_bit(trainer):
 
 def test_two_ranks_learn_one_batch_by_heart(trainer):
     run = trainer.finished(trainer.folder / "overfit", "--overfit-one-batch --log-every 1", ranks=2)
-    losses = [event["loss"] for event in events(run) if event["event"] == "train"]
-    assert losses[0] > 1.0 and losses[-1] < 0.75  # label smoothing alone costs 0.5 nats of three classes
+    first, *_, last = losses(run)
+    assert first > 1.0 and last < 0.75  # label smoothing alone costs 0.5 nats of three classes

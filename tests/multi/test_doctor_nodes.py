@@ -21,7 +21,7 @@ def on_two_nodes(trainer: Trainer, folder, *words: str, own=(), ranks: int = 3) 
         more = {"LOCAL_RANK": str(rank - node * first), "LOCAL_WORLD_SIZE": str(1 if node else first)}
         more |= {"GROUP_RANK": str(node), "GROUP_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
         environs.append({**by_hand(rank, ranks, port), **more, "PACELINE_SECRET": "0123456789abcdef0123"})
-    return trainer.zygote.run(folder, environs, "doctor", *words, own=own, deadline=90)
+    return trainer.zygote.run(folder, environs, "doctor", *words, module="training_rank", own=own, deadline=90)
 
 
 def test_two_nodes_that_are_alike_have_a_line_each_and_no_problem(trainer, tmp_path):

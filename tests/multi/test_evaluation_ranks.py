@@ -13,22 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from slow_scorer import FLAGS, INTERRUPTED, RECIPE, TARGET, begun_and_held, order, scored_late
 from small_run import Trainer, events, kinds, last_event, mllog, said, tensor_files, wait_until
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
-
-# As in test_scoring_beside.py: evaluations at 5, 10, ..., whose results are taken 3 or 4 steps later.
-FLAGS = "--eval-every 5 --log-every 8 --save-every 100 --keep 1 --ema 0.9"
-TARGET = f"{FLAGS} --quality.targets top1 0.4"
-RECIPE = "scored_slowly"
-INTERRUPTED = 75
-
-
-def order(run: Path, text: str) -> Path:
-    """Tell the evaluation ranks of `run` (see small_recipe.py) what to do."""
-    file = Path(f"{run}.scorer")
-    file.write_text(text)
-    return file
 
 
 def command(trainer: Trainer, run: Path, flags: str, evaluate: int) -> list[str]:
@@ -61,15 +49,6 @@ def found_in(predictions: Path) -> list[tuple[int, list[int]]]:
     return [(image["index"], [guess["class"] for guess in image["top5"]]) for image in images]
 
 
-def begun_and_held(trainer: Trainer, run: Path, flags: str, what: str, *, step: int, train: int, evaluate: int):
-    """A run whose evaluation of `step` waits, and the order that holds it; its checkpoint is on the disk."""
-    orders = order(run, what)
-    job = trainer.start(command(trainer, run, flags, evaluate), ranks=train + evaluate)
-    checkpoint = run / "checkpoints" / f"step-{step:06d}"
-    wait_until(lambda: Path(f"{run}.scoring").exists() and checkpoint.exists(), f"evaluation of step {step}")
-    return job, orders
-
-
 @pytest.fixture(scope="module")
 def alone(trainer: Trainer) -> Callable[[int], Path]:
     """The run without such ranks, by number of ranks."""
@@ -83,12 +62,7 @@ def alone(trainer: Trainer) -> Callable[[int], Path]:
 
 def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_the_same(trainer, alone):
     run = trainer.folder / "two-and-one"
-    orders = order(run, "past 7")  # step 5 is scored once step 8, after which its result is taken, has begun
-    job = trainer.start(command(trainer, run, FLAGS, 1), ranks=3)
-    wait_until(lambda: ("eval", 5) in (kinds(run) if run.exists() else []), "the result of step 5")
-    orders.unlink()
-    ended = job.wait()
-    assert [rank.code for rank in ended] == [0, 0, 0], said(ended)
+    ended = scored_late(trainer, run, f"{FLAGS} --eval-ranks 1", ranks=3)
     assert "2 ranks train, 1 rank only evaluates" in ended[0].text and not ended[2].text
     assert_same_result(run, alone(2))
     facts = json.loads((run / "run.json").read_text())
@@ -107,7 +81,7 @@ def test_one_rank_trains_two_evaluate_and_a_target_makes_its_own_step_the_result
 @pytest.mark.nightly
 def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_evaluation_ranks(trainer, alone):
     run = trainer.folder / "killed"
-    job, orders = begun_and_held(trainer, run, FLAGS, "hold 10", step=10, train=2, evaluate=1)
+    job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "hold 10", step=10, ranks=3)
     job.send(signal.SIGKILL)
     job.wait()
     orders.unlink()
@@ -121,7 +95,7 @@ def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_e
 @pytest.mark.parametrize("rank", [0, 1])
 def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluation(trainer, alone, rank):
     run = trainer.folder / f"asked-{rank}"
-    job, orders = begun_and_held(trainer, run, FLAGS, "look", step=5, train=1, evaluate=1)
+    job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "look", step=5, ranks=2)
     wait_until(lambda: Path(f"{run}.begun").read_text() == "8", "steps beside the evaluation")
     job.send(signal.SIGTERM, rank=rank)
     if rank == 0:
@@ -185,7 +159,7 @@ def test_a_schedule_is_fitted_by_the_ranks_that_train(trainer):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_is_named_whatever_it_did(trainer, rank):
     run = trainer.folder / f"lost-{rank}"
-    job, _ = begun_and_held(trainer, run, FLAGS, "hold 5", step=5, train=1, evaluate=1)
+    job, _ = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "hold 5", step=5, ranks=2)
     job.send(signal.SIGKILL, rank=rank)
     ended = job.wait()
     assert ended[rank].code == -signal.SIGKILL and ended[1 - rank].code == 3, said(ended)
@@ -193,7 +167,5 @@ def test_a_rank_that_is_killed_is_named_whatever_it_did(trainer, rank):
 
 
 def test_as_many_evaluation_ranks_as_ranks_are_refused(trainer, tmp_path):
-    ended = trainer.run(command(trainer, tmp_path / "none", FLAGS, 2), ranks=2)
-    assert [one.code for one in ended] == [2, 2], said(ended)
-    assert "--eval-ranks 2: of 2 ranks at least one has to train" in said(ended) and "Traceback" not in said(ended)
-    assert not (tmp_path / "none").exists()
+    ended = trainer.refused(tmp_path / "none", f"{FLAGS} --eval-ranks 2")
+    assert "--eval-ranks 2: of 2 ranks at least one has to train" in said(ended)

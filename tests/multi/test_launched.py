@@ -14,25 +14,18 @@ import pytest
 from small_run import (
     PLAIN,
     ROOT,
+    UNTIL_STOPPED,
     Trainer,
+    assert_same_end,
     events,
     kinds,
     last_event,
     step_reached,
-    tensor_files,
+    told,
     wait_until,
 )
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
-
-# Evaluations long enough that a run lasts until somebody stops it.
-FLAGS = "--save-every 100 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15"
-
-
-@pytest.fixture(scope="module")
-def unbroken(trainer: Trainer) -> Path:
-    """Two ranks that nothing happened to."""
-    return trainer.finished(trainer.folder / "undisturbed", FLAGS, ranks=2)
 
 
 @pytest.fixture(scope="module")
@@ -52,45 +45,31 @@ def slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
         subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
 
 
-def launch(trainer: Trainer, run: Path, words: str, flags: str = FLAGS) -> list[str]:
+def launch(trainer: Trainer, run: Path, words: str, flags: str = UNTIL_STOPPED) -> list[str]:
     """The words of a launch of the small training."""
     return ["launch", *trainer.train(run, flags)[1:], *words.split()]
 
 
-def told(process: subprocess.Popen) -> str:
-    """What it prints until its end."""
-    try:
-        return process.communicate(timeout=300)[0]
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def assert_same(run: Path, unbroken: Path) -> None:
-    assert tensor_files(run) == tensor_files(unbroken)
-    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
-
-
-def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(trainer, unbroken, tmp_path, slurm):
+def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(trainer, undisturbed, tmp_path, slurm):
     run = tmp_path / "run"
     command = launch(trainer, run, "--through slurm --nodes 2")
     process = trainer.launching(PLAIN, command, **slurm)
     wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=120)
     process.send_signal(signal.SIGINT)
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 75, text
     assert "#SBATCH --nodes=2" in text and "0: " in text
     assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "interrupted")
     facts = json.loads((run / "run.json").read_text())
     assert (facts["launcher"], facts["world"], facts["plan"]["nodes"]) == ("slurm", 2, 2)
-    trainer.finished(run, FLAGS, ranks=2)
-    assert_same(run, unbroken)
+    trainer.finished(run, UNTIL_STOPPED, ranks=2)
+    assert_same_end(run, undisturbed)
     assert len(kinds(run)) > len(events(run))  # there was a resume
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
-def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, unbroken, tmp_path, slurm, start):
+def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, undisturbed, tmp_path, slurm, start):
     run = tmp_path / "run"
     process = trainer.launching(PLAIN, launch(trainer, run, f"--through slurm --nodes 2 --start {start}"), **slurm)
     wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=120)
@@ -99,19 +78,19 @@ def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, 
         ["scontrol", "requeue", number], env={**os.environ, **slurm}, capture_output=True, text=True, check=False
     )
     assert asked.returncode == 0, asked.stderr
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 0, text
     assert "waits (BeginTime)" in text and "resumed from" in text
-    assert_same(run, unbroken)
+    assert_same_end(run, undisturbed)
 
 
 @pytest.mark.nightly
 def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(trainer, tmp_path, slurm):
     """The two signs that a job has ended before its time: its exit code 75, and its being queued again by itself."""
-    run, flags = tmp_path / "run", f"{FLAGS} --epochs 2000 --eval-every 5000 --log-every 20"
+    run, flags = tmp_path / "run", f"{UNTIL_STOPPED} --epochs 2000 --eval-every 5000 --log-every 20"
     words = "--through slurm --nodes 2 --walltime 2m --slurm.lead 20 --slurm.no-requeue"
     process = trainer.launching(PLAIN, launch(trainer, run, words, flags), **slurm)
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 75, text
     assert "the walltime is up; the same command goes on from here" in text
     stopped_at = last_event(run)["step"]
@@ -121,7 +100,7 @@ def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(traine
         lambda: step_reached(run) > stopped_at and log(run).count("resumed from") >= 2, "the next job", seconds=120
     )
     process.send_signal(signal.SIGINT)
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 75, text
     assert last_event(run)["step"] > stopped_at
 
@@ -133,7 +112,7 @@ def log(run: Path) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
-def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, unbroken, tmp_path, start, need_program):
+def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, undisturbed, tmp_path, start, need_program):
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     run = tmp_path / "run"
@@ -141,13 +120,13 @@ def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, unbroken, tmp_pat
     process = trainer.launching(PLAIN, command)
     wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=200)
     process.send_signal(signal.SIGINT)
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 75, text
     assert last_event(run)["status"] == "interrupted"
     process = trainer.launching(PLAIN, command)
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 0, text
-    assert_same(run, unbroken)
+    assert_same_end(run, undisturbed)
 
 
 @pytest.mark.nightly
@@ -158,11 +137,11 @@ def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_pa
         need_program("mpirun", "openmpi-bin")
     run, by_hand = tmp_path / "run", tmp_path / "by-hand"
     process = trainer.launching(PLAIN, launch(trainer, run, f"--start {start} --system.per-node {ranks}"))
-    text = told(process)
+    text = told(process, seconds=300)
     assert process.returncode == 0, text
     assert json.loads((run / "run.json").read_text())["world"] == ranks
-    trainer.finished(by_hand, FLAGS, ranks=ranks)
-    assert_same(run, by_hand)
+    trainer.finished(by_hand, UNTIL_STOPPED, ranks=ranks)
+    assert_same_end(run, by_hand)
 
 
 @pytest.mark.nightly

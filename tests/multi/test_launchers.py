@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -12,8 +11,10 @@ import pytest
 import torch
 from small_run import (
     CLASSES,
+    UNTIL_STOPPED,
     VAL_EACH,
     Trainer,
+    assert_same_end,
     events,
     kinds,
     last_event,
@@ -21,48 +22,36 @@ from small_run import (
     said,
     step_reached,
     tensor_files,
+    told,
     torchrun,
     wait_until,
 )
 
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
-from paceline.evaluate import inference
-from paceline.prepare.folder import ensure_prepared
+from paceline.engine.evaluate import inference
+from paceline.prepare.ensure import ensure_prepared
+from paceline.runs.trained import open_trained
 from paceline.tasks.classification import Classification
-from paceline.tasks.task import Place
-from paceline.trained import open_trained
+from paceline.tasks.task import InputRank
 from paceline.workloads import WORKLOADS
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 VAL_IMAGES = CLASSES * VAL_EACH
-# Evaluations long enough that a run lasts until whoever started it is asked to stop it.
-EVALUATION = "--input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15"
-FLAGS = f"--save-every 100 --log-every 2 {EVALUATION}"
-
-
-@pytest.fixture(scope="module")
-def unbroken(trainer: Trainer) -> Path:
-    """Two ranks that nothing happened to."""
-    return trainer.finished(trainer.folder / "two-ranks", FLAGS, ranks=2)
 
 
 def stops_and_goes_on(
-    trainer: Trainer, run: Path, unbroken: Path, launcher: list[str], how: str, *, under_it: bool, **more
+    trainer: Trainer, run: Path, undisturbed: Path, launcher: list[str], how: str, *, under_it: bool, **more
 ) -> str:
     """Train, ask the launcher to stop, go on to the end with the same command, under it or by hand; -> who the ranks say
     started them first.
     """
-    command = trainer.train(run, FLAGS)
+    command = trainer.train(run, UNTIL_STOPPED)
     process = trainer.launching(launcher, command, **more)
-    try:
-        wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4")
-        process.send_signal(getattr(signal, how))
-        text, _ = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4")
+    process.send_signal(getattr(signal, how))
+    text = told(process)
     assert last_event(run)["event"] == "end" and last_event(run)["status"] == "interrupted", text
     first = json.loads((run / "run.json").read_text())["launcher"]
     if under_it:
@@ -70,52 +59,45 @@ def stops_and_goes_on(
         assert done.returncode == 0, done.stdout
         assert json.loads((run / "run.json").read_text())["launcher"] == first
     else:
-        trainer.finished(run, FLAGS, ranks=2)
-    assert tensor_files(run) == tensor_files(unbroken)
-    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
+        trainer.finished(run, UNTIL_STOPPED, ranks=2)
+    assert_same_end(run, undisturbed)
     assert len(kinds(run)) > len(events(run))  # there was a resume
     return first
 
 
-def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, unbroken, tmp_path):
+def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, undisturbed, tmp_path, nightly):
+    """By night torchrun starts them a second time; by day the ranks that go on are forked with its variables."""
     run = tmp_path / "run"
-    assert stops_and_goes_on(trainer, run, unbroken, torchrun(2), "SIGTERM", under_it=True) == "torchrun"
+    assert stops_and_goes_on(trainer, run, undisturbed, torchrun(2), "SIGTERM", under_it=nightly) == "torchrun"
 
 
 @pytest.mark.nightly  # ranks under mpirun train on two hosts in test_two_hosts.py
-def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, unbroken, tmp_path, need_program):
+def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, undisturbed, tmp_path, need_program):
     need_program("mpirun", "openmpi-bin")
-    assert stops_and_goes_on(trainer, tmp_path / "run", unbroken, mpirun(2), "SIGUSR1", under_it=False) == "openmpi"
+    assert stops_and_goes_on(trainer, tmp_path / "run", undisturbed, mpirun(2), "SIGUSR1", under_it=False) == "openmpi"
 
 
-def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, unbroken, monkeypatch):
-    found = []
-    for ranks in (1, 2, 3):
-        ended = trainer.run(["eval", str(unbroken), "--checkpoint", "last", "--limit-val", "0", "--json"], ranks=ranks)
-        assert [rank.code for rank in ended] == [0] * ranks, said(ended)
-        (line,) = [line for line in ended[0].text.splitlines() if line.startswith("{")]
-        found.append(json.loads(line))
-        assert not any(rank.text.startswith("{") for rank in ended[1:])
+def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, undisturbed, monkeypatch):
+    asked = ("--checkpoint", "last", "--limit-val", "0")
+    found = [trainer.evaluated(undisturbed, *asked, ranks=ranks)[0] for ranks in (1, 2, 3)]
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
-    trained = open_trained(unbroken, checkpoint="last", device=torch.device("cpu"))
+    trained = open_trained(undisturbed, checkpoint="last", device=torch.device("cpu"))
     task = Classification(
         WORKLOADS["classification"], trained.recipe, Manifest.load(ensure_prepared(trainer.photos, say=print))
     )
     packed = []
     for rank in range(7):
         score = task.new_score()
-        place = Place(rank, 7, torch.device("cpu"), 1)
+        place = InputRank(rank, 7, torch.device("cpu"), 1)
         with inference(trained.model), task.val_loader(6, System(), place) as loader:
             for _, (images,) in loader:
                 score.add(images, trained.model.predict(images))  # type: ignore[operator]
         packed.append(score.pack())
     seven = task.summarise(packed)
-    assert [len(one["images"]) if isinstance(one["images"], list) else one["images"] for one in found] == [
-        VAL_IMAGES
-    ] * 3
+    assert [one["images"] for one in found] == [VAL_IMAGES] * 3
     assert seven.images == VAL_IMAGES
     assert [{name: one[name] for name in seven.metrics} for one in found] == [dict(seven.metrics)] * 3
-    (trained_eval,) = [event for event in events(unbroken) if event["event"] == "eval"][-1:]
+    (trained_eval,) = [event for event in events(undisturbed) if event["event"] == "eval"][-1:]
     assert {name: trained_eval[name] for name in seven.metrics} == dict(seven.metrics)
 
 
@@ -136,17 +118,15 @@ def test_a_photo_that_only_one_rank_reads_ends_all_with_its_name(trainer, tmp_pa
     assert end["status"] == "failed" and "class1/004.jpg" in end["reason"]
 
 
-@pytest.mark.parametrize("who", [pytest.param(0, marks=pytest.mark.nightly), 1])
-def test_a_killed_rank_ends_the_training_by_name_and_the_run_can_go_on(trainer, unbroken, tmp_path, who):
+@pytest.mark.nightly  # by day test_world.py has a killed rank named, and tests/faults a killed run that goes on
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_killed_rank_ends_the_training_by_name_and_the_run_can_go_on(trainer, undisturbed, tmp_path, who):
     run = tmp_path / "run"
-    job = trainer.start(trainer.train(run, FLAGS), ranks=2)
-    wait_until(lambda: step_reached(run) >= 4, "step 4")
-    job.send(signal.SIGKILL, rank=who)
-    ended = job.wait()
+    ended = trainer.signalled(run, UNTIL_STOPPED, signal.SIGKILL, ranks=2, rank=who)
     assert [rank.code for rank in ended] == [-9 if rank == who else 3 for rank in range(2)], said(ended)
     survivor = ended[1 - who]
     assert f"rank {who} (of 2) failed" in survivor.text and "Traceback" not in survivor.text
     if who == 1:  # rank 0 writes the events
         assert (last_event(run)["event"], last_event(run)["status"]) == ("end", "failed")
-    trainer.finished(run, FLAGS, ranks=2)
-    assert tensor_files(run) == tensor_files(unbroken)
+    trainer.finished(run, UNTIL_STOPPED, ranks=2)
+    assert tensor_files(run) == tensor_files(undisturbed)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from loss_group_rank import CUTS, OBJECTS
-from small_run import free_port, said
+from small_run import Trainer
 from torch import Tensor
 from toy_loss_groups import IMAGES, Toy, slow_losses
-from zygote import Zygote, by_hand
 
 from paceline.config.recipe import Optim
 
@@ -18,13 +15,9 @@ pytestmark = pytest.mark.multi
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> Iterator[list[dict[str, dict[str, Tensor]]]]:
-    """What two ranks found, by case."""
-    folder, port = tmp_path_factory.mktemp("loss-groups"), free_port()
-    with Zygote("loss_group_rank") as zygote:
-        ended = zygote.run(folder, [by_hand(rank, 2, port) for rank in range(2)], "steps", str(folder))
-    assert [rank.code for rank in ended] == [0, 0], said(ended)
-    yield [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+def ranks(zygote, tmp_path_factory) -> list[dict[str, dict[str, Tensor]]]:
+    """What each of two ranks found, by case."""
+    return Trainer(zygote, tmp_path_factory.mktemp("loss-groups"), "loss_group_rank").found()
 
 
 @pytest.mark.parametrize("case", OBJECTS)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from instance_sets import make_instances
 from maskrcnn_rank import CASES, CUTS, STEPS
-from small_run import Trainer, assert_same_run, events, kinds, said, step_reached, wait_until
+from small_run import Trainer, assert_same_run, kinds, losses, said, step_reached, wait_until
 from torch import Tensor
-from zygote import Zygote
 
-from paceline.models.region_losses import TERMS
+from paceline.models.mask_rcnn_loss import TERMS
 
 pytestmark = pytest.mark.multi
 
@@ -32,28 +31,17 @@ Found = dict[str, dict[str, Tensor]]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> Iterator[Trainer]:
+def ranks(zygote, tmp_path_factory) -> Trainer:
     """Starts ranks of maskrcnn_rank.py."""
-    with Zygote("maskrcnn_rank") as zygote:
-        yield Trainer(zygote, tmp_path_factory.mktemp("maskrcnn"))
-
-
-@pytest.fixture(scope="module")
-def photos(ranks: Trainer) -> Path:
-    return make_instances(ranks.folder / "instances", train=TRAIN, val=VAL)
+    photos = partial(make_instances, train=TRAIN, val=VAL)
+    folder = tmp_path_factory.mktemp("maskrcnn")
+    return Trainer(zygote, folder, "maskrcnn_rank", recipes=RECIPES, flags=FLAGS, photos=photos)
 
 
 @pytest.fixture(scope="module")
 def steps(ranks: Trainer) -> tuple[Found, list[Found]]:
     """What one rank found, and what each of two did, by "case group most"."""
-    found = []
-    for world in (1, 2):
-        folder = ranks.folder / f"steps-{world}"
-        folder.mkdir()
-        ended = ranks.run(["steps", str(folder)], ranks=world)
-        assert [rank.code for rank in ended] == [0] * world, said(ended)
-        found.append([torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)])
-    (alone,), two = found
+    (alone,), two = (ranks.found(ranks=world) for world in (1, 2))
     return alone, two
 
 
@@ -143,70 +131,51 @@ def test_batch_norm_s_statistics_are_those_of_the_span_in_any_cut_and_counting_a
         )
 
 
-def command(ranks: Trainer, photos: Path, run: Path, images: int) -> list[str]:
-    flags = f"{FLAGS} --system.images-per-forward {images}".split()
-    return ["train", f"{RECIPES}:small", "--data", str(photos), "--out", str(run), *flags]
-
-
-def trained(ranks: Trainer, photos: Path, world: int, images: int) -> Path:
+def trained(ranks: Trainer, world: int, images: int) -> Path:
     """A training on `world` ranks with so many images in a forward; -> its folder."""
     run = ranks.folder / f"run-{world}-{images}"
-    if not run.exists():
-        ended = ranks.run(command(ranks, photos, run, images), ranks=world)
-        assert [rank.code for rank in ended] == [0] * world, said(ended)
-    return run
+    return run if run.exists() else ranks.finished(run, f"--system.images-per-forward {images}", ranks=world)
 
 
 @pytest.mark.parametrize(
     ("world", "images"), [pytest.param(1, 4, id="2 forwards of 4"), pytest.param(2, 4, id="2 ranks of 4")]
 )
-def test_a_run_cut_in_any_way_has_the_same_losses(ranks, photos, world, images):
-    rows, wanted = (
-        [e for e in events(trained(ranks, photos, *cut)) if e["event"] == "train"] for cut in ((world, images), (1, 8))
-    )
-    assert len(rows) == STEPS
+def test_a_run_cut_in_any_way_has_the_same_losses(ranks, world, images):
+    run, whole = trained(ranks, world, images), trained(ranks, 1, 8)
+    wanted = losses(whole)
+    assert len(wanted) == STEPS and wanted[-1] < 0.9 * wanted[0]  # gradients had their say
     for name in ("loss", *(f"loss_{term}" for term in TERMS)):
-        assert [row[name] for row in rows] == pytest.approx([row[name] for row in wanted], rel=2e-4, abs=1e-6)
-    assert wanted[-1]["loss"] < 0.9 * wanted[0]["loss"]  # gradients had their say
+        assert losses(run, name) == pytest.approx(losses(whole, name), rel=2e-4, abs=1e-6)
 
 
-def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks, photos):
-    run = trained(ranks, photos, 1, 8)
-    scores, predictions = [], []
-    for world in (1, 2, 3):
-        file = ranks.folder / f"predictions-{world}.json"
-        ended = ranks.run(["eval", str(run), "--batch", "1", "--json", "--out", str(file)], ranks=world)
-        assert [rank.code for rank in ended] == [0] * world, said(ended)
-        scores.append(json.loads(next(line for line in ended[0].text.splitlines() if line.startswith("{"))))
-        predictions.append(file.read_text())
-    assert scores[0] == scores[1] == scores[2] and scores[0]["images"] == VAL
-    assert predictions[0] == predictions[1] == predictions[2]
-    images = json.loads(predictions[0])["images"]
-    assert sum(len(image["boxes"]) for image in images) > VAL
+def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks):
+    one, two, three = (ranks.evaluated(trained(ranks, 1, 8), "--batch", "1", ranks=world) for world in (1, 2, 3))
+    assert one == two == three
+    scores, predictions = one
+    images = json.loads(predictions)["images"]
+    assert scores["images"] == VAL < sum(len(image["boxes"]) for image in images)
     assert all(len(image["masks"]) == len(image["boxes"]) for image in images)
 
 
-def test_killed_and_resumed_it_goes_on_to_the_same_bits(ranks, photos):
-    unbroken, run = trained(ranks, photos, 2, 4), ranks.folder / "killed"
-    job = ranks.start(command(ranks, photos, run, 4), ranks=2)
+def test_killed_and_resumed_it_goes_on_to_the_same_bits(ranks):
+    run, flags = ranks.folder / "killed", "--system.images-per-forward 4"
+    job = ranks.start(ranks.train(run, flags), ranks=2)
     wait_until(lambda: (run / "checkpoints" / "step-000003").is_dir() and step_reached(run) >= 4, "step 4")
     job.send(signal.SIGKILL)
     ended = job.wait()
     assert [rank.code for rank in ended] == [-signal.SIGKILL] * 2, said(ended)
-    ended = ranks.run(command(ranks, photos, run, 4), ranks=2)
-    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    ranks.finished(run, flags, ranks=2)
     (resumed,) = (step for kind, step in kinds(run) if kind == "resume")
     assert resumed > 0
-    assert_same_run(run, unbroken)
+    assert_same_run(run, trained(ranks, 2, 4))
     shutil.rmtree(run)
 
 
-def test_the_step_tried_first_takes_the_memory_of_the_whole_run(ranks, photos):
+def test_the_step_tried_first_takes_the_memory_of_the_whole_run(ranks):
     grown = {}
     for how in ("tried", "untried"):
         file = ranks.folder / f"memory-{how}.json"
-        (ended,) = ranks.run(["memory", str(photos), str(file), how])
-        assert ended.code == 0, ended.text
+        ranks.ended_well(["memory", str(ranks.photos), str(file), how])
         before, after_trying, *after_steps = json.loads(file.read_text())
         first = after_trying if how == "tried" else after_steps[0]
         grown[how] = (after_steps[-1] - first) / (after_steps[-1] - before)

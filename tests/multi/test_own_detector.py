@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from instance_sets import make_instances
-from small_run import FLAGS, events, said, tensor_files
+from small_run import FLAGS, events, tensor_files
 
 FILE = Path(__file__).parents[1] / "centre_points.py"
 NAMED = ("--workload", f"{FILE}:CENTRES")
@@ -25,8 +25,7 @@ def photos(trainer) -> Path:
 def train(trainer, photos: Path, run: Path, more: str = "", ranks: int = 2) -> Path:
     flags = FLAGS.replace("--eval-every 13 --limit-val 21", "")
     words = ["train", f"{FILE}:recipe", "--data", str(photos), "--out", str(run), *flags.split(), *SMALL.split()]
-    ended = trainer.run([*words, *more.split()], ranks=ranks)
-    assert [rank.code for rank in ended] == [0] * ranks, said(ended)
+    trainer.ended_well([*words, *more.split()], ranks=ranks)
     return run
 
 
@@ -50,11 +49,10 @@ def test_every_verb_knows_it_where_its_file_is_named(trainer, photos, tmp_path):
         "train": ["train", run / "run.json", "--out", tmp_path / "again"],
     }  # fmt: skip
     for verb, words in commands.items():
-        ((code, text),) = [(one.code, one.text) for one in trainer.run([*map(str, words), *NAMED])]
-        assert code == 0, text
-        if verb == "predict":  # the others refuse alike: tests/cli/test_cli_main.py
-            ((code, text),) = [(one.code, one.text) for one in trainer.run([*map(str, words)])]
-            assert code == 2 and f"--workload {FILE}:CENTRES" in text, text
+        trainer.ended_well([*map(str, words), *NAMED])
+        if verb == "predict":  # the others refuse alike: tests/cli/test_foreign_runs.py
+            (ended,) = trainer.run([*map(str, words)])
+            assert ended.code == 2 and f"--workload {FILE}:CENTRES" in ended.text, ended
     answers = json.loads((found / "predictions.json").read_text())
     assert len(answers["images"]) == 6 and (found / "coco_results.json").is_file()
     assert "Worst" in (run / "report.html").read_text()
@@ -62,5 +60,5 @@ def test_every_verb_knows_it_where_its_file_is_named(trainer, photos, tmp_path):
     assert tensor_files(again) == tensor_files(run)
     picture = tmp_path / "preview.png"
     words = ["preview", f"{FILE}:recipe", "--data", photos, "--images", 4, "--out", picture]
-    ((code, text),) = [(one.code, one.text) for one in trainer.run([*map(str, words)])]
-    assert code == 0 and picture.is_file(), text
+    trainer.ended_well([*map(str, words)])
+    assert picture.is_file()

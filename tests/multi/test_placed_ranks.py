@@ -60,10 +60,8 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
     if len(cores) > 3:
         pytest.skip("as many ranks would take long")
     ranks = len(cores) + 1
-    ended = trainer.run(trainer.train(tmp_path / "run", f"{FLAGS} --system.bind exclusive"), ranks=ranks)
-    assert [rank.code for rank in ended] == [2] * ranks, said(ended)
+    ended = trainer.refused(tmp_path / "run", f"{FLAGS} --system.bind exclusive", ranks=ranks)
     assert f"--system.bind exclusive: {ranks} ranks of a node, and only {len(cores)} cores" in said(ended)
-    assert "Traceback" not in said(ended) and not (tmp_path / "run").exists()
 
 
 @two_cores
@@ -86,8 +84,7 @@ def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
 
 def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, tmp_path):
     run, disk = tmp_path / "run", tmp_path / "disk"
-    ended = trainer.run(trainer.train(run, f"{FLAGS} --stage {disk}"), ranks=2)
-    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    ended = trainer.ended_well(trainer.train(run, f"{FLAGS} --stage {disk}"), ranks=2)
     # 51 to train on, and the 21 that --limit-val leaves to score.
     assert sum(path.is_file() for path in disk.rglob("near/**/*")) == 72
     (line,) = [line for rank in ended for line in rank.text.splitlines() if line.startswith("data on")]
@@ -99,8 +96,5 @@ def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, 
 @pytest.mark.nightly
 def test_a_folder_that_cannot_be_made_ends_all_ranks_in_a_line(trainer, tmp_path):
     (tmp_path / "file").write_text("")
-    command = trainer.train(tmp_path / "run", f"{FLAGS} --stage {tmp_path}/file")
-    ended = trainer.run(command, ranks=2)
-    assert [rank.code for rank in ended] == [2, 2], said(ended)
-    assert f"--stage: {tmp_path}/file: cannot be written" in said(ended) and "Traceback" not in said(ended)
-    assert not (tmp_path / "run").exists()
+    ended = trainer.refused(tmp_path / "run", f"{FLAGS} --stage {tmp_path}/file")
+    assert f"--stage: {tmp_path}/file: cannot be written" in said(ended)

@@ -13,35 +13,19 @@ pytestmark = pytest.mark.multi
 
 def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:
     """Start two ranks with arguments of their own; both must refuse alike, and leave no folder. -> the message."""
-    ended = trainer.run(trainer.train(run), ranks=2, own=own)
-    assert [rank.code for rank in ended] == [2, 2], said(ended)
-    assert not any("Traceback" in rank.text for rank in ended), said(ended)
+    ended = trainer.refused(run, own=own)
     (line,) = [line for line in ended[0].text.splitlines() if line.startswith("paceline: ")]
     assert line.startswith("paceline: the ranks do not agree: "), said(ended)
     assert not any("do not agree" in rank.text for rank in ended[1:])  # rank 0 spoke for the host
-    assert not run.exists()
     return line.removeprefix("paceline: the ranks do not agree: ")
 
 
+# Every kind of flag: tests/dist/test_agreement.py.
 @pytest.mark.parametrize(
     ("flag", "values", "named"),
     [
         ("--optim.lr", ("0.05", "0.06"), "optim.lr is 0.05 on rank 0 and 0.06 on rank 1."),
-        ("--seed", ("1", "9"), "seed is 1 on rank 0 and 9 on rank 1."),
-        (
-            "--system.precision",
-            ("fp32", "bf16"),
-            'system.precision is "fp32" on rank 0 and "bf16" on rank 1.',
-        ),
-        ("--steps", ("18", "12"), "steps is 18 on rank 0 and 12 on rank 1."),
-        ("--eval-every", ("6", "5"), "eval-every is 6 on rank 0 and 5 on rank 1."),
         ("--limit-val", ("21", "20"), "limit-val is 21 on rank 0 and 20 on rank 1."),
-        ("--model.width", ("8", "16"), "model.width is 8 on rank 0 and 16 on rank 1."),
-        (
-            "--system.intra-op-threads",
-            ("1", "2"),
-            "system.intra-op-threads is 1 on rank 0 and 2 on rank 1.",
-        ),
     ],
 )
 def test_a_flag_that_differs_is_named_with_both_values(trainer, tmp_path, flag, values, named):
@@ -59,8 +43,7 @@ def test_a_photo_that_is_missing_on_one_rank_is_noticed(trainer, tmp_path):
 def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, tmp_path):
     photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
     own = [["--data", str(trainer.photos)], ["--data", str(photos)]]
-    same = trainer.run(trainer.train(tmp_path / "same", "--steps 1 --limit-val 3"), ranks=2, own=own)
-    assert [rank.code for rank in same] == [0, 0], said(same)
+    trainer.finished(tmp_path / "same", "--steps 1 --limit-val 3", ranks=2, own=own)
     shutil.copyfile(photos / "train" / "class1" / "005.jpg", photos / "train" / "class1" / "004.jpg")
     assert refused(trainer, tmp_path / "run", own).startswith('data.hash is "')
 
@@ -74,9 +57,7 @@ def test_other_weights_are_noticed(trainer, tmp_path):
 
 def test_the_smallest_automatic_number_of_threads_is_taken_by_all_and_said(trainer, tmp_path):
     command = trainer.train(tmp_path / "run", "--steps 1 --limit-val 3 --system.intra-op-threads 0")
-    job = trainer.start(command, ranks=2, environs=[{"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}])
-    ended = job.wait()
-    assert [rank.code for rank in ended] == [0, 0], said(ended)
+    ended = trainer.ended_well(command, ranks=2, environs=[{"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}])
     assert "2 compute threads on every rank" in ended[0].text and "the largest is 3" in ended[0].text
     assert '"intra_op": 2' in (tmp_path / "run" / "run.json").read_text()
     assert "compute threads" not in ended[1].text
@@ -91,15 +72,11 @@ def test_a_rank_that_scores_another_checkpoint_is_refused(trainer, tmp_path):
 
 def test_each_host_has_the_message(trainer, tmp_path):
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # two hosts of one rank each
-    command, own = trainer.train(tmp_path / "run"), [["--seed", "1"], ["--seed", "2"]]
-    ended = trainer.start(command, ranks=2, own=own, environs=[alone, alone]).wait()
-    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    ended = trainer.refused(tmp_path / "run", own=[["--seed", "1"], ["--seed", "2"]], environs=[alone, alone])
     assert all("the ranks do not agree: seed is 1 on rank 0 and 2 on rank 1." in rank.text for rank in ended)
     assert list(tmp_path.iterdir()) == []  # the secret that the hosts shared is gone too
 
 
 def test_a_rank_says_itself_why_it_met_nobody(trainer, tmp_path):
-    environs = [{"PACELINE_SECRET": "short"}] * 2
-    ended = trainer.start(trainer.train(tmp_path / "run"), ranks=2, environs=environs).wait()
-    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    ended = trainer.refused(tmp_path / "run", environs=[{"PACELINE_SECRET": "short"}] * 2)
     assert all("paceline: PACELINE_SECRET has 5 characters" in rank.text for rank in ended), said(ended)

@@ -7,18 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from replay_rank import CASES, STEPS
-from small_run import free_port, said
-from zygote import Zygote, by_hand
+from small_run import Trainer
 
 pytestmark = [pytest.mark.multi, pytest.mark.nightly]
 
 
-def test_two_ranks_replay_the_steps_that_they_send(tmp_path: Path) -> None:
-    port = free_port()
-    with Zygote("replay_rank") as zygote:
-        ended = zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "steps", str(tmp_path))
-    assert [rank.code for rank in ended] == [0, 0], said(ended)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+def test_two_ranks_replay_the_steps_that_they_send(zygote, tmp_path: Path) -> None:
+    ranks = Trainer(zygote, tmp_path, "replay_rank").found()
     for case in CASES:
         for found in (rank[case] for rank in ranks):
             assert found["played"] == STEPS and "c10d.allreduce_.default" in found["exchanges"], case

@@ -20,9 +20,7 @@ from small_run import (
     last_event,
     mllog,
     said,
-    step_reached,
     tensor_files,
-    wait_until,
 )
 
 from paceline.log.events import read_events
@@ -61,10 +59,7 @@ def saved_steps(run: Path) -> list[int]:
 def test_killed_twice_at_random_steps_it_goes_on_to_the_same_bits(trainer, unbroken, tmp_path, request, ranks):
     run = tmp_path / "killed"
     for step in sorted(Random(request.node.nodeid).sample(range(1, STEPS - 5), 2)):
-        job = trainer.start(trainer.train(run, FLAGS[ranks]), ranks=ranks)
-        wait_until(lambda: step_reached(run) >= step, f"step {step}")  # noqa: B023
-        job.send(signal.SIGKILL)
-        ended = job.wait()
+        ended = trainer.signalled(run, FLAGS[ranks], signal.SIGKILL, step=step, ranks=ranks)
         assert [rank.code for rank in ended] == [-signal.SIGKILL] * ranks, said(ended)
         announced = [event["step"] for event in read_events(run / "events.jsonl") if event["event"] == "checkpoint"]
         assert set(saved_steps(run)) <= set(announced)

@@ -6,8 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from slow_scorer import FLAGS, INTERRUPTED, RECIPE, TARGET, begun_and_held, order, scored_late
 from small_run import (
     Trainer,
+    assert_same_end,
     assert_same_run,
     copy_of,
     events,
@@ -16,33 +18,14 @@ from small_run import (
     mllog,
     said,
     tensor_files,
-    wait_until,
 )
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
-# Evaluations at 5, 10, ...; a train event at 8, 16, ...; an epoch ends after 5, 9, 13, ...: a result is taken 3 or 4 steps
-# after its evaluation. One checkpoint stays, so that one which is not judged yet could be deleted.
-FLAGS = "--eval-every 5 --log-every 8 --save-every 100 --keep 1 --ema 0.9"
-TARGET = f"{FLAGS} --quality.targets top1 0.4"
-RECIPE = "scored_slowly"
-INTERRUPTED = 75
-
-
-def order(run: Path, text: str) -> Path:
-    """Tell the scorer of `run` (see small_recipe.py) what to do."""
-    file = Path(f"{run}.scorer")
-    file.write_text(text)
-    return file
-
 
 def started_and_held(trainer: Trainer, run: Path, flags: str, *, step: int, ranks: int = 1):
     """A run whose evaluation of `step` is being scored, and its scorer's orders; its checkpoint is on the disk."""
-    orders = order(run, f"hold {step}")
-    job = trainer.start(trainer.train(run, flags, recipe=RECIPE), ranks=ranks)
-    checkpoint = run / "checkpoints" / f"step-{step:06d}"
-    wait_until(lambda: Path(f"{run}.scoring").exists() and checkpoint.exists(), f"scoring of step {step}")
-    return job, orders
+    return begun_and_held(trainer, run, flags, f"hold {step}", step=step, ranks=ranks)
 
 
 def without_discards(run: Path) -> list[dict]:
@@ -68,12 +51,7 @@ def met(trainer: Trainer, ranks: int) -> Path:
 
 def test_training_goes_on_while_an_evaluation_is_being_scored(trainer, unbroken, ranks):
     run = trainer.folder / f"beside-late-{ranks}"
-    orders = order(run, "past 7")  # step 5 is scored once step 8, after which its result is taken, has begun
-    job = trainer.start(trainer.train(run, FLAGS, recipe=RECIPE), ranks=ranks)
-    wait_until(lambda: ("eval", 5) in (kinds(run) if run.exists() else []), "the result of step 5")
-    orders.unlink()
-    ended = job.wait()
-    assert [rank.code for rank in ended] == [0] * ranks, said(ended)
+    scored_late(trainer, run, FLAGS, ranks=ranks)
     assert Path(f"{run}.scoring").exists()
     assert_same_run(run, unbroken)
 
@@ -146,8 +124,7 @@ def test_a_signal_while_a_score_is_pending_takes_it_then_saves(trainer, unbroken
     assert 10 < step <= 15
     assert ("eval", 10) in kinds(run) and kinds(run)[-2:] == [("checkpoint", step), ("end", step)]
     trainer.finished(run, FLAGS, ranks=ranks, recipe=RECIPE)
-    assert tensor_files(run) == tensor_files(unbroken)
-    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
+    assert_same_end(run, unbroken)
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)

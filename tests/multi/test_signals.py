@@ -11,13 +11,12 @@ from small_recipe import STEPS
 from small_run import (
     LONG_EVALUATION,
     Trainer,
+    assert_same_end,
     assert_same_run,
-    events,
     kinds,
     last_event,
     said,
     step_reached,
-    tensor_files,
     wait_until,
 )
 
@@ -36,8 +35,7 @@ def unbroken(trainer: Trainer) -> Path:
 def assert_goes_on_like(trainer: Trainer, run: Path, unbroken: Path, flags: str, *, ranks: int = 1) -> None:
     """The same command again ends the run as if it had never stopped; checkpoints that stopping made are extra."""
     trainer.finished(run, flags, ranks=ranks)
-    assert tensor_files(run) == tensor_files(unbroken)
-    assert events(run, without=("resume", "checkpoint")) == events(unbroken, without=("resume", "checkpoint"))
+    assert_same_end(run, unbroken)
 
 
 def evaluating(run: Path) -> bool:
@@ -49,10 +47,7 @@ def evaluating(run: Path) -> bool:
 
 def test_sigterm_in_training_saves_at_once_and_exits_75(trainer, unbroken, tmp_path):
     run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
-    job = trainer.start(trainer.train(run, flags))
-    wait_until(lambda: step_reached(run) >= 4, "step 4")
-    job.send(signal.SIGTERM)
-    (ended,) = job.wait()
+    (ended,) = trainer.signalled(run, flags, signal.SIGTERM)
     assert ended.code == INTERRUPTED, ended.text
     end = last_event(run)
     assert (end["event"], end["status"]) == ("end", "interrupted") and "signal" in end["reason"]
@@ -138,15 +133,12 @@ def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tm
 TWO = f"{SAVED} --ema 0.9 --bn-span 3"  # running statistics, and averages of them, that differ from rank to rank
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_signal_to_one_of_two_ranks_stops_both_after_the_same_step(trainer, tmp_path, rank):
     run, unbroken = tmp_path / "asked", trainer.folder / "not-asked-2"
     if not unbroken.exists():
         trainer.finished(unbroken, TWO, ranks=2)
-    job = trainer.start(trainer.train(run, TWO), ranks=2)
-    wait_until(lambda: step_reached(run) >= 4, "step 4")
-    job.send(signal.SIGTERM, rank=rank)
-    ended = job.wait()
+    ended = trainer.signalled(run, TWO, signal.SIGTERM, ranks=2, rank=rank)
     assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
     assert last_event(run)["status"] == "interrupted" and last_event(run)["step"] < STEPS
     assert_goes_on_like(trainer, run, unbroken, TWO, ranks=2)

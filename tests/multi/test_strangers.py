@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,12 +20,6 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 IGNORED = "ignored a message in the store that this run did not sign"
 ESCAPES = "\x1b[2Jdone\x07"
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
-        yield started
 
 
 class Run:

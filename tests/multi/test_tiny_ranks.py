@@ -7,16 +7,14 @@ beside those that train, not one bit differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import safetensors.torch
-from small_run import Trainer, events, said, tensor_files
+from small_run import Trainer, events, losses, tensor_files
 from torch import Tensor
-from zygote import Zygote
 
-from paceline.prepare.shapes import render_boxes, render_classes
+from paceline.prepare.shapes.render import render_shapes
 
 pytestmark = [pytest.mark.multi, pytest.mark.nightly]
 
@@ -29,18 +27,17 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def doubles(tmp_path_factory) -> Iterator[Trainer]:
+def doubles(zygote, tmp_path_factory) -> Trainer:
     """Starts ranks of tiny_rank.py."""
-    with Zygote("tiny_rank") as zygote:
-        yield Trainer(zygote, tmp_path_factory.mktemp("double"))
+    return Trainer(zygote, tmp_path_factory.mktemp("double"), "tiny_rank")
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
     """Rendered photos of both kinds."""
     folder = tmp_path_factory.mktemp("tiny-photos")
-    render_classes(folder / "classes", train=64, val=16, side=128, processes=1)
-    render_boxes(folder / "boxes", train=64, val=16, side=192, processes=1)
+    render_shapes("classes", folder / "classes", train=64, val=16, side=128, processes=1)
+    render_shapes("boxes", folder / "boxes", train=64, val=16, side=192, processes=1)
     return folder
 
 
@@ -50,8 +47,7 @@ def trained(trainer: Trainer, photos: Path, recipe: str, ranks: int, more: str =
     if not run.exists():
         data = photos / ("classes" if recipe.startswith("resnet") else "boxes")
         words = ["train", recipe, "--data", str(data), "--out", str(run), *f"{FLAGS} {more}".split()]
-        ended = trainer.start(words, ranks=ranks, deadline=900).wait()
-        assert [rank.code for rank in ended] == [0] * ranks, said(ended)
+        trainer.ended_well(words, ranks=ranks, deadline=900)
     return run
 
 
@@ -66,8 +62,7 @@ def tensors(run: Path) -> dict[str, Tensor]:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_twenty_steps_end_with_the_same_gradients_and_weights(doubles, photos, recipe, ranks):
     alone, run = trained(doubles, photos, recipe, 1), trained(doubles, photos, recipe, ranks)
-    losses, wanted = ([event["loss"] for event in events(one) if event["event"] == "train"] for one in (run, alone))
-    assert len(losses) == STEPS and losses == pytest.approx(wanted, rel=TOLERANCE)
+    assert len(losses(run)) == STEPS and losses(run) == pytest.approx(losses(alone), rel=TOLERANCE)
     got, expected = tensors(run), tensors(alone)
     assert got.keys() == expected.keys() and len(got) > 50
     for name, tensor in expected.items():

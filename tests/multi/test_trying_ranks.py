@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from small_run import free_port, said
-from zygote import Zygote, by_hand
+from zygote import by_hand
 
 pytestmark = pytest.mark.multi
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("trying_rank") as one:
-        yield one
 
 
 def ended_with(zygote, folder, *holds, evaluators=0):
     port = free_port()
     environs = [by_hand(rank, len(holds), port) for rank in range(len(holds))]
-    return zygote.run(folder, environs, str(folder), str(evaluators), *map(str, holds))
+    return zygote.run(folder, environs, str(folder), str(evaluators), *map(str, holds), module="trying_rank")
 
 
 @pytest.mark.parametrize("evaluators", [0, 1])

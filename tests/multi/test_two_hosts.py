@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, wait_until
+from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, told, wait_until
 from two_hosts import MISSING, SCRIPT, TwoHosts, free_port, port_holder
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
@@ -121,13 +121,9 @@ def ctrl_c(process: subprocess.Popen[str]) -> None:
 def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbroken, tmp_path, start):
     run = tmp_path / "run"
     process = hosts.launching(run, LONG, start=start)
-    try:
-        wait_until(lambda: step_reached(run) >= 6 or process.poll() is not None, "step 6", seconds=120)
-        ctrl_c(process)
-        said, _ = process.communicate(timeout=90)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: step_reached(run) >= 6 or process.poll() is not None, "step 6", seconds=120)
+    ctrl_c(process)
+    said = told(process, seconds=90)
     assert process.returncode == 75, said
     assert_nothing_left(hosts, seconds=20)
     code, said = hosts.launched(run, LONG, start=start)
@@ -141,13 +137,9 @@ def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts,
     run = tmp_path / "run"
     process = hosts.launching(run, LONG, start=start)
     holder = "paceline.launch.over_ssh" if start == "torchrun" else "mpirun --"
-    try:
-        wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
-        hosts.said("node1", "pkill", "-KILL", "-f", "--", holder)
-        process.communicate(timeout=90)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
+    hosts.said("node1", "pkill", "-KILL", "-f", "--", holder)
+    told(process, seconds=90)
     assert_nothing_left(hosts, seconds=60)
 
 
@@ -155,13 +147,9 @@ def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts,
 def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
     run = tmp_path / "run"
     process = hosts.launching(run, LONG)
-    try:
-        wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
-        hosts.said("node2", "pkill", "-KILL", "-f", "--", "-m paceline launch|-m paceline train")
-        said, _ = process.communicate(timeout=90)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
+    hosts.said("node2", "pkill", "-KILL", "-f", "--", "-m paceline launch|-m paceline train")
+    said = told(process, seconds=90)
     assert process.returncode == 3, said
     assert "rank 1 (of 2) failed" in said
     assert_nothing_left(hosts, seconds=30)

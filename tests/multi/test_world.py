@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
 from small_run import wait_until
-from zygote import Ended, Zygote, by_hand
+from zygote import Ended, by_hand
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
-        yield started
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def codes(ended: list[Ended]) -> list[int]:
@@ -95,31 +80,7 @@ def test_a_rank_that_is_there_twice_is_refused(zygote, tmp_path, port):
     assert sum("another process already is rank 1" in rank.text for rank in ended) == 1
 
 
-def test_a_derived_port_that_is_taken_gives_way_to_the_next(zygote, tmp_path):
-    def environ(rank: int, job: str) -> dict[str, str]:
-        return {
-            "OMPI_COMM_WORLD_RANK": str(rank),
-            "OMPI_COMM_WORLD_SIZE": "2",
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-            "PMIX_NAMESPACE": job,
-        }
-
-    from paceline.dist.launcher import read_launch
-
-    job, derived = "", 0
-    for number in range(100):  # a job whose ports nobody on this machine has
-        job = f"{os.getpid()}-{number}"
-        derived = read_launch(environ(0, job)).port
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", derived)) != 0:
-                break
-    with socket.create_server(("", derived)):  # a stranger that accepts and says nothing
-        ended = zygote.run(tmp_path, [environ(0, job), environ(1, job)], "talk")
-    assert codes(ended) == [0, 0], ended
-
-
-def test_a_port_somebody_named_is_not_replaced(zygote, tmp_path, port):
+def test_a_port_that_another_program_has_is_refused_with_the_way_out(zygote, tmp_path, port):
     with socket.create_server(("", port)):
         (ended,) = zygote.run(tmp_path, [by_hand(0, 2, port, TIMEOUT="2")], "talk")
     assert ended.code == 2 and f"rank 0 cannot listen on port {port}" in ended.text and "MASTER_PORT" in ended.text

@@ -6,16 +6,10 @@ order, is 1e-3 after ten steps. In float64 it stays below 1e-9, so whatever is l
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from training_rank import main as command_line
+from trajectories import in_float64
 
 from paceline.tasks.task import Task
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from trajectories import in_float64
 
 
 def main() -> int:

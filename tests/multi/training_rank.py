@@ -13,13 +13,13 @@ import tyro  # noqa: F401
 
 import paceline.cli.eval
 import paceline.cli.train
-import paceline.evaluate
+import paceline.engine.evaluate
 import paceline.log.tensorboard
 import paceline.report.page
-import paceline.train
-import paceline.trained  # noqa: F401
+import paceline.runs.trained
+import paceline.training.call  # noqa: F401
 from paceline.cli import main as front_door
-from paceline.job import Job
+from paceline.training.job import Job
 
 
 def main(arguments: list[str] | None = None) -> int:

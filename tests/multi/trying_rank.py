@@ -7,25 +7,23 @@ import sys
 from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of
 from toy_loss_groups import toy_batch
 
-from paceline.building import build_model, build_state
 from paceline.config.plan import Rates
 from paceline.data.stream import stream_positions
 from paceline.dist.launcher import read_launch
 from paceline.dist.roles import Roles, assign
 from paceline.dist.world import open_world
+from paceline.engine.step import TrainStep
 from paceline.models.batch_norm import batch_norms
-from paceline.step import TrainStep
-from paceline.trying import run_that_fits
+from paceline.training.building import build_model, build_state
+from paceline.training.trying import run_that_fits
 
 
 def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object] | None:
     """The cut that was found, what was said, and the weights after one step of it; None on a rank that only evaluates."""
-    recipe, world = recipe_of(span, group), roles.fellows
+    recipe, world = recipe_of(span, group), roles.peers
     run, task, said = run_of(recipe, roles.trainers), ShortTask(recipe, holds), []
     state = build_state(build_model(task, run, world, trains=not roles.evaluates), run, world)
     run = run_that_fits(run, task, state, roles, torch.device("cpu"), said.append)

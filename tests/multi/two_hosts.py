@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from small_run import ROOT, Trainer, free_port
+from small_run import ROOT, Trainer, free_port, told
 
 SCRIPT = str(ROOT / "scripts" / "two_hosts.sh")
 MISSING = "two hosts on one machine need root, iproute2, util-linux, openssh-server and openssh-client"
@@ -52,11 +50,7 @@ class TwoHosts:
     def launched(self, run: Path, flags: str = "", **more) -> tuple[int, str]:
         """The same, to its end: exit code and all that it said."""
         process = self.launching(run, flags, **more)
-        try:
-            out, _ = process.communicate(timeout=240)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        out = told(process, seconds=240)
         return process.returncode, out
 
 

@@ -1,9 +1,9 @@
-"""Ranks that start at once: one process imports torch, then forks a rank whenever a test wants one.
+"""Ranks that start at once: one process imports what a training imports, then forks a rank whenever a test wants one.
 
-As a program (`zygote.py MODULE`) it imports MODULE, reads jobs from stdin, one JSON object a line, and answers each with
-two lines: its ranks' process ids, and, when all have ended, their exit codes. Each rank calls MODULE.main(). As a module
-it offers `Zygote`, the test's side of that conversation. A rank's stdout and stderr go to one file; the variables STDOUT
-and STDERR of its environment name others.
+As a program it reads jobs from stdin, one JSON object a line, and answers each with two lines: its ranks' process ids, and,
+when all have ended, their exit codes. Each rank imports the job's MODULE and calls MODULE.main(). As a module it offers
+`Zygote`, the test's side of that conversation. A rank's stdout and stderr go to one file; the variables STDOUT and STDERR of
+its environment name others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
@@ -33,17 +33,18 @@ class Ended:
 
 
 class Zygote:
-    """Starts ranks of FOLDER/MODULE.py; use as a context manager. One job at a time."""
+    """Starts ranks of modules that lie here or in `folder`; use as a context manager. One job at a time."""
 
-    def __init__(self, module: str = "world_rank", folder: Path = HERE) -> None:
-        self._module, self._folder = module, folder
+    def __init__(self, folder: Path = HERE) -> None:
+        self._folder = folder
+        self._job: Job | None = None
 
     def __enter__(self) -> Zygote:
-        path = os.pathsep.join((str(HERE.parents[1]), str(self._folder)))
+        path = os.pathsep.join((str(HERE.parents[1]), str(HERE.parent), str(self._folder)))
         environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         # Newer Pythons warn of forking beside threads; here those are torch's, and idle.
         warnings = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
-        command = [sys.executable, *warnings, str(HERE / "zygote.py"), self._module]
+        command = [sys.executable, *warnings, str(HERE / "zygote.py")]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True, cwd=HERE
         )
@@ -60,6 +61,7 @@ class Zygote:
         folder: Path,
         environs: list[dict[str, str]],
         *arguments: str,
+        module: str = "world_rank",
         own: Sequence[Sequence[str]] = (),
         deadline: float = 45,
     ) -> Job:
@@ -67,8 +69,13 @@ class Zygote:
 
         own  further arguments of each rank alone
         """
+        if self._job is not None:  # of a test that failed before it waited
+            with contextlib.suppress(ProcessLookupError):
+                self._job.send(signal.SIGKILL)
+            self._answer()
         outs = [folder / f"rank{i}.txt" for i in range(len(environs))]
         job = {
+            "module": module,
             "environs": environs,
             "outs": [str(out) for out in outs],
             "arguments": [[*arguments, *more] for more in own or [()] * len(environs)],
@@ -77,18 +84,12 @@ class Zygote:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        return Job(json.loads(self._answer()), outs, self)
+        self._job = Job(json.loads(self._answer()), outs, self)
+        return self._job
 
-    def run(
-        self,
-        folder: Path,
-        environs: list[dict[str, str]],
-        *arguments: str,
-        own: Sequence[Sequence[str]] = (),
-        deadline: float = 45,
-    ) -> list[Ended]:
+    def run(self, folder: Path, environs: list[dict[str, str]], *arguments: str, **how: Any) -> list[Ended]:
         """`start`, and wait until all have ended."""
-        return self.start(folder, environs, *arguments, own=own, deadline=deadline).wait()
+        return self.start(folder, environs, *arguments, **how).wait()
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -113,6 +114,7 @@ class Job:
     def wait(self) -> list[Ended]:
         """What each rank left, when all have ended; call it once."""
         codes = json.loads(self.zygote._answer())
+        self.zygote._job = None
         return [Ended(code, out.read_text()) for code, out in zip(codes, self.outs)]
 
 
@@ -129,7 +131,7 @@ def by_hand(rank: int, world: int, port: int, **more: str) -> dict[str, str]:
     }
 
 
-def _fork_rank(module: ModuleType, environ: dict[str, str], out: str, arguments: list[str], group: int) -> int:
+def _fork_rank(module: str, environ: dict[str, str], out: str, arguments: list[str], group: int) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -140,8 +142,8 @@ def _fork_rank(module: ModuleType, environ: dict[str, str], out: str, arguments:
             with open(out, "a") as file, open(environ.get(variable, os.devnull), "w") as other:
                 os.dup2((other if variable in environ else file).fileno(), number)
         os.environ.update(environ)
-        sys.argv = [f"{module.__name__}.py", *arguments]
-        code = module.main() or 0
+        sys.argv = [f"{module}.py", *arguments]
+        code = importlib.import_module(module).main() or 0
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     except BaseException:
@@ -155,13 +157,13 @@ def _fork_rank(module: ModuleType, environ: dict[str, str], out: str, arguments:
         os._exit(code)
 
 
-def _serve(module: ModuleType) -> None:
+def _serve() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         pids: list[int] = []
         for environ, out, arguments in zip(job["environs"], job["outs"], job["arguments"]):
             group = pids[0] if pids else 0
-            pids.append(_fork_rank(module, environ, out, arguments, group))
+            pids.append(_fork_rank(job["module"], environ, out, arguments, group))
             os.setpgid(pids[-1], pids[0])  # here too: the next rank, or a test, may want the group before the rank does
         print(json.dumps(pids), flush=True)
         until = time.monotonic() + job["deadline"]
@@ -178,4 +180,6 @@ def _serve(module: ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    _serve(importlib.import_module(sys.argv[1]))
+    import training_rank  # noqa: F401
+
+    _serve()

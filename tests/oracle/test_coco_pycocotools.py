@@ -6,84 +6,24 @@ import contextlib
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pycocotools.coco import COCO
+from official_coco import assert_same, judge, loaded, results_of, truth_of
 from pycocotools.cocoeval import COCOeval
 
 from paceline.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
 
-ALL, MOST_100 = 0, 2
+
+def check(truth: GroundTruth, detections: Detections, **columns: int) -> None:
+    assert_same(score_boxes(truth, detections), judged_by(truth, detections, **columns))
 
 
-def judge(truth: GroundTruth, detections: Detections, **extra: Any) -> COCOeval:
-    """pycocotools on the same data; `extra` goes into every annotation."""
-    owner = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
-    images = [{"id": int(number), "height": 1, "width": 1} for number in truth.image_ids]
-    categories = [{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)]
-    objects = [
-        {
-            "id": row + 1,
-            "image_id": int(truth.image_ids[owner[row]]),
-            "category_id": int(truth.classes[row]),
-            "bbox": truth.boxes[row].tolist(),
-            "area": float(truth.areas[row]),
-            "iscrowd": int(truth.crowd[row]),
-            **extra,
-        }
-        for row in range(len(owner))
-    ]
-    found = [
-        {
-            "image_id": int(truth.image_ids[image]),
-            "category_id": int(k),
-            "bbox": box.tolist(),
-            "score": float(score),
-        }
-        for image, box, k, score in zip(detections.images, detections.boxes, detections.classes, detections.scores)
-    ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        wanted = COCO()
-        wanted.dataset = {"images": images, "categories": categories, "annotations": objects}
-        wanted.createIndex()
-        return judge_files(wanted, found)
-
-
-def judge_files(wanted: COCO, found: list[dict[str, Any]]) -> COCOeval:
-    """What every user of pycocotools writes; where nothing was found its loadRes fails, so an empty set stands in."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        if found:
-            results = wanted.loadRes(found)
-        else:
-            results = COCO()
-            results.dataset = {**wanted.dataset, "annotations": []}
-            results.createIndex()
-        scorer = COCOeval(wanted, results, "bbox")
-        scorer.evaluate()
-        scorer.accumulate()
-        scorer.summarize()
-    return scorer
-
-
-def assert_same(truth: GroundTruth, detections: Detections, judged: COCOeval) -> None:
-    """Bit for bit: no tolerance anywhere."""
-    ours = score_boxes(truth, detections)
-    assert list(ours.metrics.values()) == judged.stats.tolist()
-    precision, recall = judged.eval["precision"], judged.eval["recall"]
-    np.testing.assert_array_equal(ours.curves.T, precision[0, :, :, ALL, MOST_100])
-    for k, score in enumerate(ours.per_class):
-        for value, values in (
-            (score.ap, precision[:, :, k, ALL, MOST_100]),
-            (score.ap50, precision[0, :, k, ALL, MOST_100]),
-            (score.ar100, recall[:, k, ALL, MOST_100]),
-        ):
-            there = values[values > -1]
-            assert value == (np.mean(there) if there.size else -1)
+def judged_by(truth: GroundTruth, detections: Detections, **columns: int) -> COCOeval:
+    return judge(truth_of(truth, **columns), results_of(truth, detections), "bbox")
 
 
 def scene(seed: int, images: int, objects: int, found: int, crowds: float, ties: bool, grid: bool):
@@ -148,7 +88,7 @@ def scene(seed: int, images: int, objects: int, found: int, crowds: float, ties:
 @example(seed=3, images=0, objects=0, found=0, crowds=0.0, ties=False, grid=False)  # no image
 def test_random_scenes_score_as_pycocotools_scores_them(seed, images, objects, found, crowds, ties, grid):
     truth, detections = scene(seed, images, objects, found, crowds, ties, grid)
-    assert_same(truth, detections, judge(truth, detections))
+    check(truth, detections)
 
 
 @examples(30)
@@ -165,21 +105,21 @@ def test_a_subset_of_the_images_scores_as_pycocotools_scores_those_images(seed, 
         detections.classes[inside],
         detections.scores[inside],
     )
-    judged = judge(truth, detections)
+    judged = judged_by(truth, detections)
     judged.params.imgIds = truth.image_ids[numbers].tolist()
     if kept:
         with contextlib.redirect_stdout(io.StringIO()):
             judged.evaluate()
             judged.accumulate()
             judged.summarize()
-        assert_same(subset(truth, numbers), few, judged)
+        assert_same(score_boxes(subset(truth, numbers), few), judged)
     else:
         assert set(score_boxes(subset(truth, numbers), few).metrics.values()) == {-1.0}
 
 
 def test_ignore_flags_of_annotations_change_nothing_as_in_pycocotools():
     truth, detections = scene(7, 5, 40, 150, 0.3, True, False)
-    assert_same(truth, detections, judge(truth, detections, ignore=1))
+    check(truth, detections, ignore=1)
 
 
 def test_the_harness_sees_the_order_of_equal_scores():
@@ -190,7 +130,7 @@ def test_the_harness_sees_the_order_of_equal_scores():
         np.array([1]), np.zeros(1, np.uint8), np.array([400.0]), 1,
     )  # fmt: skip
     detections = Detections(np.array([0, 1]), box.repeat(2, 0), np.array([1, 1]), np.array([0.5, 0.5]))
-    assert_same(truth, detections, judge(truth, detections))
+    check(truth, detections)
     assert score_boxes(truth, detections).metrics["box_ap"] == pytest.approx(
         0.5, abs=1e-9
     )  # image 4, the wrong one, first
@@ -202,8 +142,7 @@ def test_the_harness_sees_the_order_of_equal_scores():
 def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path, seed: int, split: str):
     """COCO's own ids, holes and all, through the file and loadRes; detections are jittered objects, some of a wrong class."""
     path = sorted((shared_data / "coco_mini" / "annotations").glob(f"*{split}*.json"))[0]
-    with contextlib.redirect_stdout(io.StringIO()):
-        wanted = COCO(str(path))
+    wanted = loaded(path)
     raw = json.loads(path.read_text())
     categories = sorted(category["id"] for category in raw["categories"])
     row = {image["id"]: number for number, image in enumerate(raw["images"])}
@@ -229,15 +168,6 @@ def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path
         draw.integers(1, truth.num_classes + 1, times.sum()),
     )
     detections = Detections(owner.repeat(times), np.abs(boxes), classes, draw.random(times.sum()).round(2))
-    found = [
-        {
-            "image_id": int(truth.image_ids[image]),
-            "category_id": categories[k - 1],
-            "bbox": box.tolist(),
-            "score": float(score),
-        }
-        for image, box, k, score in zip(detections.images, detections.boxes, detections.classes, detections.scores)
-    ]
-    judged = judge_files(wanted, found)
+    judged = judge(wanted, results_of(truth, detections, categories), "bbox")
     assert 0.05 < judged.stats[0] < 0.95
-    assert_same(truth, detections, judged)
+    assert_same(score_boxes(truth, detections), judged)

@@ -12,7 +12,7 @@ from gluoncv_recorded import Recorded, reader
 from torch import Tensor
 
 from paceline.boxes.assignment import inside_photo, match_anchors
-from paceline.boxes.box_deltas import decode_deltas, encode_deltas
+from paceline.boxes.coding import BoxCoder
 from paceline.boxes.kernels import roi_align
 from paceline.boxes.mask_targets import mask_targets
 from paceline.boxes.pyramid_anchors import pyramid_anchors
@@ -70,7 +70,7 @@ def test_which_anchors_are_positive_and_what_they_learn(recorded: Recorded) -> N
         anchors, slots, kind = matched(boxes)
         assert np.array_equal(kind, theirs[f"kind_{photo}"]), photo
         positive = kind == 1
-        targets = encode_deltas(torch.from_numpy(boxes)[slots[positive]], anchors[positive], (1, 1, 1, 1))
+        targets = BoxCoder((1, 1, 1, 1)).encode(torch.from_numpy(boxes)[slots[positive]], anchors[positive])
         assert np.allclose(targets, theirs[f"targets_{photo}"], rtol=0, atol=2e-6)
 
 
@@ -140,11 +140,11 @@ def test_boxes_from_deltas(recorded: Recorded) -> None:
         ("of_regions", MODEL.roi.weights, MODEL.roi.limit),
         ("of_anchors", (1.0, 1.0, 1.0, 1.0), MODEL.rpn.limit),
     ):
-        assert np.allclose(decode_deltas(deltas, boxes, weights, limit), theirs[name], rtol=2e-6, atol=2e-4), name
+        assert np.allclose(BoxCoder(weights, limit).decode(deltas, boxes), theirs[name], rtol=2e-6, atol=2e-4), name
 
 
 class Outlines:
-    """The recorded outlines as data/boxes.py has polygons: one of each object."""
+    """The recorded outlines as data/box_split.py has polygons: one of each object."""
 
     def __init__(self, outlines: np.ndarray) -> None:
         count, points, _ = outlines.shape

@@ -20,7 +20,7 @@ from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.sampling import Sample
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.region_rows import Regions
+from paceline.models.mask_rcnn_loss import Regions
 from paceline.models.segmenter import Segmenter
 from paceline.recipes.maskrcnn import gluoncv
 
@@ -139,7 +139,7 @@ def drawn_anchors(theirs: Mapping[str, np.ndarray], batch: InstanceBatch, anchor
 
 def test_proposals(recorded: Recorded) -> None:
     theirs = recorded("training")
-    seen = ours(theirs).train()._look(batch_of(theirs))
+    seen = ours(theirs).train().propose(batch_of(theirs))
     assert seen.valid.all()
     assert np.allclose(seen.regions, theirs["proposals"], rtol=0, atol=1e-3)
 
@@ -147,7 +147,7 @@ def test_proposals(recorded: Recorded) -> None:
 def test_losses_and_gradients(recorded: Recorded) -> None:
     theirs = recorded("training")
     model, batch = ours(theirs).train(), batch_of(theirs)
-    seen = model._look(batch)
+    seen = model.propose(batch)
     anchors, slots = drawn_anchors(theirs, batch, torch.cat(seen.anchors))
     samples = torch.from_numpy(theirs["samples"]).flatten()
     assert (samples != 0).all()
@@ -156,7 +156,7 @@ def test_losses_and_gradients(recorded: Recorded) -> None:
         boxes=torch.from_numpy(theirs["rois"]).flatten(0, 1),
         slots=torch.from_numpy(theirs["matches"]).flatten(),
         positive=samples > 0,
-        shaped=samples > 0,
+        trains_shape=samples > 0,
         weight=torch.ones(2 * SAMPLES),
     )
     sums = torch.stack(

@@ -90,7 +90,7 @@ def test_pasted_masks(recorded: Recorded, together: bool, monkeypatch: pytest.Mo
     """The same pixels; by the form for accelerators those whose probability is not a rounding from a half."""
     theirs, detect = recorded("pasting"), gluoncv().model.detect
     if together:
-        monkeypatch.setattr(paste, "changes_one_by_one", paste.changes_together)
+        monkeypatch.setattr(paste, "changes_cpu", paste.changes_batched)
     height, width = theirs["size"].tolist()
     count = len(theirs["boxes"])
     expected = np.unpackbits(theirs["bitmaps"])[: count * height * width].reshape(count, height, width)

@@ -18,17 +18,16 @@ from torch import Tensor
 from trajectories import apart, column, take_steps
 
 from paceline.batch.batch import Batch
-from paceline.building import FIRST_LOSS_SCALE
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
+from paceline.engine.state import State
 from paceline.optim.loss_scale import LossScaler
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.recipes import RECIPES
-from paceline.state import State
-from paceline.tasks.task import Place
+from paceline.tasks.task import InputRank
+from paceline.training.building import FIRST_LOSS_SCALE
 from paceline.workloads import WORKLOADS
 
 CPU = torch.device("cpu")
@@ -129,13 +128,15 @@ PARAMS = [name if name != BY_NIGHT else pytest.param(name, marks=pytest.mark.nig
 def training(request, tmp_path_factory) -> Training:
     recipe = replace(override(RECIPES[request.param](), SMALL[request.param]), images_seen=IMAGES * STEPS)
     if recipe.task == "classification":
-        folder, prepared = class_photos(tmp_path_factory), ensure_prepared
+        folder = class_photos(tmp_path_factory)
     else:
-        folder, prepared = rendered_boxes(tmp_path_factory), ensure_boxes_prepared
+        folder = rendered_boxes(tmp_path_factory)
     workload = WORKLOADS[recipe.task]
-    task = workload.open(workload, recipe, Manifest.load(prepared(folder, say=lambda line: None)))
+    task = workload.open(
+        workload, recipe, Manifest.load(ensure_prepared(folder, kind=workload.kind, say=lambda line: None))
+    )
     plan = make_plan(recipe, System(), world=1, most=IMAGES, train_images=task.train_images, val_images=1)
-    with task.train_loader(plan, System(), Place(0, 1, CPU, 1), first=0, one_batch=False) as loader:
+    with task.train_loader(plan, System(), InputRank(0, 1, CPU, 1), first=0, one_batch=False) as loader:
         batches = [batch.to("cpu", copy=True) for _, (batch,) in loader]
     return Training(recipe, task.build, batches)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,91 +10,17 @@ from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mask_scenes import Scene, mask_scene
+from official_coco import assert_same, judge, loaded, results_of, size_of, truth_of
 from pycocotools import mask as official
 from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from paceline.boxes.run_lengths import RunLengths, bitmap
-from paceline.data.boxes import BoxSplit, open_boxes
+from paceline.data.box_split import BoxSplit, open_boxes
 from paceline.data.manifest import Manifest
 from paceline.data.object_masks import has_masks, truth_masks
 from paceline.metrics.coco import Detections, GroundTruth
 from paceline.metrics.coco_masks import score_masks
-from paceline.prepare.box_folder import ensure_boxes_prepared
-
-ALL, MOST_100 = 0, 2
-
-
-def judge_files(wanted: COCO, found: list[dict[str, Any]]) -> COCOeval:
-    """What every user of pycocotools writes; where nothing was found its loadRes fails, so an empty set stands in."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        if found:
-            results = wanted.loadRes(found)
-        else:
-            results = COCO()
-            results.dataset = {**wanted.dataset, "annotations": []}
-            results.createIndex()
-        scorer = COCOeval(wanted, results, "segm")
-        scorer.evaluate()
-        scorer.accumulate()
-        scorer.summarize()
-    return scorer
-
-
-def results_of(truth: GroundTruth, found: Detections, masks: RunLengths, categories: list[int]) -> list[dict[str, Any]]:
-    """Detections as a results file has them; class k is categories[k - 1]."""
-    return [
-        {
-            "image_id": int(truth.image_ids[image]),
-            "category_id": categories[int(k) - 1],
-            "segmentation": {"size": [int(truth.heights[image]), int(truth.widths[image])], "counts": counts},
-            "score": float(score),
-        }
-        for image, k, score, counts in zip(found.images, found.classes, found.scores, masks)
-    ]
-
-
-def judge(scene: Scene) -> COCOeval:
-    truth, wanted, found, masks = scene
-    owner = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
-    images = [
-        {"id": int(number), "height": int(height), "width": int(width)}
-        for number, height, width in zip(truth.image_ids, truth.heights, truth.widths)
-    ]
-    classes = list(range(1, truth.num_classes + 1))
-    objects = [
-        {
-            "id": row + 1,
-            "image_id": int(truth.image_ids[image]),
-            "category_id": int(truth.classes[row]),
-            "bbox": truth.boxes[row].tolist(),
-            "area": float(truth.areas[row]),
-            "iscrowd": int(truth.crowd[row]),
-            "segmentation": {"size": [int(truth.heights[image]), int(truth.widths[image])], "counts": wanted[row]},
-        }
-        for row, image in enumerate(owner)
-    ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        files = COCO()
-        files.dataset = {"images": images, "categories": [{"id": k} for k in classes], "annotations": objects}
-        files.createIndex()
-    return judge_files(files, results_of(truth, found, masks, classes))
-
-
-def assert_same(scene: Scene, judged: COCOeval) -> None:
-    """Bit for bit: no tolerance anywhere."""
-    ours = score_masks(*scene)
-    assert list(ours.metrics.values()) == judged.stats.tolist()
-    precision, recall = judged.eval["precision"], judged.eval["recall"]
-    np.testing.assert_array_equal(ours.curves.T, precision[0, :, :, ALL, MOST_100])
-    for k, score in enumerate(ours.per_class):
-        for value, values in (
-            (score.ap, precision[:, :, k, ALL, MOST_100]),
-            (score.ap50, precision[0, :, k, ALL, MOST_100]),
-            (score.ar100, recall[:, k, ALL, MOST_100]),
-        ):
-            there = values[values > -1]
-            assert value == (np.mean(there) if there.size else -1)
+from paceline.prepare.ensure import ensure_prepared
 
 
 @examples(60)
@@ -116,14 +39,15 @@ def assert_same(scene: Scene, judged: COCOeval) -> None:
 @example(seed=3, images=0, objects=0, found=0, crowds=0.0, ties=False, grid=False)  # no image
 def test_random_scenes_score_as_pycocotools_scores_them(seed, images, objects, found, crowds, ties, grid):
     scene = mask_scene(seed, images, objects, found, crowds=crowds, ties=ties, grid=grid)
-    assert_same(scene, judge(scene))
+    truth, wanted, detections, masks = scene
+    files = truth_of(truth, segmentation=lambda row, image: {"size": size_of(truth, image), "counts": wanted[row]})
+    assert_same(score_masks(*scene), judge(files, results_of(truth, detections, masks=masks), "segm"))
 
 
 def opened(root: Path, split: str) -> tuple[BoxSplit, COCO]:
     """A real set as we prepare it, and its JSON as pycocotools loads it."""
-    found = open_boxes(Manifest.load(ensure_boxes_prepared(root, say=lambda line: None)), split)
-    with contextlib.redirect_stdout(io.StringIO()):
-        return found, COCO(str(root / "annotations" / f"instances_{split}2017.json"))
+    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes", say=lambda line: None)), split)
+    return found, loaded(root / "annotations" / f"instances_{split}2017.json")
 
 
 @pytest.mark.parametrize(("name", "crowds"), [("coco_mini", 3), ("facades10", 0)])
@@ -160,6 +84,6 @@ def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path
     classes = np.where(right, truth.classes[rows], draw.integers(1, truth.num_classes + 1, len(rows)))
     found = Detections(owner[rows], np.zeros((len(rows), 4)), classes, draw.random(len(rows)).round(2))
     scene = Scene(truth, wanted, found, RunLengths.of(moved))
-    judged = judge_files(files, results_of(truth, found, scene.masks, split.category_ids.tolist()))
+    judged = judge(files, results_of(truth, found, split.category_ids.tolist(), scene.masks), "segm")
     assert 0.05 < judged.stats[0] < 0.95
-    assert_same(scene, judged)
+    assert_same(score_masks(*scene), judged)

@@ -33,9 +33,9 @@ from trajectories import in_float64
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.data.buckets import padded
+from paceline.data.buckets import padded_shape
 from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
-from paceline.prepare.shapes import render_boxes
+from paceline.prepare.shapes.render import render_shapes
 
 CLASSES = 90
 PAIRS = 60  # of a region and a class that are above the threshold in an image, before suppression
@@ -67,7 +67,7 @@ class Pictures:
 def pictures(request, tmp_path_factory, seed) -> Pictures:
     if request.param == "shapes":
         folder = tmp_path_factory.mktemp("shapes")
-        render_boxes(folder, train=1, val=12, side=192, seed=seed, processes=1)
+        render_shapes("boxes", folder, train=1, val=12, side=192, seed=seed, processes=1)
     else:
         folder = request.getfixturevalue("shared_data") / "coco_mini"
     table = json.loads((folder / "annotations" / "instances_val2017.json").read_text())
@@ -157,7 +157,7 @@ def photo(pictures: Pictures, name: str, short: int) -> Tensor:
 
 
 def batch_of(photos: Sequence[Tensor], objects: Sequence[InstanceObjects] | None = None) -> InstanceBatch:
-    height, width = padded(*(max(side) for side in zip(*(entry.shape[1:] for entry in photos))), INPUT, 0)
+    height, width = padded_shape(*(max(side) for side in zip(*(entry.shape[1:] for entry in photos))), INPUT, 0)
     images = torch.full((len(photos), 3, height, width), 77, dtype=torch.uint8)  # whatever lies in the padding
     for row, entry in zip(images, photos):
         row[:, : entry.shape[1], : entry.shape[2]] = entry
@@ -316,8 +316,8 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
 
     model = ours(state, settings).train()
     looked = []
-    look = model._look
-    monkeypatch.setattr(model, "_look", lambda images: looked.append(look(images)) or looked[-1])
+    look = model.propose
+    monkeypatch.setattr(model, "propose", lambda images: looked.append(look(images)) or looked[-1])
     found = model(batch)
     terms = (found["sums"].sum(0) / found["counts"].sum(0)).unbind()
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from paceline.batch.instances import InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors
-from paceline.boxes.box_deltas import decode_deltas, encode_deltas
+from paceline.boxes.coding import BoxCoder
 from paceline.boxes.proposals import proposals
 from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
 from paceline.config.recipe import override
-from paceline.models.region_losses import anchor_box_loss, objectness_loss
+from paceline.models.mask_rcnn_loss import anchor_box_loss, objectness_loss
 from paceline.models.segmenter import Segmenter
 from paceline.recipes import RECIPES
 from paceline.workloads import WORKLOADS
@@ -61,7 +61,7 @@ def test_the_same_anchors_of_a_real_photo_train_towards_the_same_objects(photo: 
     assert torch.equal(kind, tensor(f"photo{photo}_anchor_kinds"))
     positive = kind == 1
     assert torch.equal(slots[positive].to(torch.int16), tensor(f"photo{photo}_anchor_slots"))
-    deltas = encode_deltas(objects[slots[positive]], anchors[positive], ONES)
+    deltas = BoxCoder(ONES).encode(objects[slots[positive]], anchors[positive])
     torch.testing.assert_close(deltas, tensor(f"photo{photo}_anchor_deltas"), rtol=0, atol=2e-6)
 
 
@@ -131,7 +131,7 @@ def test_both_losses_of_the_anchors_that_it_sampled() -> None:
         assert len(chosen[0]) == min(128, int((kind == 1).sum()))  # half of them may be positive
         places = torch.cat(chosen)
         positive = torch.arange(len(places)) < len(chosen[0])
-        targets = encode_deltas(objects[slots[places]], anchors[places], ONES)
+        targets = BoxCoder(ONES).encode(objects[slots[places]], anchors[places])
         sums[0] += objectness_loss(logits[image, places][None], positive[None], torch.ones(1, len(places)))[0]
         sums[1] += anchor_box_loss(deltas[image, places][None], targets[None], positive[None], RPN.beta)[0]
         count += len(places)
@@ -140,6 +140,6 @@ def test_both_losses_of_the_anchors_that_it_sampled() -> None:
 
 def test_decoding_undoes_encoding_at_the_references_limit() -> None:
     anchors = outside(inputs().boxes_in("large", 20, 800, 1333))
-    grown = decode_deltas(torch.full((20, 4), 9.0), anchors, ONES, RPN.limit)
+    grown = BoxCoder(ONES, RPN.limit).decode(torch.full((20, 4), 9.0), anchors)
     side = grown[:, 2:] - grown[:, :2]
     torch.testing.assert_close(side, (anchors[:, 2:] - anchors[:, :2]) * 1000 / 16, rtol=1e-4, atol=0)

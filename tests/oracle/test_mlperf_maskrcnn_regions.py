@@ -8,12 +8,13 @@ from mlperf_recorded import inputs, outside, recorded, tensor
 from pycocotools import mask as official
 from torch import Tensor
 
+from paceline.boxes import forms
 from paceline.boxes.assignment import match_regions
-from paceline.boxes.box_deltas import encode_deltas
+from paceline.boxes.coding import BoxCoder
 from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.region_detections import detections, together
+from paceline.boxes.region_detections import RegionRules, region_detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
-from paceline.models.region_losses import class_loss, region_box_loss
+from paceline.models.mask_rcnn_loss import class_loss, region_box_loss
 from paceline.recipes import RECIPES
 
 MODEL = RECIPES["maskrcnn"]().model
@@ -41,23 +42,19 @@ def test_regions_have_its_classes_and_targets() -> None:
         labels = ((slots + 1) * 7 * positive)[0]
         assert torch.equal(labels, tensor(f"region_labels{image}"))
         assert 10 < int(positive.sum()) < len(boxes) - 10
-        deltas = encode_deltas(objects(image)[slots[0]], boxes, ROI.weights)
+        deltas = BoxCoder(ROI.weights).encode(objects(image)[slots[0]], boxes)
         torch.testing.assert_close(deltas[positive[0]], tensor(f"region_deltas{image}")[positive[0]], rtol=0, atol=2e-5)
 
 
 def test_both_losses_of_the_regions_that_it_sampled() -> None:
     """Both are divided by all sampled regions; boxes turn linear at 1."""
     labels = torch.cat([tensor(f"sampled_labels{image}") for image in range(2)])
-    targets = torch.cat(
-        [
-            encode_deltas(
-                objects(image)[(tensor(f"sampled_labels{image}") // 7 - 1).clamp(min=0)],
-                outside(tensor(f"sampled_regions{image}")),
-                ROI.weights,
-            )
-            for image in range(2)
-        ]
-    )
+    targets = []
+    for image in range(2):
+        slots = (tensor(f"sampled_labels{image}") // 7 - 1).clamp(min=0)
+        regions_of = outside(tensor(f"sampled_regions{image}"))
+        targets.append(BoxCoder(ROI.weights).encode(objects(image)[slots], regions_of))
+    targets = torch.cat(targets)
     logits, deltas = (torch.from_numpy(part) for part in inputs().box_head_output("training", len(labels)))
     sums = (
         class_loss(logits, labels, torch.ones(len(labels))).sum(),
@@ -91,19 +88,20 @@ def found_by(form) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def through_detections(logits, deltas, boxes, sizes):
-    return detections(
-        logits, deltas, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), sizes, weights=ROI.weights, limit=ROI.limit,
-        score_above=DETECT.score_above, iou=DETECT.iou, keep=DETECT.keep, candidates=DETECT.candidates, least_side=DETECT.least_side,
-    )  # fmt: skip
+    rules = RegionRules(
+        BoxCoder(ROI.weights, ROI.limit),
+        DETECT.score_above,
+        DETECT.iou,
+        DETECT.keep,
+        DETECT.candidates,
+        DETECT.least_side,
+    )
+    return region_detections(logits, deltas, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), sizes, rules)
 
 
 def through_fixed_shapes(logits, deltas, boxes, sizes):
-    chances = logits.softmax(dim=2)[..., 1:]
-    return together(
-        chances.masked_fill(~(chances > DETECT.score_above), 0.0), deltas.unflatten(2, (-1, 4)), boxes, sizes,
-        weights=ROI.weights, limit=ROI.limit, iou=DETECT.iou, keep=DETECT.keep, candidates=DETECT.candidates,
-        least_side=DETECT.least_side,
-    )  # fmt: skip
+    with forms.fixed():
+        return through_detections(logits, deltas, boxes, sizes)
 
 
 def test_detections_are_the_references_in_both_forms() -> None:
@@ -120,8 +118,8 @@ def test_detections_are_the_references_in_both_forms() -> None:
 def test_masks_are_pasted_as_the_reference_pastes_them() -> None:
     """Its boxes go in as they are: the pixel is counted when the region is cut to whole pixels."""
     (height, width), side, count = inputs().PHOTOS[0], inputs().MASK_SIDE, inputs().PASTED
-    chances = torch.from_numpy(inputs().normal("chances", count, 1, side, side)).sigmoid()[:, 0]
+    probs = torch.from_numpy(inputs().normal("chances", count, 1, side, side)).sigmoid()[:, 0]
     boxes = torch.from_numpy(inputs().boxes_in("pasted", count, height, width))
     theirs = np.unpackbits(recorded()["pasted"])[: count * height * width].reshape(count, height, width)
     runs = official.encode(np.asfortranarray(theirs.transpose(1, 2, 0)))
-    assert list(paste_to_rle(chances, boxes, height, width)) == [entry["counts"] for entry in runs]
+    assert list(paste_to_rle(probs, boxes, height, width)) == [entry["counts"] for entry in runs]

@@ -16,11 +16,12 @@ from paceline.config.errors import RecipeError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import refuse_outside
 from paceline.config.trunk import trunk_rules
+from paceline.models.forms.torchvision import export
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weights import export_torchvision_state, load_weights
+from paceline.models.weights import load_weights
 from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 from paceline.models.weights_ssd import load_ssd_weights
 
@@ -76,7 +77,7 @@ def test_torchvision_weights_give_torchvision_outputs_and_go_back(name, depth, p
     before = {name: value.clone() for name, value in theirs.state_dict().items()}
     for parameter in theirs.parameters():
         parameter.data.zero_()
-    theirs.load_state_dict(export_torchvision_state(ours), strict=True)
+    theirs.load_state_dict(export(ours.state_dict()), strict=True)
     assert all(torch.equal(value, before[name]) for name, value in theirs.state_dict().items())
 
 
@@ -109,7 +110,7 @@ def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_pa
     padded = torch.cat((images, torch.zeros(2, 1, 40, 40)), 1)
     with torch.no_grad():
         torch.testing.assert_close(ours.eval().classify(padded), theirs.eval()(images), rtol=1e-5, atol=1e-5)
-    exported = export_torchvision_state(ours)
+    exported = export(ours.state_dict())
     assert all(torch.equal(exported[name], value) for name, value in theirs.state_dict().items())
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from two_samples import differ
 
-from paceline.boxes.coding import encode
+from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.geometry import to_cxcywh
-from paceline.boxes.matching import match, match_slots
+from paceline.boxes.ssd_matching import match, match_fixed
 from paceline.data.box_sample import boxes_in
 from paceline.data.crop import Window
 from paceline.data.jitter import Colour, apply_colour
@@ -98,14 +98,14 @@ def test_matching_is_box_encoders(theirs, number, form) -> None:
     labels = torch.arange(1, boxes.shape[1] + 1)[None]
     boxes, labels = torch.cat([boxes, torch.zeros(1, 2, 4)], 1), torch.cat([labels, torch.zeros(1, 2).long()], 1)
     if form == "fixed shapes":
-        found = match_slots(boxes, labels, detector.corners[detector.order], 0.5, "above", "last", "last")
+        found = match_fixed(boxes, labels, detector.corners[detector.order], 0.5, "above", "last", "last")
         slots, positives = (part[0, detector.order.argsort()] for part in found)
     else:
         rules = {"positive": model.positive, "tie": model.tie, "order": detector.order, "equal": "last"}
         slots, positives = (part[0] for part in match(boxes, labels, detector.corners, **rules))
     assert positives.nonzero().flatten().tolist() == theirs[f"positive_{number}"].tolist()
     assert labels[0, slots[positives]].tolist() == theirs[f"class_{number}"].tolist()
-    targets = encode(to_cxcywh(boxes[0, slots[positives]]), detector.anchors[positives])
+    targets = SSD_CODER.encode(to_cxcywh(boxes[0, slots[positives]]), detector.anchors[positives])
     np.testing.assert_allclose(targets.numpy(), theirs[f"target_{number}"], atol=2e-5)
 
 

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from two_samples import differ
 
-from paceline.boxes.coding import encode
+from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.geometry import to_cxcywh
-from paceline.boxes.matching import match
+from paceline.boxes.ssd_matching import match
 from paceline.config.detection import BoxInput
 from paceline.data.box_sample import boxes_in, draw_evaluation_sample
 from paceline.data.crop import Window
@@ -129,7 +129,7 @@ def test_matching_is_encode_labels(theirs, number) -> None:
     slots, positives = (part[0, detector.order] for part in match(boxes, labels, detector.corners, **rules))
     assert positives.nonzero().flatten().tolist() == theirs[f"positive_{number}"].tolist()
     assert labels[0, slots[positives]].tolist() == theirs[f"class_{number}"].tolist()
-    targets = encode(to_cxcywh(boxes[0, slots[positives]]), detector.anchors[detector.order][positives])
+    targets = SSD_CODER.encode(to_cxcywh(boxes[0, slots[positives]]), detector.anchors[detector.order][positives])
     np.testing.assert_allclose(targets.numpy(), theirs[f"target_{number}"][:, [1, 0, 3, 2]], atol=2e-5)
 
 

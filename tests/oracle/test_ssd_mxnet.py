@@ -11,9 +11,8 @@ import torch
 from ready_outputs import NOTHING, ReadyOutputs
 
 from paceline.batch.detection import detection_batch
-from paceline.boxes.anchors import default_boxes
-from paceline.boxes.detections import detections as detect
-from paceline.boxes.detections import of_the_image
+from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.ssd_detections import by_image_fixed, ssd_detections
 from paceline.config.detection import Detect, SSDModel, grids
 from paceline.models.detector import Detector
 from paceline.recipes.ssd import mlperf_1024
@@ -89,8 +88,8 @@ def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> 
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
     if full:
         assert (KNOBS.candidates, KNOBS.keep) == (candidates, places)
-    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_from}
-    found = detect(
+    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_above}
+    found = ssd_detections(
         logits, deltas, anchors, **rules,
         candidates=candidates, candidates_of=KNOBS.candidates_of, keep=places, clip=KNOBS.clip,
     )[0]  # fmt: skip
@@ -114,7 +113,7 @@ def test_an_accelerators_form_has_the_same_order_of_equals(detector, name) -> No
     cells, boxes, classes, *_, kind, seed = CASES[name]
     anchors = small_boxes(cells, boxes)
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
-    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_from}
+    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_above}
     rules |= {"candidates": classes * len(anchors), "keep": classes * len(anchors)}
-    fixed = of_the_image(logits.softmax(2)[..., 1:], deltas, anchors, **rules)
-    assert torch.equal(fixed, detect(logits, deltas, anchors, **rules, candidates_of="image", clip=False))
+    fixed = by_image_fixed(logits.softmax(2)[..., 1:], deltas, anchors, **rules)
+    assert torch.equal(fixed, ssd_detections(logits, deltas, anchors, **rules, candidates_of="image", clip=False))

@@ -11,10 +11,10 @@ from ready_outputs import ReadyOutputs
 from torch import Tensor
 
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
-from paceline.boxes.anchors import anchor_to_cell, default_boxes
-from paceline.boxes.detections import detections
+from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
-from paceline.boxes.matching import match
+from paceline.boxes.ssd_detections import ssd_detections
+from paceline.boxes.ssd_matching import match
 from paceline.config.detection import SSDModel, grids
 from paceline.models.ssd_loss import per_image, ssd_loss
 from paceline.recipes.ssd import mlperf
@@ -127,7 +127,7 @@ def test_detections_are_the_references(oracle, order) -> None:
     if order == "cell":
         places = anchor_to_cell(grids(300))
         deltas, logits = deltas[:, places], logits[:, places]
-    found = detections(
+    found = ssd_detections(
         logits, deltas, ssd300(order),
         score_above=0.05, iou=0.5, candidates=200, candidates_of="class", keep=200, clip=False,
     ).numpy()  # fmt: skip

@@ -24,8 +24,8 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.system import System
 from paceline.models.classifier import Classifier
+from paceline.models.forms.torchvision import export
 from paceline.models.initialise import initialise
-from paceline.models.weights import export_torchvision_state
 from paceline.tasks.classification import build_classifier
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP = 8, 32, 8, 20, 4
@@ -89,7 +89,7 @@ def plain(batches: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
     """The same as anybody would write it with torchvision and torch."""
     model = torchvision.models.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=CLASSES)
     state = first_model(RECIPE).network.state_dict()
-    assert export_torchvision_state(first_model(RECIPE).network).keys() == state.keys()
+    assert export(first_model(RECIPE).network.state_dict()).keys() == state.keys()
     model.load_state_dict(state)
     norms = {p for module in model.modules() if isinstance(module, nn.BatchNorm2d) for p in module.parameters()}
     groups = [

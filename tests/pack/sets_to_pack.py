@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.data.boxes import open_boxes
+from paceline.data.box_split import open_boxes
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 
 
 def photo(path: Path, size: tuple[int, int] = (40, 30), mode: str = "RGB", seed: int = 0, **options: Any) -> None:

@@ -15,8 +15,7 @@ from paceline.data.manifest import Manifest
 from paceline.pack.encode import smaller_size
 from paceline.pack.pack import pack
 from paceline.pack.request import PackRequest
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared
 
 
 @pytest.mark.parametrize(
@@ -29,10 +28,10 @@ from paceline.prepare.folder import ensure_prepared
     ],
 )
 def test_a_packed_set_gives_the_batches_of_its_source(name, to, tmp_path):
-    photos, prepared = (make_photos, ensure_prepared) if "resnet" in name else (make_instances, ensure_boxes_prepared)
-    folder = prepared(photos(tmp_path / "set", train=12, val=6), say=print)
+    photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
+    folder = ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind, say=print)
     pack(Manifest.load(folder), PackRequest(to, shards=2), tmp_path / "out")
-    assert prepared(tmp_path / "out", say=print) == tmp_path / "out"
+    assert ensure_prepared(tmp_path / "out", kind=kind, say=print) == tmp_path / "out"
     expected, found = batches(name, folder), batches(name, tmp_path / "out")
     assert len(found) == len(expected) and all(map(torch.equal, found, expected))
 

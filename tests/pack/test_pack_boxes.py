@@ -22,8 +22,8 @@ from paceline.data.manifest import Manifest
 from paceline.pack.objects import detection_label
 from paceline.pack.pack import pack
 from paceline.pack.request import PackRequest
-from paceline.prepare.box_folder import prepare_boxes
-from paceline.prepare.containers import ContainerRequest, prepare_containers
+from paceline.prepare.box_source import prepare_boxes
+from paceline.prepare.containers.source import ContainerRequest, prepare_containers
 
 WIDTH, HEIGHT = 40, 30
 # Columns 10 to 19 of rows 6 to 11, as run lengths: column by column, background first.

@@ -21,7 +21,7 @@ from paceline.data.stream import permutation
 from paceline.pack.pack import pack
 from paceline.pack.plan import open_sources, plan_shards
 from paceline.pack.request import PackRequest, parse_bytes
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 
 # (height, width) of the set's photos -> what torchvision's Resize(24) makes of them.
 SMALLER = {(30, 40): (24, 32), (50, 25): (48, 24), (33, 33): (24, 24), (32, 48): (24, 36)}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stand_in_predictors import predictor_of
 
 from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, UserError
@@ -22,8 +23,6 @@ from paceline.predict.folders import Unreadable
 from paceline.predict.photos import encoded, whole_photo
 from paceline.predict.predictor import MOST_THREADS, Predictor, in_order
 from paceline.predict.results import Answer, Found
-from paceline.trained import Trained
-from paceline.workloads import WORKLOADS
 
 
 class Pixels(torch.nn.Module):
@@ -36,10 +35,7 @@ class Pixels(torch.nn.Module):
 @pytest.fixture
 def predictor() -> Predictor:
     recipe = Recipe(task="classification", model=None, input=PhotoInput(eval_size=32, eval_resize=36, exif="apply"))
-    model, cpu, names = Pixels(), torch.device("cpu"), ("r", "g", "b")
-    return Predictor(
-        Trained(Path("run"), WORKLOADS["classification"], recipe, names, model, cpu, "step-1", 1, {"system": {}})
-    )
+    return predictor_of(recipe, Pixels(), classes=("r", "g", "b"))
 
 
 @pytest.fixture

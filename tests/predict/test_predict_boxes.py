@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command, refused
 from torch import nn
 
 from paceline.config.detection import BoxInput, Detect, SSDModel
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
+from paceline.draw.marks import colour_of
 from paceline.predict.predictor import Predictor
-from paceline.report.draw_boxes import colour_of
-from paceline.trained import Trained
-from paceline.workloads import WORKLOADS
 
 # Two boxes and an empty place, as a detector hands them out: ltrb fractions, score, class.
 ROWS = [[0.1, 0.25, 0.5, 0.75, 0.4, 2], [0.0, 0.0, 1.1, 0.5, 0.8, 1], [0, 0, 0, 0, 0, 0]]
@@ -40,29 +38,11 @@ class Detector(nn.Module):
 
 def predictor(*, facts=None, **detect) -> Predictor:
     recipe = Recipe(task="ssd", model=SSDModel(detect=Detect(**detect)), input=BoxInput(size=64))
-    model = Detector()
-    return Predictor(
-        Trained(
-            Path("run"),
-            WORKLOADS["ssd"],
-            recipe,
-            ("cat", "dog"),
-            model,
-            torch.device("cpu"),
-            "step-000001",
-            1,
-            {"system": {}, **(facts or {})},
-        )
-    )
-
-
-def white(path: Path, size: tuple[int, int], shade: int = 255) -> Path:
-    Image.new("RGB", size, (shade, shade, shade)).save(path)
-    return path
+    return predictor_of(recipe, Detector(), facts=facts)
 
 
 def test_boxes_come_in_pixels_of_each_photo_best_first_without_the_empty_places(tmp_path):
-    wide, tall = white(tmp_path / "wide.png", (200, 100)), white(tmp_path / "tall.jpg", (40, 80))
+    wide, tall = grey(tmp_path / "wide.png", (200, 100)), grey(tmp_path / "tall.jpg", (40, 80))
     first, second = predictor().predict([wide, tall])
     assert (first.file, first.width, first.height) == (str(wide), 200, 100)
     assert first.boxes == pytest.approx(np.array([[0, 0, 220, 50], [20, 25, 80, 50]]), abs=1e-4)
@@ -72,13 +52,13 @@ def test_boxes_come_in_pixels_of_each_photo_best_first_without_the_empty_places(
 
 
 def test_boxes_that_are_reported_one_pixel_larger_in_evaluation_are_so_here(tmp_path):
-    (found,) = predictor(plus_one=True).predict([white(tmp_path / "x.png", (200, 100))])
+    (found,) = predictor(plus_one=True).predict([grey(tmp_path / "x.png", (200, 100))])
     assert found.boxes[:, 2:] == pytest.approx(np.array([[221, 51], [81, 51]]), abs=1e-4)
 
 
 def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp_path):
     shades = (255, 200, 100, 150, 250)
-    paths = [white(tmp_path / f"{shade}.png", (64, 48), shade) for shade in shades]
+    paths = [grey(tmp_path / f"{shade}.png", (64, 48), shade) for shade in shades]
     photos = [paths[0], str(paths[1]), np.asarray(Image.open(paths[2])), Image.open(paths[3]), paths[4]]
     together, one_by_one = predictor().predict(photos, batch=5), predictor().predict(photos, batch=2)
     for found, alone, shade in zip(together, one_by_one, shades, strict=True):
@@ -114,19 +94,11 @@ def test_category_ids_are_the_runs_or_the_class_numbers():
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """`paceline predict` with the detector above in place of a run's."""
-    monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
-    monkeypatch.setattr("paceline.cli.predict.saved_recipe", lambda *_, **__: None)
-    monkeypatch.setattr("paceline.predict.load", lambda *_, **__: predictor(facts={"data": {"category_ids": [7, 90]}}))
-
-
-def pixels_of(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture).astype(int)
+    take_for_a_run_s(monkeypatch, lambda: predictor(facts={"data": {"category_ids": [7, 90]}}))
 
 
 def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys):
-    photos = [white(tmp_path / "000000000139.png", (800, 400)), white(tmp_path / "own.jpg", (64, 64))]
+    photos = [grey(tmp_path / "000000000139.png", (800, 400)), grey(tmp_path / "own.jpg", (64, 64))]
     said = command(capsys, "predict", tmp_path / "run", *photos, "--out", tmp_path / "out")
     assert said.code == 0 and f"{photos[0]}: cat 0.80  dog 0.40" in said.out and "2 photos" in said.out
     facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
@@ -148,7 +120,7 @@ def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys
 
 
 def test_score_above_decides_what_is_drawn_and_printed_but_not_what_is_written(loaded, tmp_path, capsys):
-    photo, out = white(tmp_path / "x.png", (800, 400)), tmp_path / "out"
+    photo, out = grey(tmp_path / "x.png", (800, 400)), tmp_path / "out"
     said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.5)
     assert "cat 0.80" in said.out and "dog" not in said.out
     assert pixels_of(out / "x.jpg")[250, 81].min() > 230  # white: no dog is drawn

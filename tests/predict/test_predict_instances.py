@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,20 +14,18 @@ from drawn import some
 from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
+from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command
 from torch import nn
 
 from paceline.batch.instances import FoundInstances, InstanceBatch
-from paceline.config.errors import DataError
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
+from paceline.draw.marks import colour_of
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.predict.predictor import Predictor
-from paceline.report.draw_boxes import colour_of
 from paceline.tasks.instance_predictions import InstanceScore
 from paceline.tasks.maskrcnn import build_segmenter
-from paceline.trained import Trained
-from paceline.workloads import WORKLOADS
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -57,21 +54,11 @@ class Segmenter(nn.Module):
 
 def predictor(*, facts=None, **settings) -> Predictor:
     recipe = Recipe(task="maskrcnn", model=MaskRCNNModel(), input=InstanceInput(short=(64,), long=128, **settings))
-    return Predictor(
-        Trained(
-            *(Path("run"), WORKLOADS["maskrcnn"], recipe, ("cat", "dog"), Segmenter(), torch.device("cpu")),
-            *("step-000001", 1, {"system": {}, **(facts or {})}),
-        )
-    )
-
-
-def white(path: Path, size: tuple[int, int], shade: int = 255) -> Path:
-    Image.new("RGB", size, (shade, shade, shade)).save(path)
-    return path
+    return predictor_of(recipe, Segmenter(), facts=facts)
 
 
 def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(tmp_path):
-    wide, tall = white(tmp_path / "wide.png", (200, 100)), white(tmp_path / "tall.jpg", (40, 80))
+    wide, tall = grey(tmp_path / "wide.png", (200, 100)), grey(tmp_path / "tall.jpg", (40, 80))
     for found, (width, height) in zip(predictor().predict([wide, tall]), ((200, 100), (40, 80)), strict=True):
         scale = np.array([width, height] * 2)
         assert (found.width, found.height) == (width, height)
@@ -101,7 +88,7 @@ def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(t
 )
 def test_the_network_sees_the_whole_photo_in_the_top_left_corner_of_its_input(tmp_path, size, seen, padded):
     one = predictor(padding="multiple")
-    one.predict([white(tmp_path / "x.png", size)])
+    one.predict([grey(tmp_path / "x.png", size)])
     (batch,) = one.trained.model.seen
     assert tuple(batch.sizes[0].tolist()) == seen and tuple(batch.images.shape) == (1, 3, *padded)
     assert batch.images.dtype == torch.uint8
@@ -111,7 +98,7 @@ def test_the_network_sees_the_whole_photo_in_the_top_left_corner_of_its_input(tm
 
 def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp_path):
     shades, sizes = (255, 200, 100, 150, 250), ((64, 48), (48, 64), (64, 48), (64, 64), (60, 47))
-    paths = [white(tmp_path / f"{shade}.png", size, shade) for shade, size in zip(shades, sizes)]
+    paths = [grey(tmp_path / f"{shade}.png", size, shade) for shade, size in zip(shades, sizes)]
     photos = [paths[0], str(paths[1]), np.asarray(Image.open(paths[2])), Image.open(paths[3]), paths[4]]
     for batch in (1, 2, 5):
         found = predictor().predict(photos, batch=batch)
@@ -122,16 +109,10 @@ def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp
 
 
 def test_photos_of_one_shape_share_a_forward_and_others_never_change_it(tmp_path):
-    paths = [white(tmp_path / f"{place}.png", size) for place, size in enumerate(((90, 60), (60, 90), (90, 60)))]
+    paths = [grey(tmp_path / f"{place}.png", size) for place, size in enumerate(((90, 60), (60, 90), (90, 60)))]
     one = predictor()
     one.predict(paths, batch=3)
     assert sorted(len(batch.images) for batch in one.trained.model.seen) == [1, 2]
-
-
-def test_a_photo_that_cannot_be_decoded_is_named(tmp_path):
-    (tmp_path / "note.jpg").write_text("not a photo")
-    with pytest.raises(DataError, match=r"note\.jpg"):
-        predictor().predict([tmp_path / "note.jpg"])
 
 
 # A network -----------------------------------------------------------------------------------------------------------
@@ -150,18 +131,7 @@ def untrained() -> Predictor:
     recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(short=(96,), long=160))
     network = build_segmenter(recipe, 2)
     initialise_mask_rcnn(network.network, torch.Generator().manual_seed(1))
-    trained = Trained(
-        Path("run"),
-        WORKLOADS["maskrcnn"],
-        recipe,
-        ("a", "b"),
-        network.eval(),
-        torch.device("cpu"),
-        "step-1",
-        1,
-        {"system": {}},
-    )
-    return Predictor(trained)
+    return predictor_of(recipe, network.eval(), classes=("a", "b"))
 
 
 def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_neighbours(untrained, shared_data, seed):
@@ -186,19 +156,11 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """`paceline predict` with the network above in place of a run's."""
-    monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
-    monkeypatch.setattr("paceline.cli.predict.saved_recipe", lambda *_, **__: None)
-    monkeypatch.setattr("paceline.predict.load", lambda *_, **__: predictor(facts={"data": {"category_ids": [7, 90]}}))
-
-
-def pixels_of(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture).astype(int)
+    take_for_a_run_s(monkeypatch, lambda: predictor(facts={"data": {"category_ids": [7, 90]}}))
 
 
 def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path, capsys):
-    photo = white(tmp_path / "000000000139.png", (800, 400), 250)
+    photo = grey(tmp_path / "000000000139.png", (800, 400), 250)
     said = command(capsys, "predict", tmp_path / "run", photo, "--out", tmp_path / "out")
     assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 photo in " in said.out
     (record,) = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
@@ -226,7 +188,7 @@ def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path
 
 
 def test_score_above_decides_whose_masks_are_drawn_but_not_what_is_written(loaded, tmp_path, capsys):
-    photo, out = white(tmp_path / "x.png", (800, 400)), tmp_path / "out"
+    photo, out = grey(tmp_path / "x.png", (800, 400)), tmp_path / "out"
     said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.5)
     assert "cat 0.80" in said.out and "dog" not in said.out
     assert pixels_of(out / "x.jpg")[280, 250].min() > 235  # the dog is not drawn

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from html_pages import picture_in
 from orientation import encode, stored
 from PIL import Image
 
 from paceline.cli.main import main
 from paceline.data.index import open_split
 from paceline.predict import load
-from paceline.prepare.check_tiles import make_tile
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.check.tiles import make_tile
+from paceline.prepare.class_source import prepare_folder
 from paceline.report.classified import Answer, with_photos
 from paceline.report.detected import Scene
 from paceline.report.scene_pictures import with_pictures
@@ -36,10 +35,6 @@ def _photos(folder: Path) -> tuple[Path, Path]:
 
 def _corner(picture: Image.Image) -> tuple[int, ...]:
     return tuple(np.asarray(picture.convert("RGB"))[3, 3] // 64)
-
-
-def _of_uri(uri: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
 
 
 @pytest.mark.parametrize("fixture", RUNS)
@@ -74,7 +69,7 @@ def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, ca
     predictor = load(resnet_run.folder)
     recipe = predictor.trained.recipe
     ignoring = replace(predictor.trained, recipe=replace(recipe, input=replace(recipe.input, exif="ignore")))
-    monkeypatch.setattr("paceline.trained.open_trained", lambda *_, **__: ignoring)
+    monkeypatch.setattr("paceline.runs.trained.open_trained", lambda *_, **__: ignoring)
     assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--out", str(tmp_path / "out")]) == 0
     assert "1 photo carries an EXIF rotation: not turned, because the run was trained so" in capsys.readouterr().out
     with Image.open(tmp_path / "out" / "upright.jpg") as one, Image.open(tmp_path / "out" / "turned.jpg") as other:
@@ -86,8 +81,8 @@ def test_the_report_shows_photos_as_the_run_saw_them(tmp_path):
     none = np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0)
     shown = {
         exif: [
-            *(answer.photo for answer in with_photos([Answer(file, "a", (("a", 1.0),)) for file in (upright, turned)], exif)),
-            *(scene.picture for scene in with_pictures(
+            *(photo for _, photo in with_photos([Answer(file, "a", (("a", 1.0),)) for file in (upright, turned)], exif)),
+            *(picture for _, picture in with_pictures(
                 [Scene(file, 70, 40, *none, none[0], none[1], np.zeros(0, bool)) for file in (upright, turned)], ["a"], exif
             )),
         ]
@@ -108,4 +103,4 @@ def test_the_check_page_shows_photos_upright(tmp_path):
     turned, upright = (make_tile(index, image, ["a"], side=100) for image in (0, 1))
     assert Path(turned.file).name == "turned.png"
     assert turned.aspect == upright.aspect and turned.photo == upright.photo
-    assert _corner(_of_uri(turned.photo))[0] == 3
+    assert _corner(picture_in(turned.photo))[0] == 3

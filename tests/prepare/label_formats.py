@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from paceline.prepare.annotations import Annotations
+from paceline.prepare.formats.annotations import Annotations
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from paceline.config.errors import UserError
 from paceline.data.freshness import check_fresh
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import re
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from html_pages import picture_in, read_page
 from PIL import Image
 
 from paceline.data.index import Index, index_over, whole_files
-from paceline.prepare.box_folder import prepare_boxes
-from paceline.prepare.check_page import check_page
-from paceline.prepare.check_tiles import make_tile
-from paceline.prepare.check_write import write_check_page
-from paceline.prepare.suspicious import KINDS, find_suspicious
+from paceline.prepare.box_source import prepare_boxes
+from paceline.prepare.check.box_page import box_page
+from paceline.prepare.check.suspicious import KINDS, find_suspicious
+from paceline.prepare.check.tiles import make_tile
+from paceline.prepare.check.write import write_check_page
 
 CLASSES = ("cat", "<b>dog</b>", "cow")
 SIZE = (200, 300)  # height, width
@@ -134,7 +130,7 @@ def test_a_hundred_thousand_alike_boxes_on_one_image_are_counted_and_a_few_drawn
     assert found.count > 3_000_000 and not found.all_met and len(found.worst) == 1_000
     tile = make_tile(index, 0, CLASSES, side=100, caption="many")
     assert len(tile.boxes) == 150 and tile.caption == "many; 150 of 100,000 objects drawn"
-    assert "at least 3," in check_page(tmp_path, CLASSES, {"train": index}).html
+    assert "at least 3," in box_page(tmp_path, CLASSES, {"train": index}).html
 
 
 @pytest.mark.parametrize(
@@ -143,74 +139,37 @@ def test_a_hundred_thousand_alike_boxes_on_one_image_are_counted_and_a_few_drawn
 def test_a_tile_shows_the_box_it_points_at_where_it_lies_in_the_photo(tmp_path: Path, box: list[float]) -> None:
     index = make_index(tmp_path, "train", [[GOOD, (box, 3, 0)]])
     tile = make_tile(index, 0, CLASSES, side=240, focus=(1,))
-    focus = [shown for shown in tile.boxes if shown.style == "focus"]
-    with Image.open(io.BytesIO(base64.b64decode(tile.photo.split(",")[1]))) as photo:
-        assert max(photo.size) == 240 and photo.width / photo.height == pytest.approx(tile.aspect, rel=0.02)
+    focus = [shown for shown in tile.boxes if shown.about.startswith("cow: ")]
+    with picture_in(tile.photo) as photo:
+        size = photo.size
+    assert max(size) == 240 and size[0] / size[1] == pytest.approx(tile.aspect, rel=0.02)
     if box[0] < -300:
         assert focus == []  # further away than is shown
         return
     (shown,) = focus
-    assert shown.name == "cow" and shown.named and 0 <= shown.left <= 100 and 0 <= shown.top <= 100
-    if box[2]:
-        # In percent of a tile that keeps the photo's proportions.
-        assert shown.width / shown.height * tile.aspect == pytest.approx(box[2] / box[3])
-        assert shown.width > 5
+    assert 0 <= shown.left <= 100 and 0 <= shown.top <= 100
+    if box[2]:  # of whole pixels
+        width, height = shown.width / 100 * size[0], shown.height / 100 * size[1]
+        assert width > 9 and height == pytest.approx(width * box[3] / box[2], abs=2)
 
 
 def test_the_pixels_under_a_box_are_the_photos(tmp_path: Path) -> None:
-    index = make_index(tmp_path, "train", [[([120, 80, 20, 20], 1, 0)]])
+    index = make_index(tmp_path, "train", [[([120, 80, 20, 20], 2, 0)]])  # drawn in blue
     picture = Image.new("RGB", (300, 200), (10, 10, 10))
     picture.paste((250, 20, 20), (120, 80, 140, 100))
     picture.save(tmp_path / "train/0.jpg", "JPEG", quality=95, subsampling=0)
     index.lengths[0] = (tmp_path / "train/0.jpg").stat().st_size
     for focus in ((), (0,)):
         tile = make_tile(index, 0, CLASSES, side=300, focus=focus)
-        with Image.open(io.BytesIO(base64.b64decode(tile.photo.split(",")[1]))) as photo:
-            red = np.asarray(photo)[..., 0] > 128
+        red = np.asarray(picture_in(tile.photo))[..., 0] > 128
         (box,) = tile.boxes
         rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
         height, width = red.shape
-        assert columns[0] == pytest.approx(box.left / 100 * width, abs=2)
-        assert columns[-1] + 1 == pytest.approx((box.left + box.width) / 100 * width, abs=2)
-        assert rows[0] == pytest.approx(box.top / 100 * height, abs=2)
-        assert rows[-1] + 1 == pytest.approx((box.top + box.height) / 100 * height, abs=2)
-
-
-@dataclass
-class Page(HTMLParser):
-    """What a reader sees: texts, pictures, boxes; and every tag, to be balanced."""
-
-    text: str = ""
-    pictures: list[str] = field(default_factory=list)
-    boxes: list[str] = field(default_factory=list)
-    open: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def handle_starttag(self, tag, attrs) -> None:
-        values = dict(attrs)
-        if tag not in ("meta", "img", "br"):
-            self.open.append(tag)
-        if tag == "img":
-            self.pictures.append(values["src"] or "")
-        if tag == "div" and (values.get("class") or "").startswith("box "):
-            self.boxes.append(values["title"] or "")
-
-    def handle_endtag(self, tag) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data) -> None:
-        if self.open[-1:] != ["style"]:
-            self.text += data + " "
-
-
-def read_page(html: str) -> Page:
-    page = Page()
-    page.feed(html)
-    assert page.open == []
-    page.text = " ".join(page.text.split())
-    return page
+        frame = 4
+        assert columns[0] == pytest.approx(box.left / 100 * width + frame, abs=2)
+        assert columns[-1] + 1 == pytest.approx((box.left + box.width) / 100 * width - frame, abs=2)
+        assert rows[0] == pytest.approx(box.top / 100 * height + frame, abs=2)
+        assert rows[-1] + 1 == pytest.approx((box.top + box.height) / 100 * height - frame, abs=2)
 
 
 def test_a_clean_set_is_said_to_be_clean_and_shows_all_its_photos(tmp_path: Path) -> None:
@@ -219,13 +178,12 @@ def test_a_clean_set_is_said_to_be_clean_and_shows_all_its_photos(tmp_path: Path
         "train": make_index(tmp_path, "train", [rows] * 3),
         "val": make_index(tmp_path, "val", [rows] * 2, seed=1),
     }
-    html = check_page(tmp_path, CLASSES, splits).html
-    page = read_page(html)
-    assert "Nothing suspicious" in page.text and "None: no box without area" in page.text
-    assert len(page.pictures) == 5 and len(page.boxes) == 15
-    assert all(picture.startswith("data:image/jpeg;base64,") for picture in page.pictures)
-    assert "<b>dog</b>" in page.text and "<b>dog</b>" not in html  # a name is text, not markup
-    assert not re.search(r"(src|href)=\"(?!data:)", html) and "http" not in html.replace("http-equiv", "")
+    page = read_page(box_page(tmp_path, CLASSES, splits).html)
+    assert "Nothing suspicious" in page.words and "None: no box without area" in page.words
+    assert len(page.pictures) == 5 and len(page.all("div", class_="box")) == 15
+    assert all(picture_in(picture) for picture in page.pictures)
+    assert "<b>dog</b>" in page.words and "<b>dog</b>" not in page.html  # a name is text, not markup
+    assert "http" not in page.html.replace("http-equiv", "")
 
 
 def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_path: Path) -> None:
@@ -234,15 +192,15 @@ def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_
         "train": make_index(tmp_path, "train", train),
         "val": make_index(tmp_path, "val", [[GOOD], [([50, 50, 40, 40], 3, 0), ([0, 0, 99, 99], 1, 1)]]),
     }
-    page = read_page(check_page(tmp_path, CLASSES, splits).html)
-    assert "Look at this before training" in page.text
-    assert "Photos of val that are in train too, byte for byte: 2." in page.text
-    assert "Classes with objects in val but none in train: cow." in page.text
-    assert "Classes with objects in train but none in val, so not scored: <b>dog</b>." in page.text
+    page = read_page(box_page(tmp_path, CLASSES, splits).html)
+    assert "Look at this before training" in page.words
+    assert "Photos of val that are in train too, byte for byte: 2." in page.words
+    assert "Classes with objects in val but none in train: cow." in page.words
+    assert "Classes with objects in train but none in val, so not scored: <b>dog</b>." in page.words
     for kind in KINDS:
         count = len(BAD.get(kind.key, [GOOD]))
-        assert (f"{kind.title} {count} in train" in page.text) == (kind.key != "twice"), kind.title
-    assert "empty images 1 " in page.text and "crowd regions 1 " in page.text and "unusable boxes 3 " in page.text
+        assert (f"{kind.title} {count} in train" in page.words) == (kind.key != "twice"), kind.title
+    assert "empty images 1 " in page.words and "crowd regions 1 " in page.words and "unusable boxes 3 " in page.words
     assert len(page.pictures) == 10 + 2 + sum(map(len, BAD.values())) + 1
 
 
@@ -250,15 +208,15 @@ def test_a_photo_that_is_gone_or_changed_leaves_a_gap_and_the_page_stays(tmp_pat
     index = make_index(tmp_path, "train", [[GOOD], [GOOD], [GOOD]])
     (tmp_path / "train/0.jpg").unlink()
     (tmp_path / "train/1.jpg").write_bytes(b"x" * int(index.lengths[1]))
-    page = read_page(check_page(tmp_path, CLASSES, {"train": index}).html)
-    assert page.text.count("photo not found") == 2 and len(page.pictures) == 1
+    page = read_page(box_page(tmp_path, CLASSES, {"train": index}).html)
+    assert page.words.count("photo not found") == 2 and len(page.pictures) == 1
 
 
 @pytest.mark.parametrize("images", [[], [[]], [[], []]])
 def test_splits_without_objects_or_images_have_a_page(tmp_path: Path, images: list[list[Row]]) -> None:
     splits = {"train": make_index(tmp_path, "train", images), "val": make_index(tmp_path, "val", images, seed=1)}
-    page = read_page(check_page(tmp_path, CLASSES, splits).html)
-    assert "Classes without any object: cat, <b>dog</b>, cow." in page.text
+    page = read_page(box_page(tmp_path, CLASSES, splits).html)
+    assert "Classes without any object: cat, <b>dog</b>, cow." in page.words
 
 
 def test_a_prepared_real_set_gets_its_page_beside_the_manifest(shared_data: Path, tmp_path: Path) -> None:
@@ -266,5 +224,5 @@ def test_a_prepared_real_set_gets_its_page_beside_the_manifest(shared_data: Path
     path, _ = write_check_page(manifest)
     assert path == tmp_path / "check.html" and [p.name for p in tmp_path.glob("*.part")] == []
     page = read_page(path.read_text(encoding="utf-8"))
-    assert "train images 282 2,401 objects" in page.text and "val images 64 449 objects" in page.text
+    assert "train images 282 2,401 objects" in page.words and "val images 64 449 objects" in page.words
     assert len(page.pictures) >= 12 and path.stat().st_size < 3_000_000

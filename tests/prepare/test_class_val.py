@@ -18,12 +18,13 @@ from tiny_runs import TINY
 
 from paceline.cli.main import main
 from paceline.config.errors import DataError
-from paceline.data.boxes import open_boxes
+from paceline.data.box_split import open_boxes
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest, cache_place, prepare_again
-from paceline.prepare.box_folder import BoxRequest, prepare_boxes
-from paceline.prepare.folder import ensure_prepared, prepare_folder
-from paceline.prepare.val_groups import ValSplit, stratified, units_of
+from paceline.prepare.box_source import BoxRequest, prepare_boxes
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.val_split import ValSplit, stratified, units_of
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from coco_sets import edit, make_set
 
 from paceline.config.errors import DataError
 from paceline.data.manifest import Manifest
-from paceline.prepare import coco2017
-from paceline.prepare.box_folder import BoxRequest, prepare_boxes
-from paceline.prepare.box_sources import read_source
-from paceline.prepare.coco2017 import Counts, check_coco2017, part_of_coco2017
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.box_source import BoxRequest, prepare_boxes
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.formats import coco2017
+from paceline.prepare.formats.coco2017 import Counts, check_coco2017, part_of_coco2017
+from paceline.prepare.formats.layouts import read_source
 
 EXPECTED = BoxRequest(expect="coco2017")
 

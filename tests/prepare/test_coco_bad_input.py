@@ -12,7 +12,8 @@ from photo_folders import silent
 
 from paceline.config.errors import DataError
 from paceline.data.manifest import find_manifest
-from paceline.prepare.box_folder import BoxRequest, ensure_boxes_prepared, prepare_boxes
+from paceline.prepare.box_source import BoxRequest, prepare_boxes
+from paceline.prepare.ensure import ensure_prepared
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ FLAWS = {
 def test_a_flaw_of_the_json_is_named_with_file_and_entry(root, flaw):
     change, reason = FLAWS[flaw]
     edit(root, change)
-    for prepare in (prepare_boxes, lambda root: ensure_boxes_prepared(root, say=silent)):
+    for prepare in (prepare_boxes, lambda root: ensure_prepared(root, kind="boxes", say=silent)):
         with pytest.raises(DataError, match=reason) as caught:
             prepare(root)
         assert "train2017" in str(caught.value)

@@ -13,12 +13,12 @@ from coco_sets import HEIGHT, WIDTH, box, edit, json_file, make_set, train_docum
 from photo_folders import make_photos, paint, silent
 
 from paceline.config.errors import DataError
-from paceline.data.boxes import open_boxes
+from paceline.data.box_split import open_boxes
 from paceline.data.freshness import check_fresh
 from paceline.data.manifest import BoxCounts, Manifest, cache_place, prepare_again
-from paceline.prepare import inspection
-from paceline.prepare.box_folder import BoxRequest, ensure_boxes_prepared, prepare_boxes
-from paceline.prepare.folder import ensure_prepared, prepare_folder
+from paceline.prepare.box_source import BoxRequest, prepare_boxes
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
 
 
 @pytest.fixture
@@ -148,21 +148,25 @@ def test_files_named_one_by_one_go_to_the_cache_and_are_trained_on_from_there(ro
     )
     manifest = prepare_boxes(None, request)
     assert cache_place(root) in manifest.folder.parents and not (root / "manifest.json").exists()
-    assert ensure_boxes_prepared(manifest.folder, say=pytest.fail) == manifest.folder
+    assert ensure_prepared(manifest.folder, kind="boxes", say=pytest.fail) == manifest.folder
     assert f"--images {root / 'train2017'} --annotations" in prepare_again(manifest)
     edit(root, lambda record: record["annotations"].pop())
     with pytest.raises(DataError, match=r"annotations changed since it was prepared.*\n.*--val-annotations"):
-        ensure_boxes_prepared(manifest.folder, say=pytest.fail)
+        ensure_prepared(manifest.folder, kind="boxes", say=pytest.fail)
 
 
 def test_a_set_is_prepared_once_into_the_cache_and_again_when_its_annotations_change(root):
     said: list[str] = []
-    place = ensure_boxes_prepared(root, say=said.append)
+    place = ensure_prepared(root, kind="boxes", say=said.append)
     assert place == cache_place(root) and len(said) == 1 and "5 images" in said[0]
-    assert ensure_boxes_prepared(root, say=pytest.fail) == place == ensure_boxes_prepared(place, say=pytest.fail)
+    assert (
+        ensure_prepared(root, kind="boxes", say=pytest.fail)
+        == place
+        == ensure_prepared(place, kind="boxes", say=pytest.fail)
+    )
     before = Manifest.load(place)
     edit(root, lambda record: record["annotations"][0]["bbox"].__setitem__(0, 2))
-    assert ensure_boxes_prepared(root, say=said.append) == place and "annotations changed" in said[1]
+    assert ensure_prepared(root, kind="boxes", say=said.append) == place and "annotations changed" in said[1]
     after = Manifest.load(place)
     assert after.content_hash != before.content_hash
     assert after.splits["val"].content_hash == before.splits["val"].content_hash
@@ -180,9 +184,9 @@ def test_the_hash_speaks_of_every_annotation(root, field):
 
 def test_a_large_set_is_not_prepared_without_being_asked(root):
     with pytest.raises(DataError, match=f"5 images, no manifest yet.*\n  paceline prepare coco --data {root}"):
-        ensure_boxes_prepared(root, say=pytest.fail, small=4)
+        ensure_prepared(root, kind="boxes", say=pytest.fail, small=4)
     prepare_boxes(root)
-    assert ensure_boxes_prepared(root, say=pytest.fail, small=4) == root
+    assert ensure_prepared(root, kind="boxes", say=pytest.fail, small=4) == root
 
 
 def test_a_copy_with_new_times_is_fresh_and_a_changed_image_is_not(root, tmp_path):
@@ -202,26 +206,22 @@ def test_a_copy_with_new_times_is_fresh_and_a_changed_image_is_not(root, tmp_pat
 def test_an_image_that_was_missing_and_came_back_makes_the_manifest_stale(root):
     data = (root / "train2017" / "2.jpg").read_bytes()
     os.remove(root / "train2017" / "2.jpg")
-    place = ensure_boxes_prepared(root, say=silent, on_missing="skip")
-    assert ensure_boxes_prepared(root, say=pytest.fail) == place
+    place = ensure_prepared(root, kind="boxes", say=silent, on_missing="skip")
+    assert ensure_prepared(root, kind="boxes", say=pytest.fail) == place
     (root / "train2017" / "2.jpg").write_bytes(data)
-    ensure_boxes_prepared(root, say=silent)
+    ensure_prepared(root, kind="boxes", say=silent)
     assert Manifest.load(place).splits["train"].images == 3
 
 
-def test_images_that_did_not_change_are_not_decoded_again(root, monkeypatch):
+def test_images_that_did_not_change_are_not_decoded_again(root, verified):
     prepare_boxes(root)
-    looked_at: list[str] = []
-    real = inspection.verify
-    monkeypatch.setattr(
-        inspection, "verify", lambda path: looked_at.append(os.path.basename(os.fsdecode(path))) or real(path)
-    )
+    verified.clear()
     edit(root, lambda record: record["annotations"].pop())
     prepare_boxes(root)
-    assert looked_at == []
+    assert verified == []
     paint(root / "val2017" / "2.jpg", size=(WIDTH, HEIGHT), quality=30)
     prepare_boxes(root)
-    assert looked_at == ["2.jpg"]
+    assert verified == ["2.jpg"]
 
 
 def test_pictures_in_both_splits_and_rotated_ones_are_noted(root):
@@ -253,14 +253,14 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
     assert 3 < len(in_val) < 25 and not in_val & set(open_boxes(manifest, "train").image_ids)
     assert Manifest.load(manifest.folder).request == {**dataclasses.asdict(request), "layout": "coco"}
     edit(root, lambda record: record["annotations"].pop())
-    assert set(open_boxes(Manifest.load(ensure_boxes_prepared(root, say=silent)), "val").image_ids) == in_val
+    assert set(open_boxes(Manifest.load(ensure_prepared(root, kind="boxes", say=silent)), "val").image_ids) == in_val
 
 
 def test_each_kind_passes_over_a_manifest_of_the_other(root, tmp_path):
     photos = make_photos(tmp_path / "photos")
     prepare_folder(photos)
     with pytest.raises(DataError, match="no annotations of boxes"):
-        ensure_boxes_prepared(photos, say=pytest.fail)
+        ensure_prepared(photos, kind="boxes", say=pytest.fail)
     prepare_boxes(root)
     with pytest.raises(DataError, match="no train/"):
         ensure_prepared(root, say=pytest.fail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -13,16 +14,17 @@ import packed_sets
 import pytest
 from instance_sets import json_file, make_instances
 from packed_sets import ARCHIVES, CONTAINERS, pack_both, photos_of, with_magic
+from tfrecord_files import example_bytes, write_tfrecord
 from tiny_runs import command, make_photos
 
+from paceline.config.errors import DataError
 from paceline.containers.write_recordio import Packed, write_recordio
-from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
-from paceline.data.boxes import open_boxes
+from paceline.data.box_split import open_boxes
 from paceline.data.freshness import check_fresh
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.prepare import inspection
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,10 @@ def test_one_archive_of_both_splits_is_told_by_its_folders(folder, tmp_path, cap
 
 def test_a_share_is_set_apart_as_it_is_of_folders(folder, tmp_path, capsys):
     packed_sets.tar(photos_of(folder.root_path, "train"), tmp_path / "t.tar")
+    with tarfile.open(tmp_path / "t.tar", "a") as archive:
+        archive.addfile(tarfile.TarInfo("a/notes.txt"))
     manifest = prepared(capsys, tmp_path / "out", "tar", "--train", f"{tmp_path}/t.tar", "--val-fraction", "0.4")
+    assert [split.ignored for split in manifest.splits.values()] == [1, 0]
     root = tmp_path / "alone"
     for label, _, name, data in photos_of(folder.root_path, "train"):
         path = root / "train" / label / name
@@ -180,7 +185,7 @@ def test_a_killed_prepare_verifies_no_photo_twice(folder, tmp_path, capsys, monk
     words = pack_both(folder.root_path, "tar", tmp_path / "packed")
     real, count = packed_verify(monkeypatch, fail_at=8)
     with pytest.raises(RuntimeError):
-        from paceline.prepare.containers import ContainerRequest, prepare_containers
+        from paceline.prepare.containers.source import ContainerRequest, prepare_containers
 
         monkeypatch.setattr(inspection, "BATCH", 1)
         prepare_containers(ContainerRequest("tar", (words[2],), (words[4],)), out=tmp_path / "out", workers=1)
@@ -194,7 +199,7 @@ def test_a_killed_prepare_verifies_no_photo_twice(folder, tmp_path, capsys, monk
 
 
 def packed_verify(monkeypatch, *, fail_at: int = 0, real=None, count=None):
-    from paceline.prepare import contents
+    from paceline.prepare.containers import contents
 
     real = real or contents.verify_bytes
     count = [] if count is None else count
@@ -454,3 +459,12 @@ def test_a_folder_with_the_index_of_folders_is_not_taken(folder, tmp_path, capsy
     said = command(capsys, "prepare", "tar", "--train", tmp_path / "t.tar", "--out", folder.root_path)
     assert said.code == 2 and "photos in folders" in said.err
     assert Manifest.load(folder.root_path).content_hash == folder.content_hash
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_with_the_flag_that_names_another(folder, tmp_path):
+    from paceline.prepare.containers.source import ContainerRequest, prepare_containers
+
+    words = pack_both(folder.root_path, "tar", tmp_path / "packed")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written here .*\. Choose another folder with --out DIR\.$"):
+        prepare_containers(ContainerRequest("tar", (words[2],), (words[4],)), out=tmp_path / "file" / "out", workers=1)

@@ -13,11 +13,11 @@ from devkit_files import FOLDER, kit_files, mat_file, write_devkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import paceline.prepare.imagenet as imagenet
+import paceline.prepare.formats.imagenet as imagenet
 from paceline.config.errors import DataError
-from paceline.prepare.devkit import sort_val, validation_labels
-from paceline.prepare.imagenet import official_wnids
-from paceline.prepare.mat5 import struct_array
+from paceline.prepare.formats.devkit import sort_val, validation_labels
+from paceline.prepare.formats.imagenet import official_wnids
+from paceline.prepare.formats.mat5 import struct_array
 
 # Python 3.11 has the argument from 3.11.4 on.
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
@@ -155,7 +155,7 @@ def test_a_matlab_file_gives_its_values(compressed: bool) -> None:
 
 
 def test_a_bomb_in_a_matlab_file_is_refused(monkeypatch) -> None:
-    from paceline.prepare import mat5
+    from paceline.prepare.formats import mat5
 
     monkeypatch.setattr(mat5, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match="more than 1,000 bytes"):

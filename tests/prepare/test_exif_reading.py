@@ -12,15 +12,14 @@ from label_formats import put, voc_xml
 from orientation import note
 from photo_folders import make_photos, paint
 
-import paceline.prepare.inspection as inspection
 from paceline.config.errors import DataError
-from paceline.data.boxes import open_boxes
+from paceline.data.box_split import open_boxes
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
 from paceline.data.orientation import ROTATED
-from paceline.prepare.box_folder import prepare_boxes
-from paceline.prepare.check_write import write_check_page
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.box_source import prepare_boxes
+from paceline.prepare.check.write import write_check_page
+from paceline.prepare.class_source import prepare_folder
 
 
 @pytest.fixture
@@ -134,19 +133,17 @@ def without_orientations(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def test_a_set_that_an_older_version_prepared_serves_until_the_rotation_is_asked_for(root, monkeypatch):
+def test_a_set_that_an_older_version_prepared_serves_until_the_rotation_is_asked_for(root, monkeypatch, verified):
     paint(root / "train2017" / "2.jpg", size=(WIDTH, HEIGHT), exif=note(3))
     manifest = without_orientations(prepare_boxes(root))
     assert open_split(manifest, "train").extra["flags"][1] & ROTATED
     assert (open_boxes(manifest, "train").heights == HEIGHT).all()
     with pytest.raises(DataError, match=r"train2017/2\.jpg: it carries an EXIF rotation[^$]*paceline prepare coco"):
         open_boxes(manifest, "train", "apply")
-    monkeypatch.setattr("paceline.prepare.folder.index_damage", lambda manifest: None)
-    looked_at: list[str] = []
-    real = inspection.verify
-    monkeypatch.setattr(inspection, "verify", lambda path: looked_at.append(Path(path.decode()).name) or real(path))
+    monkeypatch.setattr("paceline.prepare.pipeline.index_damage", lambda manifest: None)
+    verified.clear()
     again = prepare_boxes(root)
-    assert looked_at == ["2.jpg"], "the others are known"
+    assert verified == ["2.jpg"], "the others are known"
     assert open_split(again, "train").orientations.tolist() == [1, 3, 1]
 
 

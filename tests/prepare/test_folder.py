@@ -9,36 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torchvision
-from photo_folders import make_photos, paint, silent
+from photo_folders import paint, silent
 from PIL import Image
 
-import paceline.prepare.inspection as inspection
 from paceline.config.errors import DataError
 from paceline.data.index import Index
 from paceline.data.manifest import Manifest, cache_place, find_manifest
 from paceline.data.orientation import flags_of
-from paceline.prepare.class_names import names_changed
-from paceline.prepare.folder import ensure_prepared, prepare_folder
-from paceline.prepare.verify import CMYK, GREYSCALE, MISNAMED, NOT_JPEG, Facts
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def verified(monkeypatch) -> list[str]:
-    """Names of the files that are decoded from here on."""
-    names: list[str] = []
-    real = inspection.verify
-
-    def counting(path: bytes) -> Facts:
-        names.append(os.fsdecode(os.path.basename(path)))
-        return real(path)
-
-    monkeypatch.setattr(inspection, "verify", counting)
-    return names
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.formats.class_names import names_changed
+from paceline.prepare.verify import CMYK, GREYSCALE, MISNAMED, NOT_JPEG
 
 
 def test_the_index_has_imagefolders_files_in_imagefolders_order(photos):
@@ -107,6 +88,9 @@ def test_readable_class_names_are_taken_up(photos, file, text):
     assert named.class_names == ("house cat", "hound")
     (photos / file).unlink()
     assert names_changed(named) is not None
+    said: list[str] = []
+    again = Manifest.load(ensure_prepared(photos, say=said.append))
+    assert again.class_names is None and "its readable class names changed" in said[0]
     splits = {name: replace(split, records="ranges") for name, split in named.splits.items()}
     assert names_changed(replace(named, splits=splits)) is None  # a container brings no file of names
 

@@ -8,17 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from photo_folders import make_photos, paint, silent
+from photo_folders import paint, silent
 
 from paceline.cli.main import main
 from paceline.config.errors import DataError
 from paceline.data.manifest import Manifest, find_manifest
-from paceline.prepare.folder import ensure_prepared, prepare_folder
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_photos(tmp_path / "photos")
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
 
 
 def no_folder(root: Path) -> None:

@@ -10,40 +10,20 @@ import threading
 from pathlib import Path
 
 import pytest
-from photo_folders import make_photos, paint, silent
+from photo_folders import paint, silent
 
-import paceline.prepare.inspection as inspection
 from paceline.config.errors import DataError
 from paceline.data.index import Index
 from paceline.data.manifest import cache_place, find_manifest
-from paceline.prepare.folder import ensure_prepared, prepare_folder
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
 from paceline.prepare.journal import Journal, read_journal
 from paceline.prepare.verify import Facts
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def verified(monkeypatch) -> list[str]:
-    """Names of the files that are decoded from here on."""
-    names: list[str] = []
-    real = inspection.verify
-
-    def counting(path: bytes) -> Facts:
-        names.append(os.fsdecode(os.path.basename(path)))
-        return real(path)
-
-    monkeypatch.setattr(inspection, "verify", counting)
-    return names
-
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from paceline.prepare.folder import prepare_folder
+from paceline.prepare.class_source import prepare_folder
 def kill(done, total):
     if done >= 64:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -14,14 +14,14 @@ from PIL import Image
 from tiny_runs import make_photos
 
 from paceline.config.errors import DataError, UserError
-from paceline.data.boxes import BoxSplit, open_boxes
+from paceline.data.box_split import BoxSplit, open_boxes
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.data.scored_as import scored_as
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared, prepare_folder
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
 from paceline.prepare.held_out import HeldOut, ensure_held_out
-from paceline.prepare.val_groups import ValSplit
+from paceline.prepare.val_split import ValSplit
 
 LAYOUTS = [
     "official",
@@ -106,7 +106,7 @@ def named_boxes(split: BoxSplit) -> dict[str, list[tuple[str, list[float]]]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_split_that_is_alone_is_read_as_it_is_beside_the_training_images(whole, tmp_path, layout):
-    expected = named_boxes(open_boxes(Manifest.load(ensure_boxes_prepared(whole, say=print)), "val"))
+    expected = named_boxes(open_boxes(Manifest.load(ensure_prepared(whole, kind="boxes", say=print)), "val"))
     assert expected["1.jpg"] == [("dog", [1, 1, 9, 9])] and expected["2.jpg"] == [("cat", [2, 2, 9, 9])]
     wanted = lay_out(whole, tmp_path / "alone", layout)
     before = sorted(tmp_path.rglob("alone/**/*"))
@@ -118,7 +118,7 @@ def test_a_split_that_is_alone_is_read_as_it_is_beside_the_training_images(whole
     assert said and "2 images" in said[0]
     assert ensure_held_out(wanted, "boxes", say=said.append) == folder and len(said) == 1, "prepared again for nothing"
     with pytest.raises(DataError, match="only scored on"):
-        ensure_boxes_prepared(folder, say=print)
+        ensure_prepared(folder, kind="boxes", say=print)
 
 
 def test_of_a_set_with_several_splits_the_asked_one_is_read(whole, tmp_path):

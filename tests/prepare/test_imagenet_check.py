@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from devkit_files import write_devkit
 
-import paceline.prepare.imagenet as imagenet
+import paceline.prepare.formats.imagenet as imagenet
 from paceline.cli.main import main
 from paceline.config.errors import DataError
-from paceline.prepare.folder import ensure_prepared, prepare_folder
-from paceline.prepare.imagenet import Counts, check_imagenet, official_wnids
-from paceline.prepare.listing import Listing, SplitListing
+from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.formats.class_folders import Listing, SplitListing
+from paceline.prepare.formats.imagenet import Counts, check_imagenet, official_wnids
 
 ROOT = Path("/data/imagenet")
 WNIDS = official_wnids()

@@ -11,10 +11,10 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.prepare import shape_masks
-from paceline.prepare.shape_masks import run_lengths, trace_polygons
-from paceline.prepare.shape_outlines import CLASSES, cover, make_outline, moved, outline_area, outline_box
-from paceline.prepare.shape_paint import inside, paint_object
+from paceline.prepare.shapes import masks as shape_masks
+from paceline.prepare.shapes.masks import run_lengths, trace_polygons
+from paceline.prepare.shapes.outlines import CLASSES, cover, make_outline, moved, outline_area, outline_box
+from paceline.prepare.shapes.paint import inside, paint_object
 
 
 @st.composite

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import shutil
@@ -20,10 +19,10 @@ import torch
 from PIL import Image
 
 from paceline.config.errors import DataError, UserError
-from paceline.prepare import shapes
-from paceline.prepare.shape_outlines import CLASSES
-from paceline.prepare.shape_scenes import annotate, draw_picture
-from paceline.prepare.shapes import render_boxes, render_classes, shapes_folder
+from paceline.prepare.shapes import render as shapes
+from paceline.prepare.shapes.outlines import CLASSES
+from paceline.prepare.shapes.render import render_shapes, shapes_folder
+from paceline.prepare.shapes.scenes import annotate, draw_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_PX2, LARGE_PX2 = 32**2, 96**2  # COCO's bounds
@@ -32,14 +31,14 @@ SMALL_PX2, LARGE_PX2 = 32**2, 96**2  # COCO's bounds
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("shapes") / "boxes"
-    render_boxes(out, train=320, val=100)
+    render_shapes("boxes", out, train=320, val=100)
     return out
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("shapes") / "classes"
-    render_classes(out, train=1200)
+    render_shapes("classes", out, train=1200)
     return out
 
 
@@ -92,11 +91,7 @@ def test_sizes_overlaps_and_counts_of_objects_are_as_promised(boxes, split):
 
 
 def test_by_default_there_are_enough_pictures_for_training_and_validation():
-    for kind, render in (("boxes", render_boxes), ("classes", render_classes)):
-        default = inspect.signature(render).parameters
-        assert default["train"].default >= 1500
-        assert default["val"].default >= 300
-        assert shapes.DEFAULTS[kind] == tuple(default[name].default for name in ("train", "val", "side"))
+    assert all(train >= 1500 and val >= 300 for train, val, _ in shapes.DEFAULTS.values())
 
 
 @pytest.mark.parametrize("split, count", [("train", 320), ("val", 100)])
@@ -250,19 +245,28 @@ def test_a_linear_classifier_on_thumbnails_cannot_learn_it(classes, one_thread):
 # --- the same everywhere
 
 
-@pytest.mark.parametrize("render", [render_boxes, pytest.param(render_classes, marks=pytest.mark.nightly)])
-def test_the_same_bytes_for_one_and_for_two_processes(render, tmp_path):
+@pytest.mark.parametrize("kind", ["boxes", pytest.param("classes", marks=pytest.mark.nightly)])
+def test_the_same_bytes_for_one_and_for_two_processes(kind, tmp_path):
     calls = []
-    render(tmp_path / "one", seed=7, train=70, val=20, side=96, processes=1)
-    render(tmp_path / "two", seed=7, train=70, val=20, side=96, processes=2, progress=lambda *done: calls.append(done))
+    render_shapes(kind, tmp_path / "one", seed=7, train=70, val=20, side=96, processes=1)
+    render_shapes(
+        kind,
+        tmp_path / "two",
+        seed=7,
+        train=70,
+        val=20,
+        side=96,
+        processes=2,
+        progress=lambda *done: calls.append(done),
+    )
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    assert len(tree(tmp_path / "one")) == (92 if render is render_boxes else 90)
+    assert len(tree(tmp_path / "one")) == (92 if kind == "boxes" else 90)
     assert calls[-1] == (90, 90) and calls == sorted(calls)
 
 
 def test_a_picture_depends_on_its_number_split_and_seed_alone(tmp_path):
     def pictures(out, **arguments) -> dict[str, str]:
-        render_boxes(out, side=64, processes=1, **arguments)
+        render_shapes("boxes", out, side=64, processes=1, **arguments)
         return {name: digest for name, digest in tree(out).items() if name.endswith(".jpg")}
 
     few = pictures(tmp_path / "few", seed=0, train=12, val=12)
@@ -293,13 +297,13 @@ def test_an_interrupted_rendering_leaves_nothing_behind(tmp_path, processes):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        render_boxes(tmp_path / "set", train=300, val=20, side=64, processes=processes, progress=interrupt)
+        render_shapes("boxes", tmp_path / "set", train=300, val=20, side=64, processes=processes, progress=interrupt)
     assert leftovers(tmp_path) == []
 
 
 def test_a_rendering_that_was_killed_is_not_taken_for_a_data_set(monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    code = "from paceline.prepare.shapes import shapes_folder; shapes_folder('classes')"
+    code = "from paceline.prepare.shapes.render import shapes_folder; shapes_folder('classes')"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True) as child:
         deadline = time.monotonic() + 60
         while not any(tmp_path.rglob("*.jpg")):
@@ -349,10 +353,10 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "photo.jpg").write_text("precious")
     with pytest.raises(DataError, match=r"mine.*not an empty folder"):
-        render_classes(tmp_path / "mine", train=8, val=8, side=48)
+        render_shapes("classes", tmp_path / "mine", train=8, val=8, side=48)
     assert (tmp_path / "mine" / "photo.jpg").read_text() == "precious"
     (tmp_path / "empty").mkdir()
-    render_classes(tmp_path / "empty", train=8, val=8, side=48)
+    render_shapes("classes", tmp_path / "empty", train=8, val=8, side=48)
     assert leftovers(tmp_path) == ["empty", "mine"]
 
 
@@ -371,7 +375,7 @@ def test_a_process_that_cannot_write_passes_the_reason_on(tmp_path):
                 shutil.rmtree(part / "val2017", ignore_errors=True)
 
     with pytest.raises(FileNotFoundError):
-        render_boxes(tmp_path / "set", train=5000, val=20, side=48, processes=2, progress=take_away)
+        render_shapes("boxes", tmp_path / "set", train=5000, val=20, side=48, processes=2, progress=take_away)
     assert leftovers(tmp_path) == []
 
 
@@ -382,9 +386,9 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from paceline.prepare.shapes import render_classes\n"
+        "from paceline.prepare.shapes.render import render_shapes\n"
         "print('started')\n"
-        f"render_classes(Path({str(tmp_path / 'set')!r}), train=60, val=30, side=48, processes=2)\n"
+        f"render_shapes('classes', Path({str(tmp_path / 'set')!r}), train=60, val=30, side=48, processes=2)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=True)
@@ -393,5 +397,5 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path):
 
 
 def test_rendering_does_not_load_torch():
-    code = "import sys, paceline.prepare.shapes; sys.exit('torch' in sys.modules)"
+    code = "import sys, paceline.prepare.shapes.render; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
-from paceline.prepare.annotations import Annotations
-from paceline.prepare.photo_labels import PhotoLabels, as_annotations
-from paceline.prepare.val_groups import ValSplit
-from paceline.prepare.val_split import select, split_off
+from paceline.prepare.formats.annotations import Annotations, PhotoLabels, as_annotations
+from paceline.prepare.val_split import ValSplit, split_off
 
 
 def make(names: list[str]) -> Annotations:
@@ -108,6 +106,6 @@ def test_what_cannot_be_split_is_refused() -> None:
 
 def test_selecting_nothing_or_everything() -> None:
     whole = make(["ab", "c", "de"])
-    assert facts(select(whole, np.arange(3))) == facts(whole)
-    nothing = select(whole, np.arange(0))
+    assert facts(whole.chosen(np.arange(3))) == facts(whole)
+    nothing = whole.chosen(np.arange(0))
     assert nothing.boxes.shape == (0, 4) and nothing.file_names == []

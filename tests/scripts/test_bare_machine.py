@@ -17,10 +17,11 @@ ABSENT = (
 IMPORTS = f"""
 import importlib, importlib.util, pathlib, sys
 root = pathlib.Path({str(ROOT)!r})
-for path in sorted((root / "paceline" / "bench").glob("*.py")):
-    importlib.import_module(f"paceline.bench.{{path.stem}}")
-for name in ("paceline.setup", "paceline.train", "paceline.doctor.here", "paceline.cli.bench_step", "paceline.cli.train"):
-    importlib.import_module(name)
+for path in [*sorted((root / "paceline" / "bench").glob("*.py")), *sorted((root / "benchmarks").glob("*.py"))]:
+    importlib.import_module(".".join((*path.parent.relative_to(root).parts, path.stem)))
+names = "training.setup", "training.call", "doctor.here", "cli.bench_step", "cli.train"
+for name in names:
+    importlib.import_module(f"paceline.{{name}}")
 files = [*sorted((root / "tests" / "gpu").glob("*.py")), *sorted((root / "scripts" / "gpu").glob("*.py"))]
 sys.path[:0] = [str(root / "scripts" / "gpu"), str(root / "tests")]
 for path in files:

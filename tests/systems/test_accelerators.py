@@ -14,8 +14,8 @@ from paceline.config.errors import RecipeError
 from paceline.config.system import System
 from paceline.dist.launcher import SINGLE
 from paceline.dist.world import open_world
-from paceline.machine import choose_device
-from paceline.state import Meters
+from paceline.engine.meters import Meters
+from paceline.host.machine import choose_device
 from paceline.systems import SYSTEMS
 from paceline.systems.detect import auto, gpu
 

@@ -20,15 +20,15 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
 from paceline.data.manifest import Manifest
-from paceline.prepare.box_folder import ensure_boxes_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.recipes import RECIPES
-from paceline.settling import settle_system
 from paceline.systems.machines import h200x8
 from paceline.tasks import memory as memory_module
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
-from paceline.tasks.ssd import Detection
-from paceline.tasks.task import Place
+from paceline.tasks.ssd import ObjectDetection
+from paceline.tasks.task import InputRank
+from paceline.training.settling import settle_system
 from paceline.workloads import WORKLOADS
 
 
@@ -42,15 +42,15 @@ MOST, SLOTS = 20, 32
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory) -> Iterator[list[Detection | InstanceSegmentation]]:
+def tasks(tmp_path_factory) -> Iterator[list[ObjectDetection | InstanceSegmentation]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
-        manifest = Manifest.load(ensure_boxes_prepared(root, say=print))
+        manifest = Manifest.load(ensure_prepared(root, kind="boxes", say=print))
         ssd = WORKLOADS["ssd"]
         small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
         found = [
-            Detection(ssd, override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
+            ObjectDetection(ssd, override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
             InstanceSegmentation(
                 WORKLOADS["maskrcnn"], override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest
             ),
@@ -72,7 +72,7 @@ def test_where_a_new_shape_costs_every_batch_has_slots_for_the_most_objects_of_t
         plan = make_plan(
             task.recipe, System(), world=1, most=2, train_images=task.train_images, val_images=task.val_images
         )
-        place, slots = Place(0, 1, torch.device(device), 1), set()
+        place, slots = InputRank(0, 1, torch.device(device), 1), set()
         with task.train_loader(replace(plan, stop_after=3), system, place, first=0, one_batch=False) as loader:
             for _, batches in loader:
                 slots |= {batch.labels.shape[1] for batch in batches}
@@ -83,7 +83,7 @@ def test_where_a_new_shape_costs_every_batch_has_slots_for_the_most_objects_of_t
 def test_the_step_tried_first_on_an_accelerator_has_the_shapes_of_a_run_s_steps(tasks):
     task = tasks[1]
     plan = make_plan(task.recipe, System(), world=1, most=2, train_images=8, val_images=2)
-    place = Place(0, 1, torch.device("meta"), 1)
+    place = InputRank(0, 1, torch.device("meta"), 1)
     with task.train_loader(plan, System(), place, first=0, one_batch=False) as loader:
         _, (batch, *_) = next(loader)
     tried = task.warm_up_batch(plan, place.device)
@@ -111,7 +111,7 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
         streams = LazyStreams("nobody")
         plan = make_plan(task.recipe, System(), world=1, most=1, train_images=8, val_images=2)
         assert plan.forwards == 2
-        place = Place(0, 1, torch.device("meta"), 1)
+        place = InputRank(0, 1, torch.device("meta"), 1)
         with task.train_loader(replace(plan, stop_after=9), System(), place, first=0, one_batch=False) as loader:
             rooms = [slot.landing.room for slot in loader._ring]
             largest = 0

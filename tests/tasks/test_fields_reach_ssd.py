@@ -11,14 +11,14 @@ from field_effects import Row, Said, both, fields_of, hashed, photo, pictures_dr
 from torch import Tensor
 
 from paceline.batch.detection import DetectionBatch
-from paceline.boxes.anchors import default_boxes
+from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.config.detection import BoxInput, Detect, SSDModel, grids
 from paceline.config.recipe import Recipe, override
 from paceline.data.draw import render
 from paceline.data.header import read_header
 from paceline.models.detector import Detector
-from paceline.tasks.ssd import Detection
+from paceline.tasks.ssd import ObjectDetection
 from paceline.workloads import workload_of
 
 SSD = workload_of("ssd")
@@ -42,7 +42,7 @@ def drawn(tmp_path_factory) -> Iterator[None]:
         yield
 
 
-def task_of(recipe: Recipe) -> Detection:
+def task_of(recipe: Recipe) -> ObjectDetection:
     return task_on(SSD, recipe)
 
 

@@ -17,10 +17,10 @@ from paceline.batch.batch import Batch
 from paceline.batch.instances import FoundInstances
 from paceline.boxes.run_lengths import RunLengths, areas, bitmap
 from paceline.config.errors import DataError
-from paceline.data.boxes import BoxSplit, open_boxes
+from paceline.data.box_split import BoxSplit, open_boxes
 from paceline.metrics import coco_masks
 from paceline.metrics.coco import Detections, GroundTruth, subset
-from paceline.prepare.box_folder import prepare_boxes
+from paceline.prepare.box_source import prepare_boxes
 from paceline.tasks import self_check
 from paceline.tasks.instance_predictions import (
     InstanceScore,
@@ -231,9 +231,9 @@ def test_a_set_without_a_single_mask_is_refused_with_both_ways_out(tmp_path: Pat
 @pytest.mark.parametrize("name", ["coco_mini", "facades10"])
 def test_real_masks_score_one(shared_data: Path, name: str) -> None:
     from paceline.data.manifest import Manifest
-    from paceline.prepare.box_folder import ensure_boxes_prepared
+    from paceline.prepare.ensure import ensure_prepared
 
-    split = open_boxes(Manifest.load(ensure_boxes_prepared(shared_data / name, say=lambda line: None)), "val")
+    split = open_boxes(Manifest.load(ensure_prepared(shared_data / name, kind="boxes", say=lambda line: None)), "val")
     assert masks_score_one(truth_in(split, np.arange(len(split))), split.names) == 0
 
 

@@ -23,15 +23,15 @@ from paceline.config.system import System
 from paceline.data.buckets import buckets
 from paceline.data.manifest import Manifest
 from paceline.models.segmenter import Segmenter
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.shapes import DEFAULTS
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.shapes.render import DEFAULTS
 from paceline.recipes import RECIPES
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.shapes import Buckets, Sizes
-from paceline.tasks.task import Place, is_target_data
+from paceline.tasks.task import InputRank, is_target_data
 from paceline.workloads import WORKLOADS
 
-ALONE = Place(0, 1, torch.device("cpu"), 1)
+ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,9 @@ def drawn(prepared, tmp_path_factory) -> Path:
 
 
 def task_of(recipe: Recipe, root: Path) -> InstanceSegmentation:
-    return InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_boxes_prepared(root, say=print)))
+    return InstanceSegmentation(
+        WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(root, kind="boxes", say=print))
+    )
 
 
 def changed(task: InstanceSegmentation, **fields) -> InstanceSegmentation:

@@ -14,16 +14,15 @@ from paceline.config.plan import Plan, make_plan
 from paceline.config.system import System
 from paceline.data.index import Index
 from paceline.data.manifest import Manifest
-from paceline.prepare.box_folder import ensure_boxes_prepared
-from paceline.prepare.folder import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared
 from paceline.recipes.resnet50 import tiny as resnet50_tiny
 from paceline.recipes.ssd import tiny as ssd_tiny
 from paceline.tasks.classification import Classification
-from paceline.tasks.ssd import Detection
-from paceline.tasks.task import Place, Task
+from paceline.tasks.ssd import ObjectDetection
+from paceline.tasks.task import InputRank, Task
 from paceline.workloads import WORKLOADS
 
-ALONE = Place(0, 1, torch.device("cpu"), 1)
+ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 
 def classification(folder: Path) -> Task:
@@ -33,10 +32,10 @@ def classification(folder: Path) -> Task:
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
-    return Detection(
+    return ObjectDetection(
         WORKLOADS["ssd"],
         replace(ssd_tiny(), global_batch=8, bn_span=4),
-        Manifest.load(ensure_boxes_prepared(root, say=print)),
+        Manifest.load(ensure_prepared(root, kind="boxes", say=print)),
     )
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
-import paceline
+from paceline.version import PACKAGE
 
 _NAMES = """
 person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, parking meter, bench,
@@ -32,7 +31,7 @@ COCO_90 = tuple(COCO.get(number, "") for number in range(1, 91))
 @cache
 def imagenet() -> tuple[str, ...]:
     """The 1000 WordNet ids in sort order, which names ImageNet's class folders."""
-    file = Path(paceline.__file__).parent / "prepare" / "imagenet_wnids.txt"
+    file = PACKAGE / "prepare" / "formats" / "imagenet_wnids.txt"
     return tuple(file.read_text(encoding="ascii").split())
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import require_plain
 from paceline.config.printable import short
-from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.forms.mxnet import read_npy_folder
 from paceline.models.forms.params_file import read_params
 from paceline.models.forms.tf_checkpoint import find_index, indexes, read_tf_checkpoint
@@ -113,6 +112,8 @@ def _torch(path: Path) -> Contents:
 
 
 def _pickle(path: Path) -> Contents:
+    from paceline.models.forms.array_pickle import read_pickled_arrays  # for those alone who bring such a file
+
     arrays, texts = read_pickled_arrays(path)
     return _tensors(arrays, path), dict(texts)
 

@@ -27,8 +27,3 @@ def from_pixels(stem: Tensor, std: Sequence[float], *, bgr: bool) -> Tensor:
 def from_caffe(stem: Tensor) -> Tensor:
     """`from_pixels` of Caffe's: B, G and R, not divided."""
     return from_pixels(stem, (1.0, 1.0, 1.0), bgr=True)
-
-
-def to_caffe(stem: Tensor) -> Tensor:
-    """The inverse of `from_caffe`."""
-    return (stem / (255 * stem.new_tensor(IMAGENET_STD)).view(1, 3, 1, 1)).flip(1)

@@ -1,0 +1,85 @@
+"""Beside ResNet's step: torchvision's and timm's model in the loop that a careful user writes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.plain_loop import normalised, plain_loop
+from paceline.bench.harness import WARM_UP_STEPS, Made, Menu, Step, variants
+from paceline.bench.step import laid_out, placed
+from paceline.bench.step_resnet import Photos, ResNetBench
+from paceline.config.system import Precision
+from paceline.host.machine import autocast_for
+
+LIBRARIES = ("torchvision", "timm")
+
+
+def contenders(bench: ResNetBench, precision: Precision, scene: Photos, device: torch.device) -> Menu:
+    """Those that are installed, in every form."""
+    found: Menu = {}
+    for name in filter(importlib.util.find_spec, LIBRARIES):
+        found |= variants(name, partial(plain_step, bench, precision, name, scene, device))
+    return found
+
+
+def peer_model(name: str, depth: int) -> nn.Module:
+    """torchvision's or timm's ResNet; by name, because a type checker without timm must not mind."""
+    library = importlib.import_module(name)
+    if name == "timm":
+        return library.create_model(f"resnet{depth}", pretrained=False)
+    return library.models.get_model(f"resnet{depth}", weights=None)
+
+
+def plain_step(
+    bench: ResNetBench,
+    precision: Precision,
+    name: str,
+    scene: Photos,
+    device: torch.device,
+    *,
+    compile: bool = False,
+    graph: bool = False,
+) -> Made:
+    """With autocast; fp16 without a loss scale, which would only cost time."""
+    recipe, batch = bench.recipe(), laid_out(scene.batch, bench.system)
+    model = placed(peer_model(name, bench.depth), bench.system, device).train()
+    autocast = autocast_for(replace(bench.system, precision=precision), device)
+    network: Any = torch.compile(model) if compile else model
+
+    def loss() -> Tensor:
+        with autocast():
+            logits = network(normalised(batch.images))
+        return F.cross_entropy(logits.float(), batch.labels, label_smoothing=recipe.model.label_smoothing)
+
+    step = plain_loop(model, loss, recipe.optim)
+    return Made(as_graph(step, device) if graph else step)
+
+
+def as_graph(step: Step, device: torch.device) -> Step:
+    """A whole step as one CUDA graph, replayed on the same inputs; its learning rate is a constant of the graph.
+
+    Ours is replayed by the package itself: `--system.graph`, paceline/engine/graph.py.
+    """
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP_STEPS):
+            step()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return loss
+
+    return replay

@@ -1,0 +1,264 @@
+"""How everything is compared: contenders take turns in rounds, do the same work, and stand beside ours by ratios within a round.
+
+A round times every contender once, each round beginning with another one, so that a drifting clock speed or a busy neighbour hits
+all alike. The first contender is ours: it must run wherever the command does; another that cannot is absent, with the reason.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from paceline.accelerators import device_name
+from paceline.bench.ceiling import Ceiling, Work, above
+from paceline.bench.profile import Part, where_time_goes
+from paceline.bench.ratio import ratio
+from paceline.bench.timing import STEPS, Seconds, first_wait, seconds_of
+from paceline.config.errors import UserError
+from paceline.config.system import Precision
+from paceline.host.machine import TYPES
+from paceline.host.provenance import cpu_name, versions
+from paceline.systems.detect import cpu_cores
+
+OURS = "paceline"
+WARM_UP_STEPS = 3  # on a GPU
+NUMBERS = {"fp32": torch.float32, **TYPES}
+T = TypeVar("T")
+Step = Callable[[], Tensor]  # takes a training step, -> its loss, on the device
+
+
+class Made(NamedTuple):
+    """A contender that is ready.
+
+    parts  of its network, for a profile
+    told   what is to be said of it once it has taken a step: a fact's name -> its value
+    """
+
+    step: Step
+    parts: Sequence[Part] = ()
+    told: Callable[[], Mapping[str, float]] = dict
+
+
+class Contender(NamedTuple):
+    """One that takes training steps."""
+
+    make: Callable[[], Made]
+    compiled: bool = False  # by torch.compile
+    graph: bool = False  # replayed as one CUDA graph
+    profiled: bool = False
+
+
+Menu = dict[str, Contender]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The same work by several contenders, ours first.
+
+    differences  peer -> how far its result (the second argument) lies from ours
+    limit        of a difference that still is agreement
+    """
+
+    name: str
+    works: Mapping[str, Callable[[], Any]]
+    differences: Mapping[str, Callable[[Any, Any], float]] = field(default_factory=dict)
+    limit: float = 0.0
+
+
+def variants(
+    name: str, make: Callable[..., Made], detail: str = "", *, both: bool = False, profiled: bool = False
+) -> Menu:
+    """A contender as it is, compiled, and as a CUDA graph; with both, compiled and as a graph too.
+
+    make    takes compile and graph
+    detail  said behind its form
+    """
+    found = {
+        f"{name}{detail}": Contender(make, profiled=profiled),
+        f"{name} compiled{detail}": Contender(partial(make, compile=True), compiled=True),
+        f"{name} CUDA graph{detail}": Contender(partial(make, graph=True), graph=True),
+    }
+    if both:
+        make = partial(make, compile=True, graph=True)
+        found[f"{name} compiled CUDA graph{detail}"] = Contender(make, compiled=True, graph=True)
+    return found
+
+
+def possible(menu: Mapping[str, Contender], device: torch.device, *, compile: bool) -> Menu:
+    """Those that are asked for and that the device can have.
+
+    Graphs come last: a capture that fails may take the device's queue with it.
+    """
+    kept = {
+        name: one
+        for name, one in menu.items()
+        if (compile or not one.compiled) and (device.type == "cuda" or not one.graph)
+    }
+    return dict(sorted(kept.items(), key=lambda item: (item[1].graph, item[1].compiled)))
+
+
+def machine_facts(device: torch.device) -> dict[str, Any]:
+    """What every report says of the machine."""
+    return {
+        "device": cpu_name() if device.type == "cpu" else device_name(device),
+        "threads": torch.get_num_threads(),
+        "cores": cpu_cores(),
+        "system": platform.platform(),
+        "versions": versions(),
+        "command": shlex.join(["paceline", *sys.argv[1:]]),
+    }
+
+
+def in_turn(
+    works: Mapping[str, Callable[[], T]], rounds: int, absent: dict[str, str] | None = None
+) -> Iterator[dict[str, list[T]]]:
+    """Each contender once a round: yields, after each round, what every one has given in each.
+
+    absent  gets the reason of one that fails, which then is left out of all rounds; None: it is raised
+    """
+    found: dict[str, list[T]] = {name: [] for name in works}
+    for turn in range(rounds):
+        order = list(found)
+        for name in order[turn % len(order) :] + order[: turn % len(order)]:
+            try:
+                found[name].append(works[name]())
+            except (RuntimeError, OSError) as problem:
+                if absent is None:
+                    raise
+                absent[name] = str(problem)
+                del found[name]
+        yield found
+
+
+def all_rounds(
+    works: Mapping[str, Callable[[], T]], rounds: int, say: Callable[[str], Any], absent: dict[str, str] | None = None
+) -> dict[str, list[T]]:
+    """The same, said as it goes on."""
+    found: dict[str, list[T]] = {}
+    for turn, taken in enumerate(in_turn(works, rounds, absent)):
+        found = taken
+        say(f"round {turn + 1} of {rounds} done")
+    return found
+
+
+def compared(
+    operation: Operation, rounds: int, seconds: float, device: torch.device, *, warm: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Time an operation's contenders -> JSON facts (seconds of each round, ratios, whether the results are the same), and results.
+
+    seconds  a contender's share of a round, at least one call
+    warm     each is called once before the rounds
+    """
+    results: dict[str, Any] = {}
+
+    def timed(name: str) -> Seconds:
+        def work() -> None:
+            results[name] = operation.works[name]()
+
+        return seconds_of(work, seconds, device)
+
+    if warm:
+        for work in operation.works.values():
+            work()
+    *_, taken = in_turn({name: partial(timed, name) for name in operation.works}, rounds)
+    ours = next(iter(operation.works))
+    apart = {name: far(results[ours], results[name]) for name, far in operation.differences.items()}
+    facts = {
+        "operation": operation.name,
+        **summary(taken),
+        "difference": apart,
+        "agrees": {name: value <= operation.limit for name, value in apart.items()},
+    }
+    return facts, results
+
+
+def summary(taken: Mapping[str, Sequence[Seconds]]) -> dict[str, Any]:
+    """Times of every round, their medians, and ours beside each peer's by the clock and by CPU time."""
+    ours, *peers = taken
+    seconds, cpu = ({name: [one[which] for one in found] for name, found in taken.items()} for which in (0, 1))
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "median_seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "median_cpu_seconds": {name: statistics.median(values) for name, values in cpu.items()},
+        "times_faster": {name: ratio(seconds[name], seconds[ours]) for name in peers},
+        "times_faster_cpu": {name: ratio(cpu[name], cpu[ours]) for name in peers},
+    }
+
+
+def run_steps(
+    menu: Mapping[str, Contender],
+    images: int,
+    *,
+    rounds: int,
+    seconds: float,
+    side: int,
+    precision: Precision,
+    device: torch.device,
+) -> Iterator[dict[str, Any]]:
+    """Training steps of `images` in one number format: yields the facts known so far, after each contender's first steps and
+    each round, and at last with a profile.
+
+    seconds  a contender's share of a round, at least one step
+    side     of the matrix products that are tried for the machine's ceiling
+    """
+    facts: dict[str, Any] = {
+        "absent": {}, "first_losses": {}, "before_the_rounds": {}, "gflop": {}, "waits_for_the_device": None,
+    }  # fmt: skip
+    made: dict[str, Made] = {}
+    works: dict[str, Work] = {}
+    for name, contender in menu.items():
+        if contender.graph and facts["waits_for_the_device"]:
+            facts["absent"][name] = f"a step waits for the device: {facts['waits_for_the_device']}"
+            continue
+        try:
+            ready = contender.make()
+            with nullcontext() if contender.compiled or contender.graph else Work() as work:
+                facts["first_losses"][name] = float(ready.step())
+        except (RuntimeError, ImportError, UserError) as problem:
+            if name == OURS:
+                raise
+            said = "" if isinstance(problem, UserError) else f"{type(problem).__name__}: "
+            facts["absent"][name] = f"{said}{problem}".splitlines()[0]
+            continue
+        made[name] = ready
+        if work is not None:
+            works[name], facts["gflop"][name] = work, work.gflop
+        for fact, value in ready.told().items():
+            facts.setdefault(fact, {})[name] = value
+        if device.type == "cuda":
+            for _ in range(WARM_UP_STEPS - 1):
+                ready.step()
+            if name == OURS:
+                facts["waits_for_the_device"] = first_wait(ready.step, device)
+        # Told at once: a contender that takes the device down later leaves what others have shown.
+        facts["before_the_rounds"][name] = round(images / seconds_of(ready.step, 0.0, device, STEPS).wall, 3)
+        yield facts
+    ceiling = Ceiling(works[OURS], side, NUMBERS[precision], device)
+    timed = {name: lambda step=ready.step: seconds_of(step, seconds, device, STEPS) for name, ready in made.items()}
+    for taken in in_turn(timed, rounds):
+        ceiling.measure(seconds / 5)
+        facts |= summary(taken)
+        facts["images_per_second"] = {name: images / wall for name, wall in facts["median_seconds"].items()}
+        facts["ceiling"] = limit = ceiling.facts()
+        # A compiled or replayed step does the work of ours.
+        facts["share_of_ceiling"] = share = {
+            name: facts["gflop"].get(name, facts["gflop"][OURS]) / wall / limit["gflops"]
+            for name, wall in facts["median_seconds"].items()
+        }
+        facts["above_the_ceiling"] = above(share, limit)
+        yield facts
+    facts["where_milliseconds"] = {
+        name: where_time_goes(ready.step, device, ready.parts) for name, ready in made.items() if menu[name].profiled
+    }
+    yield facts

@@ -1,0 +1,181 @@
+"""`--system.graph`: a step is captured once for each kind of batches, and replayed: the host sends one command in place of thousands.
+
+A capture holds addresses, not values, and no Python. What changes from step to step must therefore lie in tensors that stay where
+they are: batches are copied into tensors of the capture's own, rates into the step's numbers (optim/step_numbers.py), and whatever
+else a step reads is loaded, averaged and put back by copying, never by rebinding: evaluations, checkpoints and a resumed run change
+nothing.
+Gradients are the one exception, and need no care: each capture makes its own, and drops them before its end.
+
+Captures share one memory pool. Losses lie there too, so they are valid until the next step is taken.
+Nothing of it has run on a GPU yet: tests replay the operations of a step, in this file's order, on a CPU (test_replay.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.batch.batch import Batch
+from paceline.config.errors import RecipeError
+from paceline.config.system import System
+
+Losses = dict[str, Tensor]
+# Kinds of batches of one run: more than any ladder of input shapes has. Each costs seconds and memory.
+MOST_CAPTURES = 16
+# Steps that are thrown away before a capture, in which libraries choose kernels and allocate. torch's notes on CUDA graphs ask for
+# 11 of data parallel, which looks at its own pace in the first ten.
+WARM_UPS, WARM_UPS_OF_RANKS = 3, 11
+
+
+class Capture(Protocol):
+    """Takes down what a device is sent: CUDA's own, or a test's."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Inside, work is sent where captures are made. What a capture will meet again was made and warmed up there."""
+        ...
+
+    def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        """Take down what `work` sends, without carrying it out; -> what carries it out, and the tensors that its result is in then."""
+        ...
+
+
+class CudaGraphs:
+    """Captures as CUDA graphs, all in one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """See `Capture.aside`: a stream of its own, behind all that was sent and before all that follows."""
+        here = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            yield
+        here.wait_stream(self.stream)
+
+    def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        """See `Capture.__call__`."""
+        graph = torch.cuda.CUDAGraph()
+        # The loader's threads copy while this one captures: what they send is no part of it, and no error of it.
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            losses = work()
+        return graph.replay, losses
+
+
+def captures_on(system: System, device: torch.device) -> Capture | None:
+    """What captures a step where the system asks for it; None: every step is sent anew."""
+    return CudaGraphs(device) if system.graph else None
+
+
+class Replayable(ABC):
+    """A step that is captured once for each kind of batches and replayed; without a capture, one that is sent anew each time."""
+
+    late_captures = 0  # kinds of batches captured on the way, not prepared before: their first step took seconds longer
+
+    def __init__(self, capture: Capture | None, ranks: int, forwards: int) -> None:
+        """
+        ranks     that exchange gradients in a step
+        forwards  batches of a step
+        """
+        self.capture, self.forwards = capture, forwards
+        self.warm_ups = WARM_UPS if ranks == 1 else WARM_UPS_OF_RANKS
+        self._own: dict[tuple, list[Batch]] = {}  # of each kind, what is read in place of the loader's
+        self._known: dict[
+            tuple, tuple[Callable[[], None], Losses]
+        ] = {}  # what carries the step out, and what it writes
+
+    @property
+    def captures(self) -> int:
+        """Kinds of batches whose step is replayed."""
+        return len(self._known)
+
+    @abstractmethod
+    def run_step(self, batches: Sequence[Batch]) -> Losses:
+        """The step itself, on batches that lie on the device; the host learns nothing from it."""
+
+    @abstractmethod
+    def discard(self, batches: Sequence[Batch]) -> None:
+        """The same, taken back."""
+
+    def _take(self, batches: Sequence[Batch], replay: bool) -> Losses:
+        """The step, replayed where that is asked and can be. Raises RecipeError as `prepare`."""
+        if self.capture is None or not replay:
+            return self.run_step(batches)
+        kind = _kind(batches)
+        if kind not in self._known:
+            self.late_captures += 1
+            self.prepare(batches)
+        for own, batch in zip(self._own[kind], batches):
+            for mine, new in zip(_tensors(own), _tensors(batch)):
+                mine.copy_(new, non_blocking=True)
+        carry_out, losses = self._known[kind]
+        carry_out()
+        return dict(losses)
+
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """Whatever the first step on such batches would do besides: compile, allocate, settle. It changes nothing.
+
+        batches  may be fewer than a step's: then the first stands for all where a whole step is captured
+        Of several kinds each is warmed up before any is captured: what a capture holds stays taken.
+        Raises RecipeError for one kind too many to be captured.
+        """
+        if self.capture is None:
+            self.discard(batches)
+            return
+        batches = self._all(batches)
+        kind = _kind(batches)
+        if kind in self._own:
+            return
+        if len(self._own) >= MOST_CAPTURES:
+            raise RecipeError(
+                f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MOST_CAPTURES} kinds of "
+                "batches that are captured. Train with fewer input shapes, or leave --system.graph away."
+            )
+        self._own[kind] = own = [batch.to(batch.images.device, copy=True) for batch in batches]
+        with self.capture.aside():
+            for _ in range(self.warm_ups):
+                self.discard(own)
+
+    def prepare(self, batches: Sequence[Batch]) -> None:
+        """Have steps on such batches captured, after their warm-up; without a capture, nothing. It takes no step.
+
+        Raises RecipeError as `warm_up`, and for a step that cannot be captured.
+        """
+        batches = self._all(batches)
+        kind = _kind(batches)
+        if self.capture is None or kind in self._known:
+            return
+        self.warm_up(batches)
+        try:
+            self._known[kind] = self.capture(partial(self.run_step, self._own[kind]))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise RecipeError(
+                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
+            ) from problem
+
+    def close(self) -> None:
+        """Let go of all that was captured, before ranks part: NCCL waits for ever to close a connection that a graph holds."""
+        self._known.clear()
+
+    def _all(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        return batches if len(batches) == self.forwards else [batches[0]] * self.forwards
+
+
+def _kind(batches: Sequence[Batch]) -> tuple:
+    return tuple((type(batch), *((part.shape, part.dtype) for part in _tensors(batch))) for batch in batches)
+
+
+def _tensors(batch: Batch) -> list[Any]:
+    return [getattr(batch, field.name) for field in fields(batch)]

@@ -1,0 +1,42 @@
+"""check.html beside a manifest: what prepare writes last, and what of it is said in the terminal too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline.config.classification import Exif
+from paceline.config.errors import DataError
+from paceline.config.whole import write_whole
+from paceline.data.box_split import box_index
+from paceline.data.index import open_split
+from paceline.data.manifest import Manifest
+from paceline.prepare.check.box_page import box_page
+from paceline.prepare.check.class_page import class_page
+from paceline.prepare.check.parts import Page
+
+FILE_NAME = "check.html"
+
+
+def write_check_page(manifest: Manifest) -> tuple[Path, Page]:
+    """Write FOLDER/check.html beside the manifest -> its path, and what it says.
+
+    Raises DataError where the index is damaged, or the page cannot be written.
+    """
+    if manifest.kind == "boxes":
+        splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
+        page = box_page(manifest.root_path, manifest.classes, splits)
+    else:
+        splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
+        page = class_page(manifest.root_path, manifest.class_names or manifest.classes, splits)
+    path = manifest.folder / FILE_NAME
+    try:
+        write_whole(path, page.html.encode("utf-8", "replace"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
+    return path, page
+
+
+def _frame(manifest: Manifest) -> Exif:
+    """How the boxes were drawn, or where nothing tells, as people see the photos."""
+    readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
+    return "ignore" if "ignore" in readings else "apply"

@@ -1,0 +1,120 @@
+"""A data set that is prepared: the manifest that matches its files, found where prepare may have written it, or made now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from paceline.config.errors import DataError
+from paceline.data.freshness import check_fresh, refuse_stale_containers
+from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
+from paceline.prepare.class_source import class_folders, class_place
+from paceline.prepare.formats.class_folders import TRAIN_FOLDER
+from paceline.prepare.formats.class_names import names_changed
+from paceline.prepare.formats.imagenet import official_wnids
+from paceline.prepare.pipeline import OnFlaw, write_prepared
+from paceline.prepare.val_split import ValSplit
+
+Request = TypeVar("Request")
+
+CALLED: dict[Kind, str] = {"class-folder": "class folders", "boxes": "boxes"}
+
+
+def ensure_prepared(
+    root: Path,
+    *,
+    kind: Kind = "class-folder",
+    say: Callable[[str], None],
+    on_missing: OnFlaw = "refuse",
+    small: int = 20_000,
+) -> Path:
+    """The folder of a manifest that matches the files of `root`; a small data set is prepared for it, into the cache.
+
+    root        a data set's folder, or one that prepare wrote to
+    kind        what is wanted of it
+    say         takes one line, when something is prepared
+    on_missing  boxes: "skip" leaves out images that are not on disk, where the set is prepared now
+    small       up to so many images are prepared without asking; beyond, DataError with the command to run
+    `root` itself is never written to. Raises DataError as `prepare_folder` and `prepare_boxes` do.
+    """
+    boxes = kind == "boxes"
+    why, source_root, outdated = "no manifest yet", Path(os.path.realpath(root)), None
+    places = manifest_places(root)
+    for path in places:
+        try:
+            manifest = Manifest.load(path)
+        except DataError as error:
+            if not (_is_annotated(source_root) if boxes else (root / TRAIN_FOLDER).is_dir()):
+                raise  # a folder that prepare wrote to; only its manifest knew where the images are
+            why = str(error)
+            continue
+        if manifest.kind != kind:
+            why = f"its manifest is one of {CALLED[manifest.kind]}, not of {CALLED[kind]}"
+            source_root = source_root if boxes else manifest.root_path
+            continue
+        _refuse_half(manifest)
+        stale = why_stale(manifest)
+        if stale is None:
+            return path.parent
+        why, source_root = f"its manifest is out of date: {stale}", manifest.root_path
+        refuse_stale_containers(manifest, why)
+        outdated = manifest
+        if boxes and (manifest.request or {}).get("images"):
+            raise DataError(f"{root}: {why}. Prepare it again:\n  {prepare_again(manifest)}")
+        # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
+        places.extend(other for other in manifest_places(source_root) if other not in places)
+    if boxes:
+        # Here, because who has class folders needs no reader of YAML.
+        from paceline.prepare.box_source import BoxRequest, annotated_boxes
+
+        asked = _asked(BoxRequest, outdated)
+        source = annotated_boxes(source_root, replace(asked, on_missing="skip") if on_missing == "skip" else asked)
+        place, command = cache_place(source_root), source.command
+    else:
+        source = class_folders(source_root, val=_asked(ValSplit, outdated))
+        place = class_place(source, cache_place(source_root))
+        official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900
+        command = prepare_command(source_root, "imagenet" if official else "any", source.stored)
+    if source.images > small:
+        raise DataError(
+            f"{source_root}: {source.images:,} images, {why}. Verify them once, before training:\n  {command}"
+        )
+    say(f"{source_root}: {why}; verifying its {source.images:,} images once (kept in {place})")
+    return write_prepared(source, place).folder
+
+
+def why_stale(manifest: Manifest) -> str | None:
+    """None where a manifest matches its files and their readable class names, else one line."""
+    return check_fresh(manifest) or names_changed(manifest)
+
+
+def _is_annotated(root: Path) -> bool:
+    from paceline.prepare.formats.layouts import detect_layout
+
+    return detect_layout(root) is not None
+
+
+def _refuse_half(manifest: Manifest) -> None:
+    """Raises DataError where a split is missing that training needs."""
+    if "train" not in manifest.splits:
+        raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
+    if "val" not in manifest.splits:
+        raise DataError(
+            f"{manifest.folder}: no validation photos, so nothing to measure on. Prepare it again with --val FILE..., or with a "
+            f"fifth of the photos set apart:\n  {prepare_again(manifest)} --val-fraction 0.2"
+        )
+
+
+def _asked(request: type[Request], manifest: Manifest | None) -> Request:
+    """What a manifest says was asked for. Raises DataError where it was written by a version with other flags."""
+    if manifest is None:
+        return request()
+    try:
+        return request(**(manifest.request or {}))
+    except TypeError:
+        raise DataError(
+            f"{manifest.folder}: prepared by another version of paceline. Delete its manifest.json and prepare it again."
+        ) from None

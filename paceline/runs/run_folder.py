@@ -1,0 +1,195 @@
+"""The folder of one run: made, resumed or refused here.
+
+A folder that a failed start made is taken away again; one that holds a finished run is never written to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paceline.checkpoint.background import CheckpointWriter
+from paceline.checkpoint.layout import step_name
+from paceline.checkpoint.retention import check_space
+from paceline.checkpoint.snapshot import bytes_of
+from paceline.config.errors import UserError
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, Run
+from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
+from paceline.config.whole import sweep, write_whole
+from paceline.dist.exchange import from_main
+from paceline.dist.world import World
+from paceline.engine.state import State
+from paceline.runs.going_on import stand_of
+from paceline.runs.saved_run import SavedRun
+from paceline.runs.start import Start
+
+
+@dataclass
+class RunFolder:
+    """One run's folder, on every rank."""
+
+    path: Path
+    saved: SavedRun  # what the run that is resumed has written down
+    is_main: bool
+    ended: str = ""  # status with which the run ended that is given more; empty for any other
+
+    def check_space(self, state: State, keep: int) -> None:
+        """Refuse to start where the checkpoints that will be kept do not fit.
+
+        Raises UserError naming the folder.
+        """
+        if self.is_main:
+            tensors = [*state.model.state_dict().values(), *state.optimiser.state().values()]
+            # Kept ones, the best, and the one being written.
+            check_space(self.path, bytes_of(tensors) * (keep + 2))
+
+    def write(self, run: Run) -> None:
+        """run.json, whole or not at all; a resumed run's says how it goes on, and keeps the first one beside it."""
+        if not self.is_main:
+            return
+        file, first = self.path / "run.json", self.path / "run-first.json"
+        if self.saved.facts is not None and not first.exists():
+            write_whole(first, file.read_bytes(), sync=True)
+        write_whole(file, run.to_json(), sync=True)
+
+    @contextmanager
+    def writer(self, controls: Controls, start: Start, say: Callable[[str], None]) -> Iterator[CheckpointWriter | None]:
+        """The background writer of checkpoints, on rank 0; what was left undone before `start` is done first.
+
+        say   is told where the best checkpoint is gone
+        """
+        if not self.is_main:
+            yield None
+            return
+        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=controls.keep_every or None)
+        best = start.standing.best_step
+        if start.snapshot is not None and not writer.goes_on(start.snapshot.facts["step"], best):
+            say(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+@contextmanager
+def open_run_folder(
+    name: str, recipe: Recipe, controls: Controls, given: Collection[str], world: World, *, repeats: bool
+) -> Iterator[RunFolder]:
+    """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
+
+    given     dotted names of the recipe's fields set by hand
+    repeats   whether recipe and controls come from a run.json
+    Raises UserError for a folder that is finished, in use, not ours, or not writable.
+    """
+    answer, lock, made, ended = None, None, None, ""
+    if world.is_main:
+        path, made = _choose(name, controls.out)
+        lock = _lock(path)
+        for folder in (path, path / "predictions"):
+            sweep(folder)
+        try:
+            saved = None
+            if (path / "run.json").exists():
+                saved, ended = stand_of(path, name, recipe, controls, given, repeats=repeats)
+        except UserError:
+            lock.close()
+            raise
+        answer = json.dumps({"path": str(path), "saved": saved, "ended": ended})
+    facts = json.loads(from_main(world, answer, "run-folder"))
+    folder = RunFolder(path := Path(facts["path"]), SavedRun(path, facts["saved"]), world.is_main, facts["ended"])
+
+    def take_away(_: object = None) -> None:
+        """Nothing half-made stays behind: a run has begun once it has events."""
+        if not world.is_main or folder.saved.facts is not None or (folder.path / "events.jsonl").exists():
+            return
+        for entry in folder.path.iterdir() if made is None else ():
+            if not LEFT_OVER.fullmatch(entry.name):  # all else came after this command looked
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if made is None:
+            return
+        shutil.rmtree(folder.path, ignore_errors=True)
+        with suppress(OSError):  # somebody else has put something there
+            for above in folder.path.parents:
+                if not above.is_relative_to(made):
+                    break
+                above.rmdir()
+
+    if world.watch is not None:
+        world.watch.before_exit.append(take_away)  # another rank was refused, and this process is about to leave
+    try:
+        yield folder
+    except BaseException:
+        take_away()
+        raise
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def nearest_folder(out: str) -> Path:
+    """The folder of a run before it is made: itself where it is there already, else the nearest above it that is."""
+    path = Path(out or RUNS).expanduser().absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _choose(name: str, out: str) -> tuple[Path, Path | None]:
+    """(folder, the topmost folder that was made for it just now)."""
+    path = Path(out or RUNS).expanduser().absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
+        ) from None
+    if not out:
+        path = numbered(name)
+        return path, _make(path, str(path))
+    if (path / "run.json").exists():
+        if (path / STOP_FILE).is_dir():
+            raise UserError(
+                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
+            )
+        return path, None
+    if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
+        raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+    return path, _make(path, f"--out {out}")
+
+
+def _make(path: Path, what: str) -> Path | None:
+    """Make a folder and prove that files can be written into it (mode bits say too little about that).
+
+    -> the topmost folder that had to be made; None where all were there.
+    """
+    probe = path / ".probe"
+    made = next((folder for folder in (*reversed(path.parents), path) if not folder.exists()), None)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"paceline")
+        probe.unlink()
+    except OSError as problem:
+        raise UserError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return made
+
+
+def _lock(path: Path) -> IO[str]:
+    """Hold the folder for as long as this process lives."""
+    file = None
+    try:
+        file = (path / ".lock").open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        assert file is not None
+        file.close()
+        raise UserError(
+            f"{path}: another process is training in this folder. Wait for it, or choose another --out."
+        ) from None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return file

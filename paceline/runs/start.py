@@ -1,0 +1,130 @@
+"""Where a run starts: anew, or at its newest whole checkpoint, with what its events know of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint.layout import BEST, link_step, step_name
+from paceline.checkpoint.read import check_same_recipe, load_checkpoint, newest_valid
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.config.errors import CheckpointError
+from paceline.config.length import LENGTH, length_in_steps
+from paceline.config.python_file import same_workload
+from paceline.config.recipe import Recipe
+from paceline.config.run import Run, with_defaults
+from paceline.dist.exchange import from_main
+from paceline.dist.world import World
+from paceline.engine.checkpoint_facts import check_snapshot, evaluates
+from paceline.log.events import read_events
+from paceline.runs.going_on import how_to_go_on, is_another
+from paceline.runs.saved_run import SavedRun
+from paceline.runs.standing import Standing
+from paceline.workloads import workload_of
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts: anew, or from a checkpoint and what is known beside it."""
+
+    standing: Standing  # what the evaluations so far have found
+    seconds: float = 0.0  # wall-clock of the run before this process began
+    snapshot: Snapshot | None = None  # None: anew
+    checkpoint: str = ""  # its name
+
+    def pending(self, last_step: int) -> bool:
+        """Whether an evaluation of its step comes first: one follows it, or this run ends there, and nothing says what it found."""
+        facts = {} if self.snapshot is None else self.snapshot.facts
+        follows = bool(facts) and (evaluates(facts) or facts["step"] >= last_step)
+        return follows and self.standing.step != facts["step"]
+
+
+def find_start(was: SavedRun, run: Run, given: Collection[str], world: World, say: Callable[[str], None]) -> Start:
+    """Where the run starts: at its newest checkpoint that is whole; every rank calls it.
+
+    given   dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
+    say     is told of checkpoints that are skipped
+    Raises CheckpointError when it belongs to another recipe or to other data.
+    """
+    headline = workload_of(run.recipe.task).headline
+    found = None if was.facts is None else newest_valid(was.path / "checkpoints", say, check_snapshot)
+    if found is None:
+        if was.facts is not None:
+            say(f"{was.path} has no checkpoint yet: starting over")
+        return Start(Standing(headline))
+    folder, snapshot = found
+    wanted = fingerprint(run)
+    _check_recipe(was, snapshot.facts["recipe"], wanted["recipe"], run, given)
+    if any(snapshot.facts[name] != wanted[name] for name in ("data_hash", "train_images")):
+        raise CheckpointError(
+            f"{was.path} was begun on other training images ({snapshot.facts['train_images']:,} there, "
+            f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
+            "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+        )
+    told = json.dumps(_journal(was.path, headline, snapshot.facts, say)) if world.is_main else None
+    standing, seconds = json.loads(from_main(world, told, "journal"))
+    return Start(Standing(**standing), seconds, snapshot, folder.name)
+
+
+def _journal(path: Path, headline: str, facts: Mapping[str, Any], say: Callable[[str], None]) -> tuple[dict, float]:
+    """-> (what the evaluations up to a checkpoint of these facts found, the run's seconds), as far as the events know."""
+    file, step = path / "events.jsonl", facts["step"]
+    events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
+    standing, best = Standing.of_events(headline, events), link_step(path / "checkpoints", BEST)
+    known = {event["step"] for event in events if event["event"] == "eval"}
+    if not file.exists():
+        say(f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on")
+    elif best is not None and best < step and best not in known and _was_evaluated(path, best):
+        # The best of the others is not as good, and may be deleted already.
+        say(
+            f"{file} has lost what was found of {step_name(best)}, the best: `best` stays there until a later evaluation beats "
+            "the others"
+        )
+        standing.best_step = -1
+    clocks = [facts["seconds"], *(event["seconds"] for event in events)]
+    return asdict(standing), max(filter(isfinite, clocks), default=0.0)
+
+
+def _was_evaluated(path: Path, step: int) -> bool:
+    try:
+        facts = load_checkpoint(path / "checkpoints" / step_name(step), check_snapshot).facts
+    except CheckpointError:
+        return False
+    return evaluates(facts)
+
+
+def _check_recipe(
+    was: SavedRun, saved: Mapping[str, Any], now: Mapping[str, Any], run: Run, given: Collection[str]
+) -> None:
+    workload = workload_of(run.recipe.task)
+    template = Recipe(task="", model=workload.model, input=workload.input)
+    saved = with_defaults(saved, template)
+    may_differ = [name for name in given if name.startswith("quality.")]
+    if same_workload(str(saved["task"]), run.recipe.task):
+        may_differ.append("task")
+    if set(LENGTH) & set(given):
+        begun, asked = (length_in_steps(recipe, asdict(run.plan)) for recipe in (saved, now))
+        if asked < begun:
+            raise CheckpointError(
+                f"{was.path}: it was begun with {begun:,} steps, and a run that goes on can only become longer than "
+                f"that, not {asked:,}. To end it sooner: --steps {asked}"
+            )
+        may_differ += LENGTH
+    check_same_recipe(
+        saved,
+        now,
+        ignore=tuple(may_differ),
+        summary="" if (was.facts or {}).get("name") == run.name else is_another(was.path, was.facts or {}, run.name),
+        go_on=how_to_go_on(was.path, str(saved["task"])),
+    )
+
+
+def fingerprint(run: Run) -> dict[str, Any]:
+    """What a checkpoint says of its run: recipe and data decide whether another run may go on from it."""
+    data = run.provenance["data"]
+    facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}
+    return json.loads(json.dumps(facts))

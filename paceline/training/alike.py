@@ -1,0 +1,117 @@
+"""What must be alike on all ranks of a run: code, versions, and whatever decides its result. Compared by World.agree.
+
+Left out is what may well differ: paths (data and weights are compared by what is in them, and rank 0 alone decides where
+the run's folder is), what rank 0 alone does, and a machine's memory, which counts in the Plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paceline.config.python_file import is_in_file
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, Run
+from paceline.config.system import System
+from paceline.host.provenance import versions
+from paceline.models.weight_file import names_beside
+from paceline.tasks.task import Task
+from paceline.version import PACKAGE
+
+# Controls that only rank 0 looks at, or that name a place.
+FREE_CONTROLS = (
+    *("data", "out", "stage", "weights", "keep", "keep_every", "profile", "quiet", "json", "sink", "tensorboard"),
+    "mlperf",
+)
+FREE_SYSTEM = ("memory_gib",)
+FREE_DATA = ("root", "manifest")
+# Flags whose being given, not only their value, changes what a run does; those of `quality` count too (request_facts).
+GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
+
+
+def request_facts(
+    verb: str,
+    recipe: Recipe,
+    system: System,
+    controls: Controls,
+    *,
+    given: Iterable[str] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """What a rank knows before it has met the others: the code it runs, and what it was asked.
+
+    given  dotted names of the flags set by hand
+    more   further facts of the verb, by name
+    """
+    return {
+        "verb": verb,
+        **{f"version of {name}": version for name, version in versions().items()},
+        **source_digests(PACKAGE, recipe),
+        **_flat(asdict(recipe)),
+        **_flat(_without(asdict(system), FREE_SYSTEM), "system."),
+        **_flat(_without(asdict(controls), FREE_CONTROLS)),
+        **more,
+        "--stage": "given" if controls.stage else "not given",
+        "flags given": sorted(name for name in given if name in GIVEN or name.partition(".")[0] == "quality"),
+    }
+
+
+def data_facts(task: Task) -> dict[str, Any]:
+    """What a rank knows once its data is open."""
+    counts = {"train_images": task.train_images, "val_images": task.val_images}
+    return _flat({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.classes)}, "data.")
+
+
+def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]:
+    """What a rank knows before it builds the model.
+
+    checkpoint  the one that the run goes on from; empty for a fresh run
+    weights     file that a fresh run starts from
+    """
+    return {
+        **_flat(asdict(run.recipe)),
+        **_flat(_without(asdict(run.system), FREE_SYSTEM), "system."),
+        **_flat(asdict(run.plan), "plan."),
+        "compute threads": run.provenance["threads"]["intra_op"],
+        "checkpoint": checkpoint,
+        "SHA-256 of --weights": file_digest(weights) if weights is not None else "",
+        "class names beside --weights": ", ".join(map("/".join, names_beside(weights))) if weights is not None else "",
+    }
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes; empty where there is no such file."""
+    if not path.is_file():
+        return ""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
+    """Of every file of the package, and of the file of a workload of one's own: a version number tells too little."""
+    found = {
+        f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_digest(path)
+        for path in sorted(package.rglob("*.py"))
+    }
+    if is_in_file(recipe.task):
+        found["SHA-256 of the workload's file"] = file_digest(Path(recipe.task.rpartition(":")[0]).expanduser())
+    return found
+
+
+def _without(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
+
+
+def _flat(facts: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested facts by their dotted names, spelt as the flags are: optim.lr, eval-every."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        spelt = f"{above}{name.replace('_', '-')}"
+        found |= _flat(value, f"{spelt}.") if isinstance(value, Mapping) else {spelt: value}
+    return found

@@ -1,0 +1,100 @@
+"""From a plan to a model and the state that trains it, on this rank's device; and which file first weights come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from paceline.checkpoint.layout import INDEX, STATE
+from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint, read_facts, read_index
+from paceline.config.errors import CheckpointError
+from paceline.config.plan import Plan
+from paceline.config.run import Run
+from paceline.dist.world import World
+from paceline.engine.loss_groups import configure_loss_groups
+from paceline.engine.meters import Meters
+from paceline.engine.state import State
+from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.forms.tf_checkpoint import find_index
+from paceline.optim.average import WeightAverage
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.make import make_optimiser
+from paceline.optim.parameter_groups import named_parameters
+from paceline.tasks.synthetic import HASH
+from paceline.tasks.task import Task
+
+# First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
+FIRST_LOSS_SCALE = 65536.0
+
+
+def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> nn.Module:
+    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says.
+
+    world   the ranks that train together, or those that only evaluate
+    trains  whether this rank is one of the first
+    """
+    system, plan = run.system, run.plan
+    model = task.build(world.device)
+    if system.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    cut_model(model, plan, world, trains=trains)
+    return model
+
+
+def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True) -> None:
+    """Make a model's statistics and losses span what the plan says. Every rank calls it; world, trains: see `build_model`."""
+    # NCCL founds groups with all ranks at once, those that have no use for one too.
+    join_group = world.new_groups(plan.bn_join, uneven=not trains)
+    if not trains:
+        return
+    configure_batch_norm(
+        model,
+        groups=plan.bn_groups,
+        join=plan.bn_join,
+        join_group=join_group,
+        forwards=plan.forwards,
+    )
+    if plan.loss_group:
+        configure_loss_groups(model, plan)
+
+
+def build_state(model: nn.Module, run: Run, world: World) -> State:
+    """Optimiser, average and the rest, fresh, for a model that has its first weights: the average is a copy of these."""
+    recipe, system = run.recipe, run.system
+    optim = recipe.optim
+    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
+    optimiser = make_optimiser(parameters, optim)
+    scaler = None
+    if system.precision == "fp16":
+        kind = "static" if system.loss_scale else "dynamic"
+        scaler = LossScaler(kind, system.loss_scale or FIRST_LOSS_SCALE, device=world.device)
+    average = WeightAverage(model) if recipe.ema else None
+    return State(model, optimiser, average, scaler, Meters(world.device))
+
+
+def weights_file(name: str) -> Path:
+    """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
+
+    A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
+    Raises CheckpointError for a damaged checkpoint, and for a run folder, which holds several.
+    """
+    path = Path(name).expanduser()
+    if (path / "run.json").is_file():
+        raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
+    if not (path / INDEX).is_file():
+        check_file(path)
+        return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
+    groups = load_checkpoint(path).tensors
+    return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
+
+
+def refuse_synthetic_weights(file: Path, name: str) -> None:
+    """Raises CheckpointError for a file, meant by --weights `name`, of a checkpoint that made-up batches have trained."""
+    folder = file.parent
+    is_checkpoint = all((folder / part).is_file() for part in (INDEX, STATE))
+    if is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH:
+        raise CheckpointError(
+            f"--weights {name}: trained on synthetic batches, which teach nothing. Name a checkpoint of a run on data."
+        )

@@ -1,0 +1,132 @@
+"""From a request to its ending: `paceline.train`, and what the command line calls with the Request that it builds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.config.errors import UserError
+from paceline.config.keywords import controls_and_changes
+from paceline.config.recipe import Recipe, override
+from paceline.dist.environment import environment
+from paceline.dist.launcher import read_launch
+from paceline.dist.world import open_world
+from paceline.host.machine import choose_device
+from paceline.host.placing import choose_adapter
+from paceline.host.shortage import failures_in_words
+from paceline.log.console import Console, open_console
+from paceline.log.output import lasting_output
+from paceline.runs.going_on import FinishedError
+from paceline.runs.run_folder import nearest_folder
+from paceline.runs.standing import Ending
+from paceline.training.evaluation_rank import serve
+from paceline.training.loop import loop
+from paceline.training.settling import refuse_compressed
+from paceline.training.setup import Request, set_up
+
+
+def train(
+    recipe: str | Recipe,
+    *,
+    data: str | Path = "",
+    out: str | Path = "",
+    system: str = "auto",
+    changes: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> Ending:
+    """Train a recipe to its quality target, or as long as is asked, and say how the run ended.
+
+        ending = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
+        ending = paceline.train("ssd-custom", data="coco", global_batch=16, changes={"optim.lr": 0.005})
+        ending.status, ending.best, ending.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
+        paceline.load(ending.run).predict("cat.jpg")
+
+    It is what `paceline train` does, in this process: it prints its progress, writes a checkpoint an epoch and a report. Called
+    again with the same `out` it goes on where it was broken off, and a run that ended goes on where it is given more steps.
+
+    recipe    a name from `paceline train --help`, e.g. "resnet50-tiny", "ssd-custom", "maskrcnn-tiny"; or a Recipe
+    data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
+    out       the run's folder; one with an unfinished run resumes it; "" makes runs/NAME-001, -002, ...
+    system    where it runs: auto, cpu, gpu, ... (`paceline show RECIPE` tells)
+    changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
+
+    Keywords of the run (paceline.config.run.Controls says what each means):
+        weights steps time_budget fit_schedule patience limit_train limit_val log_every save_every eval_every eval_ranks keep
+        keep_every overfit_one_batch synthetic stage exact profile quiet json sink tensorboard mlperf
+        sink is a list of names: ["wandb", "./file.py:name"].
+        mlperf is a dict of paceline.config.submission.Submission's fields: {"submitter": "Us", "cache_cleared": True}.
+    Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
+        global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
+        quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
+
+    return    an Ending: status, "success" where the target or the end was reached, reason in words, step, best value of each
+              metric, and run, the folder that paceline.load opens
+    Raises UserError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
+    that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
+    """
+    from paceline.recipes import RECIPES
+    from paceline.recipes.rows import ROWS
+    from paceline.systems import SYSTEMS
+    from paceline.systems.published import system_for
+
+    if not isinstance(recipe, str | Recipe):
+        raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
+    recipes = RECIPES | {name: row.make for name, row in ROWS.items()}
+    for name, menu, noun in ((recipe, RECIPES, "recipe"), (system, SYSTEMS, "system")):
+        if isinstance(name, str) and name not in menu and not (noun == "recipe" and name in ROWS):
+            raise UserError(f"there is no {noun} {name!r}. Known: {', '.join(menu)}.")
+    chosen = recipes[recipe]() if isinstance(recipe, str) else recipe
+    controls, changed = controls_and_changes(chosen, {"data": data, "out": out, **keywords}, changes or {})
+    return run_training(
+        Request(
+            name=recipe if isinstance(recipe, str) else "custom",
+            recipe=override(chosen, changed),
+            system_name=system,
+            system=system_for(str(recipe), system, SYSTEMS[system](), changed),
+            controls=controls,
+            given=frozenset(changed) | ({"system"} if system != "auto" else set()),
+        )
+    )
+
+
+def run_training(request: Request, console: Console | None = None) -> Ending:
+    """Carry out one request on this rank: join the other ranks, set up, train, report.
+
+    console   where rank 0 speaks; closed here. None: one as the request's controls want it
+    """
+    launch = read_launch(os.environ)
+    refuse_compressed(request.system, request.controls.exact)
+    facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
+    named = "system.interface" in request.given
+    try:
+        with (
+            environment(request.system, launch, named=named) as notes,
+            lasting_output() as output,
+            console or open_console(request.controls, launch.rank) as console,
+        ):
+            for note in notes if launch.rank == 0 else ():
+                console.tell(note)
+            device = choose_device(request.system, launch.local_rank, launch.local_world)
+            choose_adapter(request.system, launch, os.environ)
+            with (
+                open_world(launch, device=device, facts=facts, secret_folder=folder) as world,
+                failures_in_words(),
+                set_up(request, launch, world, console) as job,
+            ):
+                output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
+                ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
+                job.write_report()
+                return ending
+    except FinishedError as finished:
+        raise UserError(f"{finished}{written_late(finished.folder)}") from None
+
+
+def written_late(folder: Path) -> str:
+    """Write the report of a finished run that was killed before it had one; -> what to say of it."""
+    if (folder / "report.html").exists():
+        return ""
+    from paceline.report.page import write_report
+
+    return f"\nIts report was missing and is written now: {write_report(folder)}"

@@ -1,0 +1,134 @@
+"""A job: one rank's part of a run, ready to train. What the loop asks of it stands here; how it is made, in setup.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.accelerators import peak_memory
+from paceline.checkpoint.background import CheckpointWriter
+from paceline.config.due import Due
+from paceline.config.errors import UserError
+from paceline.config.plan import evaluation_batch
+from paceline.config.run import Run, seconds_in
+from paceline.config.whole import write_whole
+from paceline.dist.roles import Roles
+from paceline.dist.stop import StopVote
+from paceline.dist.world import World
+from paceline.engine.evaluate import Evaluator
+from paceline.engine.own_time import OwnTime
+from paceline.engine.state import State
+from paceline.log.lines import cannot_write
+from paceline.log.pace import Clock, Interval, Stragglers
+from paceline.log.recorder import Recorder
+from paceline.runs.standing import Standing
+from paceline.tasks.task import InputRank, Task
+
+
+@dataclass
+class Job:
+    """One rank's part of a run, ready to train."""
+
+    run: Run
+    task: Task
+    roles: Roles
+    place: InputRank
+    state: State
+    standing: Standing  # what the evaluations so far have found
+    evaluation_pending: bool  # the run goes on from a checkpoint whose evaluation is to come
+    recorder: Recorder
+    writer: CheckpointWriter | None  # rank 0 only
+    folder: Path
+    clock: Clock
+    interval: Interval
+    due: Due
+    checkpoint_facts: dict[str, Any]
+    stragglers: Stragglers = field(default_factory=Stragglers)
+
+    @property
+    def world(self) -> World:
+        """The ranks that do what this one does: all of them, unless some only evaluate."""
+        return self.roles.peers
+
+    def train_loader(self) -> Any:
+        """Batches from the state's step on; a context manager."""
+        one = self.run.controls.overfit_one_batch
+        return self.task.train_loader(self.run.plan, self.run.system, self.place, first=self.state.step, one_batch=one)
+
+    def evaluator(self, vote: StopVote) -> Evaluator:
+        """What evaluates this run on this rank."""
+        plan, ranks = self.run.plan, self.world.world
+        return Evaluator(
+            self.task,
+            self.state,
+            self.run.system,
+            self.place,
+            self.roles,
+            vote,
+            folder=self.folder,
+            batch=evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators),
+            seconds=self.clock.seconds,
+            passed=lambda images: self.recorder.scored(images * ranks),
+        )
+
+    def out_of_time(self) -> bool:
+        """Whether --time-budget is used up by this rank's clock."""
+        budget = seconds_in(self.run.controls.time_budget)
+        return budget > 0 and self.clock.seconds() >= budget
+
+    def own_numbers(self, own_time: OwnTime | None, waited: float) -> tuple[int, int]:
+        """Of this rank, for all to see: microseconds that it takes for itself of a step, 0 for a rank alone, and its peak memory."""
+        seconds = 0.0 if own_time is None else own_time.seconds()
+        took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
+        return took, peak_memory(self.place.device)
+
+    def facts_of_ranks(self, ranks: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """What a train event says of every rank's `own_numbers`; a rank that holds up the others is told of."""
+        seconds, peak = [took / 1e6 for took, _ in ranks], max(bytes_ for _, bytes_ in ranks)
+        facts: dict[str, Any] = {"peak_memory": peak} if peak else {}
+        if len(ranks) > 1 and all(seconds):
+            facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
+            if said := self.stragglers.look(seconds):
+                self.recorder.tell(said)
+        return facts
+
+    def seconds_left(self, images_per_second: float) -> float:
+        """Until the last step at this pace, or until --time-budget is used up where that comes first."""
+        plan, budget = self.run.plan, seconds_in(self.run.controls.time_budget)
+        left = (plan.stop_after - self.state.step) * plan.global_batch / max(images_per_second, 1e-9)
+        return max(0.0, min(left, budget - self.clock.seconds())) if budget else left
+
+    def fail(self, reason: str) -> None:
+        """Write the `end` event of a run that broke, unless it has one."""
+        with suppress(UserError):  # the folder itself may be what is gone, and the reason says more
+            self.recorder.fail(self.state.step, self.clock.seconds(), best=self.standing.best, reason=reason)
+
+    def explain_non_finite(self, step: int, means: dict[str, float], what: Literal["loss", "gradient"] = "loss") -> str:
+        """Write down what is needed to look at a non-finite loss, and say it in a line."""
+        files = self.task.images_of_step(step)
+        facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
+        bundle = self.folder / f"non-finite-step-{step:06d}.json"
+        if self.world.is_main:
+            try:
+                write_whole(bundle, json.dumps(facts, indent=2))
+            except OSError as error:
+                raise cannot_write(bundle, error) from error
+        return (
+            f"the {what} of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. "
+            "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
+        )
+
+    def write_report(self) -> None:
+        """RUN/report.html, on rank 0."""
+        if self.world.is_main:
+            from paceline.report.page import write_report
+
+            try:
+                page = write_report(self.folder, self.task.workload)
+            except OSError as error:
+                raise cannot_write(self.folder / "report.html", error) from error
+            self.recorder.tell(f"report: {page}")

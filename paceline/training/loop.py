@@ -1,0 +1,227 @@
+"""The training loop. Start reading here.
+
+`loop` takes one optimiser step after another and does what is due after each: a train event, an evaluation, a checkpoint, the end.
+How a job comes to be stands in call.py (ranks joined, errors said) and setup.py (data, plan, state).
+An evaluation's result comes later than its inference: scoring runs beside the steps that follow. It is taken before anything of
+a later step is written down, so a run whose result decides its end has left nothing behind that is newer than that result.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from paceline.checkpoint.layout import step_name
+from paceline.config.plan import rates_at
+from paceline.config.run_names import STOP_FILE
+from paceline.dist.exchange import smallest
+from paceline.dist.stop import Reason, StopVote, catch_stop
+from paceline.engine.checkpoint_facts import EVALUATES
+from paceline.engine.evaluate import Evaluator
+from paceline.engine.step import TrainStep
+from paceline.log.events import facts_of
+from paceline.log.trace import Tracer
+from paceline.metrics.target import reached
+from paceline.runs.standing import Ending, Over, over_after
+from paceline.training.job import Job
+from paceline.training.warm_up import warm_up
+
+STOPPED_INSIDE = "stopped inside an evaluation; the same command goes on with it"
+
+
+def loop(job: Job) -> Ending:
+    """Train from where `job.state` stands to the run's end."""
+    run, state, due, recorder = job.run, job.state, job.due, job.recorder
+    step_once = TrainStep(state, run.plan, run.system, job.place.device, job.world.group)
+    with ExitStack() as open_things:
+        open_things.callback(step_once.close)
+        stop_request = open_things.enter_context(catch_stop(job.folder / STOP_FILE))
+        recorder.stopping(lambda: stop_request.asked)
+        vote = StopVote(job.world, stop_request, outside=job.roles.evaluators > 0)
+        open_things.callback(vote.close)
+        evaluator = job.evaluator(vote)
+        try:
+            pending = raise_if_over(job)
+            warm_up(job, step_once)
+            recorder.start(state.step, job.clock.seconds())
+            recorder.doing("first step")
+            job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
+            loader = open_things.enter_context(job.train_loader())
+            tracer = open_things.enter_context(Tracer(run.controls.profile, job.folder, main=job.world.is_main))
+            if pending:
+                begin_evaluation(job, evaluator)
+            job.interval.begin(state.step, loader.wait_seconds)
+            tracer.starts_at(state.step)
+            for step, batches in loader:
+                rates = rates_at(run.recipe, run.plan, step)
+                losses = step_once(batches, rates, replay=step not in tracer.asked)
+                state.step = step + 1
+                state.meters.add(losses, step)
+                job.interval.took(batch.images.shape for batch in batches)
+                tracer.passed(step)
+                if due.result(state.step):
+                    take_result(job, evaluator)
+                recorder.passed(state.step, job.clock.seconds())
+                if due.log(state.step):
+                    report_interval(job, step_once, rates.lr, loader.wait_seconds)
+                if job.out_of_time():
+                    stop_request.ask("time budget")
+                if vote.vote() and state.step < due.last_step:
+                    take_result(job, evaluator)
+                    stop(job, vote.reason)
+                if due.evaluation(state.step):
+                    save(job)
+                    begin_evaluation(job, evaluator)
+                elif due.save(state.step):
+                    save(job)
+        except Over as over:
+            return finish(job, over)
+    raise AssertionError("the evaluation after the last step ends every run")
+
+
+def raise_if_over(job: Job) -> bool:
+    """Whether training goes on with an evaluation, that of the step where it stands.
+
+    Raises Over where it had ended: it was killed between its last result and the `end` event.
+    """
+    standing = job.standing
+    if not job.evaluation_pending and (over := over_after(standing, job.run, job.due)) is not None:
+        over.discarded = standing.discarded_steps if standing.step == job.state.step else 0
+        raise over
+    return job.evaluation_pending
+
+
+def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:
+    """One train event. Raises Over when a loss of the interval was not finite on any rank."""
+    state, plan = job.state, job.run.plan
+    means, bad_step, ranks = state.meters.read(job.world, lambda: job.own_numbers(step_once.own_time, waited))
+    if bad_step is not None:
+        raise Over("failed", job.explain_non_finite(bad_step, means))
+    unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, as losses are
+    facts: dict[str, Any] = facts_of(means)
+    if unsettled is not None:
+        facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * plan.global_batch)}
+    if state.scaler is not None:
+        facts["skipped_steps"] = int(state.scaler.skipped)
+    if step_once.late_captures:
+        facts["late_captures"] = step_once.late_captures
+    facts |= job.facts_of_ranks(ranks)
+    pace = job.interval.close(state.step, waited)
+    job.recorder.train(
+        state.step,
+        job.clock.seconds(),
+        eta_seconds=job.seconds_left(pace["images_per_second"]),
+        lr=lr,
+        samples=state.step * plan.global_batch,
+        **pace,
+        **facts,
+    )
+    state.meters.clear()
+
+
+def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
+    """Run inference on the state that was just saved and start scoring; wait for the result where no training follows."""
+    recorder, step = job.recorder, job.state.step
+    recorder.evaluation_begins(step)
+    with job.interval.paused():
+        if not evaluator.begin():
+            raise Over("interrupted", STOPPED_INSIDE)
+    if job.run.system.score_beside and step < job.due.last_step:
+        recorder.training_goes_on()
+        recorder.doing("")
+    else:
+        recorder.doing("waiting for the evaluation" if job.roles.evaluators else "scoring")
+        take_result(job, evaluator)
+
+
+def take_result(job: Job, evaluator: Evaluator) -> None:
+    """The pending evaluation's result, if there is one: remember it, and write it down. Raises Over where it ends the run.
+
+    Its event is what a run that goes on knows it by: it comes after all that is written of the evaluation, and before
+    anything follows from it.
+    """
+    step, standing, trained = evaluator.pending, job.standing, job.state.step
+    if step is None:
+        return
+    with job.interval.paused() as wait:
+        result = evaluator.take()
+    if result is None:
+        raise Over("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
+    is_best = standing.remember(step, result.found.metrics)
+    over = over_after(standing, job.run, job.due)
+    if over is not None:
+        over.step, over.discarded = step, trained - step
+    job.recorder.evaluation(
+        step,
+        job.clock.seconds(),
+        metrics=result.found.metrics,
+        headline=standing.headline,
+        images=result.found.images,
+        eval_seconds=result.seconds,
+        best=is_best,
+        approximated=result.found.approximated,
+        went_on=result.went_on + wait.seconds,
+        ends=over is not None,
+        discarded_steps=over.discarded if over is not None else 0,
+    )
+    if job.writer is not None:
+        job.writer.evaluated(step, best=is_best)
+    if over is not None:
+        raise over
+
+
+def save(job: Job) -> None:
+    """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises Over where the weights are not finite.
+
+    Losses are read once an interval: without this look a checkpoint between two readings could hold what no run can go on from.
+    """
+    state = job.state
+    if smallest(job.world, int(state.is_finite())) == 0:
+        means, bad_step, _ = state.meters.read(job.world)
+        what = "gradient" if bad_step is None else "loss"
+        raise Over("failed", job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what))
+    told = {"seconds": job.clock.seconds(), EVALUATES: job.due.evaluation(state.step)}
+    snapshot = state.snapshot(job.world, {**told, **job.checkpoint_facts})
+    if job.writer is not None:
+        job.writer.wait()
+        # The event comes first: after a kill, one that speaks of a checkpoint that never came is cut, but one that is
+        # missing would stay missing.
+        job.recorder.checkpoint(state.step, job.clock.seconds(), name=step_name(state.step))
+        job.writer.submit(state.step, snapshot)
+
+
+def stop(job: Job, reason: Reason) -> None:
+    """All ranks were asked to stop after this step: a used-up time budget makes it the last, all else raises Over."""
+    if reason == "time budget":
+        job.due.end(job.state.step, f"time budget {job.run.controls.time_budget} used up")
+        return
+    job.recorder.doing("stopping: saving a checkpoint")
+    save(job)
+    raise Over("interrupted", f"stopped by a {reason}; the same command goes on from here")
+
+
+def finish(job: Job, over: Over) -> Ending:
+    """The run's end: the checkpoint is on disk before the `end` event says so."""
+    if job.writer is not None:
+        job.writer.close()
+    reason, standing = over.reason, job.standing
+    if over.status == "interrupted" and job.world.is_main:
+        try:
+            (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
+        except OSError as problem:
+            reason += f", once {STOP_FILE} is removed ({problem.strerror})"
+    step = job.state.step if over.step is None else over.step
+    job.recorder.end(
+        step,
+        job.clock.seconds(),
+        status=over.status,
+        target_met=over.status == "success" and reached(job.run.recipe.quality.targets, standing.metrics),
+        best=standing.best,
+        reason=reason,
+        since_best=standing.since_best,
+        discarded_steps=over.discarded,
+    )
+    ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
+    job.roles.order(end=asdict(ending))
+    return ending

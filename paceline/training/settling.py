@@ -1,0 +1,111 @@
+"""What a task can do of what was asked: system, plan and metrics settled or refused once its data is open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, Run, profile_steps
+from paceline.config.system import System
+from paceline.dist.roles import Roles
+from paceline.metrics.target import in_words
+from paceline.tasks.memory import MemoryEstimate, images_that_fit
+from paceline.tasks.task import Task
+
+
+def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:
+    """The plan of `recipe` on the task's data. Raises RecipeError for one that cannot be carried out as the recipe says."""
+    plan = make_plan(
+        recipe,
+        system,
+        world=roles.trainers,
+        most=images_that_fit(memory, system),
+        train_images=task.train_images,
+        val_images=task.val_images,
+        eval_ranks=roles.evaluators,
+    )
+    task.workload.check_plan(recipe, plan)
+    return plan
+
+
+def settle_system(task: Task, system: System, exact: bool, say) -> System:
+    """The system as this task can use it: compilation is left out where it has no form of it, and that is said.
+
+    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form, and with compressed
+    gradients.
+    """
+    refuse_compressed(system, exact)
+    workload = task.workload
+    if exact and system.accelerator != "cpu" and workload.no_exact:
+        raise RecipeError(
+            f"--exact: {task.recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
+            "Leave --exact away, or train with --system cpu."
+        )
+    if not system.compile or not workload.no_compile:
+        return system
+    say(f"compile off: {task.recipe.task}: {workload.no_compile}")
+    return replace(system, compile=False)
+
+
+def refuse_compressed(system: System, exact: bool) -> None:
+    """Raises RecipeError for --exact where gradients are rounded on their way: their sum would depend on the number of ranks."""
+    if exact and system.compress != "none":
+        raise RecipeError(
+            f"--exact: --system.compress {system.compress} rounds gradients on their way, so another number of ranks would give "
+            "another result. Leave one of the two away."
+        )
+
+
+def refuse_profile(asked: str, plan: Plan, system: System) -> None:
+    """Raises RecipeError for a --profile of steps that the run does not have, and for NVTX ranges where nothing can read them."""
+    steps, nvtx = profile_steps(asked)
+    if nvtx and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--profile {asked}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
+            f"--profile {steps.start}:{steps.stop} writes a trace."
+        )
+    if steps.start >= plan.stop_after:
+        raise RecipeError(
+            f"--profile {asked}: the run ends before, with step {plan.stop_after - 1}; steps count from 0."
+        )
+
+
+def check_metrics(recipe: Recipe, task: Task) -> None:
+    """Refuse a target on a metric that no evaluation will give: it could never be met.
+
+    Raises RecipeError naming it.
+    """
+    for name, _ in recipe.quality.targets:
+        if name not in task.workload.metrics:
+            raise RecipeError(
+                f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.workload.metrics)}."
+            )
+
+
+def tell_short_average(run: Run, say) -> None:
+    """Say that the average of the weights is warmed up, in a run so short that the first weights would linger in it."""
+    share, recipe = first_weights_share(run.recipe, run.plan), run.recipe
+    if share > MOST_FIRST_WEIGHTS:
+        say(
+            f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
+            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) in step t"
+        )
+
+
+def settle_target(
+    recipe: Recipe, controls: Controls, given: Collection[str], task: Task, say, *, repeats: bool
+) -> Recipe:
+    """A target holds for the data it was set for; with other data the run goes to its end, and that is said."""
+    if controls.synthetic:  # opening.py has said so
+        return replace(recipe, quality=replace(recipe.quality, targets=()))
+    settled = "quality.targets" in given or (repeats and "data" not in given)
+    if not recipe.quality.targets or task.is_target_data or settled:
+        return recipe
+    say(
+        f"the target {in_words(recipe.quality.targets)} was set for {recipe.target_data}; on this data the run goes to its end "
+        "(set one with --quality.targets)"
+    )
+    return replace(recipe, quality=replace(recipe.quality, targets=()))

@@ -1,0 +1,42 @@
+"""A command of the pages, carried out up to the point where its flags are known to be right."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cli import main as front_door
+
+
+class Parsed(Exception):
+    """Raised where a verb has its flags and would begin to work."""
+
+
+def parse(command: str, patch: pytest.MonkeyPatch, look: Callable[[Any], object] = lambda asked: None) -> None:
+    """Raises what the command is refused with.
+
+    look  at what a recipe's flags ask `launch` for, before the verb would begin
+    """
+    words = shlex.split(command)
+    verb = front_door.verb(words[0])
+    # A verb may keep some of its parsing in files beside it: bench_step.py, prepare_containers.py.
+    for path in sorted(Path(front_door.__file__).parent.glob(f"{words[0]}*.py")):
+        module = importlib.import_module(f"paceline.cli.{path.stem}")
+        for name in ("parse", "parse_recipe"):
+            if hasattr(module, name):
+                original = getattr(module, name)
+
+                def parse_and_stop(*given, _original=original, **named):
+                    asked = _original(*given, **named)
+                    if named.get("verb") == "launch":
+                        look(asked)
+                    raise Parsed
+
+                patch.setattr(module, name, parse_and_stop)
+    with pytest.raises(Parsed):
+        verb.run(words[1:])

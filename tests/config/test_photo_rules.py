@@ -1,0 +1,26 @@
+"""What every recipe refuses of its photos and their colours, by the flag: the rules are said once for all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.config.errors import RecipeError
+from paceline.config.recipe import override
+from paceline.recipes import RECIPES
+from paceline.workloads import workload_of
+
+PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
+COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "value"),
+    [("resnet50-tiny", *pair) for pair in PHOTO.items()]
+    + [(recipe, *pair) for recipe in ("ssd-tiny", "maskrcnn-tiny") for pair in (PHOTO | COLOURS).items()],
+)
+def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value) -> None:
+    made = RECIPES[recipe]()
+    changed = override(made, {f"input.{name}": value})
+    workload_of(made.task).check(made)
+    with pytest.raises(RecipeError, match=f"^--input.{name} "):
+        workload_of(changed.task).check(changed)

@@ -1,0 +1,21 @@
+"""A training's state around a model that a test has, in place of one that a task builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import torch
+from torch import nn
+
+from paceline.config.run import Run
+from paceline.dist.world import World
+from paceline.engine.state import State
+from paceline.tasks.task import Task
+from paceline.training.building import build_model, build_state
+
+
+def state_around(build: Callable[[torch.device], nn.Module], run: Run, world: World) -> State:
+    """As `build_state` makes it; `build` makes the model, with its first weights, on a device."""
+    return build_state(build_model(cast(Task, SimpleNamespace(build=build)), run, world), run, world)

@@ -1,0 +1,48 @@
+"""Predictors of networks that a test makes up, the photos they are shown, and `paceline predict` with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paceline.config.recipe import Recipe
+from paceline.predict.predictor import Predictor
+from paceline.runs.trained import Trained
+from paceline.workloads import WORKLOADS
+
+
+def predictor_of(
+    recipe: Recipe,
+    network: torch.nn.Module,
+    *,
+    classes: Sequence[str] = ("cat", "dog"),
+    facts: Mapping[str, Any] | None = None,
+) -> Predictor:
+    """As `paceline.load` makes one of a run; facts: of its run.json."""
+    run = Path("run"), WORKLOADS[recipe.task], recipe, tuple(classes), network, torch.device("cpu"), "step-000001", 1
+    return Predictor(Trained(*run, {"system": {}, **(facts or {})}))
+
+
+def take_for_a_run_s(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Predictor]) -> None:
+    """`paceline predict RUN` answers with this predictor, whatever RUN is."""
+    monkeypatch.setattr("paceline.cli.predict.read_run", lambda _: {})
+    monkeypatch.setattr("paceline.cli.predict.saved_recipe", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.predict.load", lambda *_, **__: make())
+
+
+def grey(path: Path, size: tuple[int, int], shade: int = 255) -> Path:
+    """A photo of one shade; size: width, height."""
+    Image.new("RGB", size, (shade, shade, shade)).save(path)
+    return path
+
+
+def pixels_of(path: Path) -> np.ndarray:
+    """(H, W, 3) int."""
+    with Image.open(path) as picture:
+        return np.asarray(picture).astype(int)

@@ -1,0 +1,86 @@
+"""A run that starts from weights: model and average are these weights before the first step, for every workload."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from shared_runs import MASKRCNN, SSD
+from tiny_runs import TINY, of_its_own
+
+from paceline.checkpoint.read import load_checkpoint
+from paceline.cli.flags import parse_recipe
+from paceline.cli.main import main
+from paceline.config.run import Controls
+from paceline.dist.launcher import SINGLE
+from paceline.dist.stop import StopRequest, StopVote
+from paceline.dist.world import open_world
+from paceline.log.console import Console
+from paceline.training.setup import Request, set_up
+
+FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
+SMALL = {"resnet50-tiny": " ".join(TINY), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
+RUNS = {"resnet50-tiny": "resnet_run", "ssd-tiny": "ssd_run", "maskrcnn-tiny": "maskrcnn_run"}
+
+
+@pytest.fixture(params=SMALL)
+def source(request) -> tuple[list[str], Path]:
+    """-> (the words that train this recipe, a finished run of it)."""
+    run = request.getfixturevalue(RUNS[request.param])
+    words = f"{request.param} --data {run.data} {SMALL[request.param]} {FP32}"
+    return words.split(), run.folder
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch, tmp_path_factory):
+    of_its_own(monkeypatch, tmp_path_factory)
+
+
+def tensors_of(run: Path, *groups: str) -> dict[str, torch.Tensor]:
+    """Of the last checkpoint; a later group's stand for an earlier one's. What --weights takes are the average and, where
+    it has none, the model's."""
+    tensors = load_checkpoint(run / "checkpoints" / "last").tensors
+    return {name: tensor for group in groups for name, tensor in tensors[group].items()}
+
+
+def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(source, tmp_path, capsys):
+    words, run = source
+    assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
+    asked = parse_recipe([*words, "--ema", "0.99"], Controls(), verb="train")
+    controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
+    request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
+    device = torch.device("cpu")
+    with open_world(SINGLE, device=device) as world, set_up(request, SINGLE, world, Console()) as job:
+        state = job.state
+        assert state.average is not None
+        saved = tensors_of(run, "model", "average")
+        for name, value in state.average.state().items():
+            assert torch.equal(value, saved[name]), name
+            assert torch.equal(state.model.state_dict()[name], saved[name]), name
+        evaluator = job.evaluator(StopVote(world, StopRequest()))
+        assert evaluator.begin() and evaluator.pending == 0
+        result = evaluator.take()
+    assert result is not None and evaluator.pending is None
+    found = result.found
+    assert found.metrics == {name: wanted[name] for name in found.metrics}
+
+
+def test_three_steps_at_no_rate_leave_the_weights_and_their_average_where_they_were(source, tmp_path, capsys):
+    words, run = source
+    out = tmp_path / "run"
+    more = f"--weights {run}/checkpoints/last --optim.lr 1e-9 --ema 0.998 --steps 3 --seed 9 --out {out}"
+    assert main(["train", *words, *more.split()]) == 0
+    wanted = tensors_of(run, "model", "average")
+    for group in ("model", "average"):
+        for name, value in tensors_of(out, group).items():
+            if value.is_floating_point() and not name.endswith(("running_mean", "running_var")):
+                torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-6, msg=f"{group} {name}")
+    # 3 steps of 0.998 would leave 99 % of the first weights in it.
+    assert (
+        "--ema 0.998) would still be 99 % first weights after 3 steps: its decay is warmed up"
+        in capsys.readouterr().out
+    )
