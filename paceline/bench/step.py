@@ -27,6 +27,7 @@ from paceline.engine.loss_groups import configure_loss_groups
 from paceline.engine.meters import Meters
 from paceline.engine.state import State
 from paceline.engine.step import TrainStep
+from paceline.host.heap import keep_freed_memory
 from paceline.host.machine import autocast_for, make_exact
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
@@ -103,6 +104,7 @@ def run_step_bench(bench: StepBench, device: torch.device, tell: Tell) -> dict[s
 
 def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
     make_exact(False)  # convolutions are chosen by trying, as in training
+    keep_freed_memory(device)  # as in training; peers in this process have it too
     theirs = needed_peers(bench.task, "--part ops") if bench.part == "ops" else peers(bench.task)
     facts = {"task": bench.task, **machine_facts(device), "batch": bench.batch, **bench.about(), "matrix": bench.matrix}
     facts["peers"] = WHERE if theirs is None else ""

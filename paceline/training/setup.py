@@ -24,6 +24,7 @@ from paceline.dist.launcher import Launch
 from paceline.dist.roles import Roles, assign
 from paceline.dist.world import World
 from paceline.host.compiler import compilations
+from paceline.host.heap import keep_freed_memory
 from paceline.host.machine import make_exact, set_threads
 from paceline.host.placing import bound
 from paceline.host.provenance import provenance
@@ -117,6 +118,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
         place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
         make_exact(controls.exact)
+        keep_freed_memory(world.device)
         to_the_end.enter_context(staged_photos(task, controls.stage, world, console, say))
         fitted: dict[str, Any] = {}
         if controls.fit_schedule:
