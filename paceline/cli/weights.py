@@ -21,7 +21,8 @@ KINDS = """usage: paceline weights KIND ...
   check FILE     what a file of weights is, whether it is whole, and which of our networks it fits, row by row
   convert FILE   --to FORM --out FILE: into another form; without --to: which there are
 
-Each answers --help. Training takes any of these files as it is: paceline train RECIPE --weights FILE."""
+Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is:
+paceline train RECIPE --weights FILE."""
 
 fetch = lazily("paceline.download.fetch:fetch")
 
@@ -87,6 +88,11 @@ def _get(arguments: Sequence[str]) -> int:
         say(f"{path}: {'its checksum is right' if file.sha256_prefix or file.md5 else 'nobody published its checksum'}")
     kept = flags.out / published.files[-1].name
     say(f"next:  paceline weights check {kept}")
+    if kept.suffix == ".pkl":
+        from paceline.models.forms.files import conversion
+
+        say(f"then:  {conversion(kept)}")
+        kept = kept.with_suffix(".safetensors")
     say(f"or:    paceline train {published.train} --data DIR --weights {kept}")
     return 0
 

@@ -43,6 +43,7 @@ def run_check(arguments: Sequence[str]) -> int:
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
     from paceline.cli.choose import choose_recipe
+    from paceline.models.forms.files import PICKLED, conversion
     from paceline.models.weight_file import broken, open_weights
     from paceline.training.building import weights_file
 
@@ -51,7 +52,7 @@ def run_check(arguments: Sequence[str]) -> int:
         recipes, given = {flags.recipe: asked.recipe}, asked.given
     else:
         recipes, given = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(path), frozenset()
-    file = open_weights(path)
+    file = open_weights(path, pickles=True)
     tensors = file.ours.tensors
     _row("file", f"{path}{_bytes_and_digest(path)}")
     _row("kind", file.kind)
@@ -85,6 +86,8 @@ def run_check(arguments: Sequence[str]) -> int:
         _row(
             "next", f"its names are as timm's: paceline weights check {path} --recipe resnet50 --model.trunk timm/NAME"
         )
+    if file.kind == PICKLED:
+        _row("next", conversion(path))
     return 0 if fits and not wild else 1
 
 

@@ -63,7 +63,7 @@ def run_convert(arguments: Sequence[str]) -> int:
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     if os.path.lexists(flags.out):
         raise UserError(f"--out {flags.out}: exists. Name another one.")
-    file = open_weights(path)
+    file = open_weights(path, pickles=True)
     if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise UserError(
@@ -71,11 +71,11 @@ def run_convert(arguments: Sequence[str]) -> int:
         )
     if file.form.name == form.name == "reference":
         raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
-    ours = replace(file.ours, classes=tuple(names[0] for names in file.classes))
+    ours = replace(file.ours, classes=tuple(names[0] for names in file.classes), certain=file.certain)
     if flags.classes:
         if form.name != "ours" or out.suffix != ".safetensors":
             raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
-        ours = replace(ours, classes=_names(flags.classes, file))
+        ours = replace(ours, classes=_names(flags.classes, file), certain=True)
     tensors, notes = write_form(file, ours, form, out)
     for name in file.ours.left_out[:3]:
         say(f"left out: {name}")

@@ -15,7 +15,7 @@ from paceline.config.printable import short
 from paceline.config.run import read_run
 from paceline.config.trunk import RESNET
 from paceline.models.forms.files import read_contents
-from paceline.models.forms.ours import METADATA, NEEDS, FormError, Ours
+from paceline.models.forms.ours import NEEDS, FormError, Ours
 from paceline.models.forms.table import Form, form_of
 from paceline.models.resnet_fields import resnet_fields
 from paceline.models.trunk import Trunk
@@ -65,13 +65,14 @@ class WeightFile:
         return notes
 
 
-def open_weights(path: Path) -> WeightFile:
+def open_weights(path: Path, *, pickles: bool = False) -> WeightFile:
     """Read a weight file or folder as data, on the CPU; nothing in it is executed.
 
+    pickles   whether pickled arrays are read too, as `paceline weights` alone asks
     Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, or is of a network that none
     of ours can be.
     """
-    kind, (tensors, facts) = read_contents(path)
+    kind, (tensors, facts) = read_contents(path, pickles=pickles)
     form = form_of(tensors, facts)
     try:
         ours = form.read(tensors, facts)
@@ -83,7 +84,7 @@ def open_weights(path: Path) -> WeightFile:
     facts_beside = _facts_beside(path)
     ours = replace(ours, needs={**ours.needs, **_needs(facts_beside)})
     written = _names(facts_beside)
-    certain = bool(written) or (form.name == "ours" and bool(ours.classes) and METADATA in facts)
+    certain = bool(written) or ours.certain
     classes = written or tuple((name,) for name in ours.classes)
     return WeightFile(path, kind, form, ours, classes, certain, _eps(facts_beside))
 

@@ -1,11 +1,13 @@
 """The kinds of files that weights come in: a row each says how a kind is told and how its bytes become arrays.
 
-Nothing in any of them is executed, sizes are bounded, and what is no dict of named arrays is refused with the file's name.
+Nothing in any of them is executed, sizes are bounded, and what is no dict of named arrays is refused with the file's name. Pickled
+arrays are read for `paceline weights` alone, which asks for them: everywhere else such a file is refused unread.
 """
 
 from __future__ import annotations
 
 import pickle
+import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -38,6 +40,7 @@ MOST_NAMED = 5
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 PREFIXES = ("module.", "_orig_mod.", "network.")
 
+PICKLED = "pickled arrays"
 DAMAGED = "damaged, cut off, or no weight file; bring it again"
 
 Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and what stands beside them
@@ -52,9 +55,10 @@ class Kind:
     read: Callable[[Path], Contents]
 
 
-def read_contents(path: Path) -> tuple[str, Contents]:
+def read_contents(path: Path, *, pickles: bool = False) -> tuple[str, Contents]:
     """-> the kind of file in words, and what is in it, on the CPU.
 
+    pickles   whether pickled arrays are read too: a pickle is a program, and one verb that writes them anew is enough
     Raises CheckpointError for a file that is absent, too large, damaged, or holds anything but named arrays.
     """
     if len(several := indexes(path)) > 1:
@@ -70,7 +74,15 @@ def read_contents(path: Path) -> tuple[str, Contents]:
         if size > MAX_BYTES:
             raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
     kind = next(kind for kind in KINDS if kind.told(path))
+    if kind.name == PICKLED and not pickles:
+        raise CheckpointError(f"{path}: pickled arrays are read by one verb alone: {conversion(path)}, then name that file.")
     return kind.name, kind.read(path)
+
+
+def conversion(path: Path) -> str:
+    """The command that writes a file of pickled arrays as one that is read everywhere."""
+    out = path.with_suffix(".safetensors")
+    return f"paceline weights convert {shlex.quote(str(path))} --to ours --out {shlex.quote(str(out))}"
 
 
 def _safetensors(path: Path) -> Contents:
@@ -92,7 +104,7 @@ def _torch(path: Path) -> Contents:
         raise CheckpointError(
             f"{path}: damaged, or it holds more than tensors, and nothing else is ever unpickled. "
             "Where you trust it, load it yourself and save its state dict as .safetensors; "
-            "a pickled dict of numpy arrays must be named .pickle or .pkl."
+            "a pickled dict of numpy arrays must be named .pickle or .pkl, for paceline weights convert."
         ) from None
     except Exception as error:  # whatever a stranger's bytes make torch raise
         if "TorchScript" in str(error):
@@ -143,7 +155,7 @@ KINDS = (
     Kind("folder of .npy files", Path.is_dir, _npy_folder),
     Kind("safetensors", lambda path: path.suffix == ".safetensors", _safetensors),
     Kind("MXNet .params", lambda path: path.suffix == ".params", _params),
-    Kind("pickled arrays", _is_pickle, _pickle),
+    Kind(PICKLED, _is_pickle, _pickle),
     Kind("torch.save", lambda _: True, _torch),
 )
 

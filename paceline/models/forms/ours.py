@@ -23,6 +23,8 @@ NEEDS = {
 }
 # Key of a safetensors file's metadata under which ours are.
 METADATA = "paceline"
+# Notes that such a file may carry, and characters of each.
+MOST_NOTES, MOST_NOTE = 20, 400
 
 
 class FormError(Exception):
@@ -38,28 +40,38 @@ class Ours:
     # The network that the numbers are for, where it is not the usual one: {"stride_in": "1x1"}, {"padding": "end"}
     needs: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()  # names of the class rows, without the background; () = unknown
+    # Whether a file of ours says so; else they are those of what was published with so many rows
+    certain: bool = False
     notes: tuple[str, ...] = ()  # what a user should know, a line each
     left_out: tuple[str, ...] = ()  # names in the file that are no weights: counters, anchors, an optimiser's state
 
 
 def to_metadata(ours: Ours) -> dict[str, str]:
     """What our own .safetensors carries beside the tensors."""
-    known = {"classes": list(ours.classes), "needs": dict(ours.needs)}
+    known = {
+        "classes": list(ours.classes),
+        "published": bool(ours.classes) and not ours.certain,
+        "needs": dict(ours.needs),
+        "notes": list(ours.notes),
+    }
     return {"format": "pt", METADATA: json.dumps({key: value for key, value in known.items() if value})}
 
 
-def of_metadata(facts: Facts) -> tuple[tuple[str, ...], dict[str, str]]:
-    """-> classes and needs that our own file carries; nothing for others'. Raises FormError where ours is garbled."""
+def of_metadata(tensors: dict[str, Tensor], facts: Facts) -> Ours:
+    """The tensors with what our own file carries beside them; nothing for others'. Raises FormError where ours is garbled."""
     try:
         known = json.loads(facts.get(METADATA, "{}"))
-        classes, needs = known.get("classes", []), known.get("needs", {})
+        classes, needs, notes = known.get("classes", []), known.get("needs", {}), known.get("notes", [])
         if not all(isinstance(name, str) for name in classes) or not all(
             needs[field] in NEEDS.get(field, ()) for field in needs
         ):
             raise ValueError("of another kind")
+        if len(notes) > MOST_NOTES or not all(note.isprintable() and len(note) <= MOST_NOTE for note in notes):
+            raise ValueError("no notes of ours")
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise FormError("its metadata of paceline's is damaged; convert the original again") from None
-    return tuple(classes), dict(needs)
+    certain = bool(classes) and not known.get("published", False)
+    return Ours(tensors, needs=dict(needs), classes=tuple(classes), certain=certain, notes=tuple(notes))
 
 
 def refuse_needs(ours: Ours, whose: str) -> None:

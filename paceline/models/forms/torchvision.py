@@ -7,6 +7,7 @@ Source: torchvision (models/resnet.py, models/detection/mask_rcnn.py, from 0.2 o
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,8 +45,8 @@ def from_torchvision(saved: Tensors, facts: Facts) -> Ours:
         if mask := OLD_MASK.fullmatch(name):
             name = f"roi_heads.mask_head.{int(mask[1]) - 1}.0.{mask[2]}"
         state[name] = tensor
-    classes, needs = of_metadata(facts)
-    return Ours(state, needs=needs, classes=classes or _published(state))
+    ours = of_metadata(state, facts)
+    return ours if ours.classes else replace(ours, classes=_published(state))
 
 
 def write_ours(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
