@@ -255,7 +255,10 @@ def test_a_malicious_pickle_runs_nothing_whatever_its_name(photos, tmp_path, cap
     else:
         file.write_bytes(pickle.dumps({"conv1.weight": Malicious(target)}))
     refused(train(capsys, photos, tmp_path / "run", "--weights", file), file.name, lines=6)
-    assert not target.exists() and not (tmp_path / "run").exists()
+    out = tmp_path / "out.safetensors"
+    said = command(capsys, "weights", "convert", file, "--to", "ours", "--out", out)
+    refused(said, file.name, "would run" if suffix == "pkl" else "", lines=6)
+    assert not target.exists() and not (tmp_path / "run").exists() and not out.exists()
     pickle.loads(pickle.dumps(Malicious(target)))
     assert target.exists()  # the trap works where it is stepped into
 

@@ -1,4 +1,7 @@
-"""Weight files of strangers. Each case makes the file `w.*` of a folder, or a folder of arrays."""
+"""Weight files of strangers. Each case makes the file `w.*` of a folder, or a folder of arrays.
+
+`weights convert` plays all of them, the one verb that reads every kind.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from safetensors.torch import save_file
 
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
+from paceline.models.weight_file import open_weights
 from paceline.models.weights import load_weights
 
 GIB = 1 << 30
@@ -53,7 +57,7 @@ def the_file(folder: Path) -> Path:
 
 
 def read(folder: Path) -> None:
-    load_weights(model(), the_file(folder))
+    load_weights(model(), open_weights(the_file(folder), pickles=True))
 
 
 def words(folder: Path) -> list[object]:

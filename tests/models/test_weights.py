@@ -10,6 +10,7 @@ import struct
 import numpy as np
 import pytest
 import torch
+from pickled_weights import gluon_arrays
 from safetensors.torch import save_file
 
 from paceline.config.errors import CheckpointError
@@ -162,7 +163,7 @@ def bad_files(folder):
 def test_bad_files_are_named_with_the_reason_and_nothing_in_them_runs(tmp_path, capsys):
     for path, reason in bad_files(tmp_path):
         with pytest.raises(CheckpointError, match=reason) as refused:
-            open_weights(path)
+            open_weights(path, pickles=True)
         assert str(path) in str(refused.value)
     assert "executed" not in capsys.readouterr().out
 
@@ -216,36 +217,13 @@ def test_a_pickle_cannot_change_the_reader(tmp_path):
     np.testing.assert_array_equal(read_pickled_arrays(tmp_path / "good.pkl")[0]["a"], np.ones(3))
 
 
-def gluon_arrays(model: ResNet) -> dict[str, np.ndarray]:
-    """A ResNet-34's trunk under Gluon's names, by walking the net in Gluon's order."""
-    arrays = {"conv0_weight": model.conv1.weight.detach().numpy()}
-
-    def put(name: str, norm: torch.nn.BatchNorm2d) -> None:
-        parts = {"gamma": "weight", "beta": "bias", "running_mean": "running_mean", "running_var": "running_var"}
-        for part, ours in parts.items():
-            arrays[f"{name}_{part}"] = getattr(norm, ours).detach().numpy()
-
-    put("batchnorm0", model.bn1)
-    for stage, layer in enumerate((model.layer1, model.layer2, model.layer3), start=1):
-        count = 0
-        for unit in layer:
-            layers = [(unit.conv1, unit.bn1), (unit.conv2, unit.bn2)]
-            if unit.downsample is not None:
-                layers.append((unit.downsample[0], unit.downsample[1]))
-            for conv, norm in layers:
-                arrays[f"stage{stage}_conv{count}_weight"] = conv.weight.detach().numpy()
-                put(f"stage{stage}_batchnorm{count}", norm)
-                count += 1
-    return arrays
-
-
 def test_the_mxnet_ssds_pickled_backbone_fills_a_resnet34_trunk(tmp_path):
     source, trunk = tiny(34, seed=1), tiny(34, seed=2)
     arrays = gluon_arrays(source)
     assert "stage2_conv2_weight" in arrays and arrays["stage2_conv2_weight"].shape[2:] == (1, 1)
     (tmp_path / "resnet34.pickle").write_bytes(pickle.dumps(arrays))
     del trunk.layer4, trunk.fc
-    report = load_weights(trunk, tmp_path / "resnet34.pickle")
+    report = load_weights(trunk, open_weights(tmp_path / "resnet34.pickle", pickles=True))
     assert not report.unexpected and not report.reinitialised
     assert all(name.endswith("num_batches_tracked") for name in report.missing)
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in trunk.state_dict().items())
@@ -296,12 +274,13 @@ def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
                 arrays[f"stage{stage}_conv{count}_weight"] = conv.weight.detach().numpy()
                 count += 1
     (tmp_path / "w.pkl").write_bytes(pickle.dumps(arrays))
-    found = open_weights(tmp_path / "w.pkl").ours.tensors
+    file = open_weights(tmp_path / "w.pkl", pickles=True)
+    found = file.ours.tensors
     expected = {name: value for name, value in source.state_dict().items() if value.dim() == 4}
     assert {**found}.keys() == {*expected, "fc.bias"}
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     with pytest.raises(CheckpointError, match="missing in the file"):
-        load_weights(model, tmp_path / "w.pkl")
+        load_weights(model, file)
 
 
 def test_a_stem_of_three_convolutions_is_named_and_whose_network_has_it(tmp_path):

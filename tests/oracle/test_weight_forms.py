@@ -254,7 +254,7 @@ def test_caffes_networks_give_their_outputs_for_our_pixels(naming, tmp_path):
         255 * torch.rand(1, 3, 75, 90, generator=torch.Generator().manual_seed(4)).double(),
     )
     wanted = network(pixels)
-    file = saved_caffe(network, tmp_path)
+    file = open_weights(saved_caffe(network, tmp_path), pickles=True)
     trunk = ResNet(50, width=4, stride_in="1x1").eval()
     load_weights(trunk, file, allow_unexpected=("fc.",))
     normalised = (pixels - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)

@@ -75,7 +75,9 @@ def read_contents(path: Path, *, pickles: bool = False) -> tuple[str, Contents]:
             raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
     kind = next(kind for kind in KINDS if kind.told(path))
     if kind.name == PICKLED and not pickles:
-        raise CheckpointError(f"{path}: pickled arrays are read by one verb alone: {conversion(path)}, then name that file.")
+        raise CheckpointError(
+            f"{path}: pickled arrays are read by one verb alone: {conversion(path)}, then name that file."
+        )
     return kind.name, kind.read(path)
 
 

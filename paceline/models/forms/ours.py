@@ -40,10 +40,9 @@ class Ours:
     # The network that the numbers are for, where it is not the usual one: {"stride_in": "1x1"}, {"padding": "end"}
     needs: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()  # names of the class rows, without the background; () = unknown
-    # Whether a file of ours says so; else they are those of what was published with so many rows
-    certain: bool = False
     notes: tuple[str, ...] = ()  # what a user should know, a line each
     left_out: tuple[str, ...] = ()  # names in the file that are no weights: counters, anchors, an optimiser's state
+    certain: bool = False  # whether a file of ours says these classes; else so many rows were published with them
 
 
 def to_metadata(ours: Ours) -> dict[str, str]:

@@ -1,0 +1,217 @@
+"""Pickled arrays: `paceline weights` alone reads them, and what it writes is as good as the pickle was."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from pickled_weights import caffe2_arrays, detectron2_content, gluon_arrays, pickled
+from safetensors.torch import load_file, save_file
+from tiny_runs import TINY, command, refused, train
+
+import paceline
+from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.cli import weights
+from paceline.config.detection import SSDModel, grids
+from paceline.config.errors import CheckpointError
+from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.models.class_rows import Labels
+from paceline.models.initialise import initialise
+from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.resnet import ResNet
+from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.trunk import Form, make_trunk
+from paceline.models.weight_file import open_weights
+from paceline.models.weights import load_weights
+from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+from paceline.models.weights_ssd import load_ssd_weights
+
+pytestmark = pytest.mark.usefixtures("no_report")
+LABELS = Labels(("dog", "helmet", "person"))
+READER = "paceline.models.forms.array_pickle"
+
+
+def resnet(seed: int, classes: int = 3, depth: int = 50, **built: str) -> ResNet:
+    model = ResNet(depth, classes, width=4, **built)  # type: ignore[arg-type]
+    initialise(model, "torchvision", torch.Generator().manual_seed(seed))
+    return model
+
+
+def mask_rcnn(seed: int, classes: int = 3, **built: str) -> MaskRCNN:
+    settings = MaskRCNNModel(depth=50, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1), **built)  # type: ignore[arg-type]
+    model = MaskRCNN(settings, classes)
+    initialise_mask_rcnn(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+def ssd(seed: int) -> SSD:
+    cells = grids(96)
+    trunk = make_trunk(SSDModel(depth=34, width=4), Form(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
+    initialise_ssd(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+def msra(folder: Path) -> Path:
+    return pickled({"blobs": caffe2_arrays(resnet(1, 1000))}, folder / "R-50.pkl")
+
+
+def zoo(folder: Path) -> Path:
+    return pickled(detectron2_content(mask_rcnn(1, 80)), folder / "model_final.pkl")
+
+
+def mxnets(folder: Path) -> Path:
+    return pickled(gluon_arrays(resnet(1, depth=34)), folder / "resnet34.pickle")
+
+
+def safetensors_of(file: Path) -> list[object]:
+    return ["weights", "convert", file, "--to", "ours", "--out", file.with_suffix(".safetensors")]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of a model, or why nothing did; names are sorted, because a .safetensors has them so."""
+
+    said: tuple[str, ...]
+    refusal: str
+    state: dict[str, torch.Tensor]
+
+
+def loaded(file, make, load) -> Loaded:
+    model = make(2)
+    try:
+        report = load(model, file, LABELS)
+    except CheckpointError as problem:
+        return Loaded((), re.sub(r" \([^)]*, \.\.\.\)", "", str(problem).partition(": ")[2]), model.state_dict())
+    names = sorted((*report.reinitialised, *report.missing, *report.unexpected))
+    return Loaded((*report.said, *names), "", model.state_dict())
+
+
+# the pickle, the network that it is loaded into, its loader, what is said or refused then
+CASES = {
+    "MSRA's": (msra, partial(resnet, stride_in="1x1"), load_weights, "the stem was turned to RGB"),
+    "MSRA's in another network": (msra, resnet, load_weights, "--model.stride-in 1x1"),
+    "MSRA's in another depth": (msra, partial(resnet, depth=18, stride_in="1x1"), load_weights, "weights of another model"),
+    "detectron2's": (zoo, mask_rcnn, load_mask_rcnn_weights, "class rows by name: 2 of 3 kept, of the file's 80"),
+    "the MXNet SSD's backbone": (mxnets, ssd, load_ssd_weights, "heads.0.conf.weight"),
+    "the MXNet SSD's in another network": (mxnets, mask_rcnn, load_mask_rcnn_weights, "weights of another model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_converted_first_they_give_the_same_tensors_notes_and_refusals_as_the_pickle_itself(case, tmp_path, capsys):
+    write, make, load, says = CASES[case]
+    file = write(tmp_path)
+    at_once = loaded(open_weights(file, pickles=True), make, load)
+    assert command(capsys, *safetensors_of(file)).code == 0
+    converted = loaded(file.with_suffix(".safetensors"), make, load)
+    assert converted.said == at_once.said and converted.refusal == at_once.refusal
+    assert any(says in line for line in (*converted.said, converted.refusal)), converted.said
+    assert at_once.state.keys() == converted.state.keys()
+    assert all(torch.equal(tensor, converted.state[name]) for name, tensor in at_once.state.items())
+
+
+def test_a_new_file_knows_what_the_pickle_did(tmp_path, capsys):
+    for write in (msra, zoo, mxnets):
+        file = write(tmp_path)
+        before = open_weights(file, pickles=True)
+        assert command(capsys, *safetensors_of(file)).code == 0
+        after = open_weights(file.with_suffix(".safetensors"))
+        assert (after.ours.needs, after.ours.notes) == (before.ours.needs, before.ours.notes)
+        assert (after.classes, after.certain) == (before.classes, False)
+        assert load_file(after.path).keys() == before.ours.tensors.keys()
+    assert before.classes == () and not before.ours.notes
+
+
+def test_a_list_of_class_names_is_certain_where_published_ones_were_not(tmp_path, capsys):
+    (tmp_path / "names.txt").write_text("".join(f"thing {number}\n" for number in range(1000)))
+    assert command(capsys, *safetensors_of(msra(tmp_path)), "--classes", tmp_path / "names.txt").code == 0
+    file = open_weights(tmp_path / "R-50.safetensors")
+    assert file.certain and file.classes[-1] == ("thing 999",)
+    again = safetensors_of(tmp_path / "R-50.safetensors")[:-1]
+    assert command(capsys, *again, tmp_path / "again.safetensors").code == 0
+    assert open_weights(tmp_path / "again.safetensors").certain
+
+
+def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path, capsys):
+    file, out = msra(tmp_path), tmp_path / "R-50.safetensors"
+    words = ["--model.depth", 50, "--model.width", 4, "--system.no-compile"]
+    refused(
+        train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", file),
+        f"{file}: pickled arrays are read by one verb alone: "
+        f"paceline weights convert {file} --to ours --out {out}, then name that file.",
+    )
+    said = command(capsys, *safetensors_of(file))
+    assert said.code == 0 and "note: these weights are for a network with --model.stride-in 1x1" in said.out
+    refused(train(capsys, photos, tmp_path / "run", *words, "--weights", out), f"{out}: ", "--model.stride-in 1x1")
+    assert not (tmp_path / "run").exists()
+    said = train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", out)
+    assert said.code == 0, said
+    assert f"weights {out}: " in said.out and "the stem was turned to RGB" in said.out
+
+
+def test_training_scoring_and_python_refuse_them_before_their_reader_is_loaded(photos, tmp_path):
+    file = msra(tmp_path)
+    net = ["--model.depth", "50", "--model.width", "4", "--model.stride-in", "1x1"]
+    tiny = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, *net]
+    script = f"""
+import sys
+from pathlib import Path
+import paceline
+from paceline.cli.main import main
+from paceline.config.errors import CheckpointError
+from paceline.models.resnet import ResNet
+from paceline.models.weights import load_own, load_weights
+file = {str(file)!r}
+assert main([*{tiny!r}, "--weights", file]) == 2
+assert main(["eval", file, "--recipe", "resnet50-tiny", "--data", {str(photos)!r}]) == 2
+for load in (lambda: load_weights(ResNet(50, 3, width=4), file), lambda: load_own(ResNet(50, 3, width=4), Path(file), None),
+             lambda: paceline.train("resnet50-tiny", data={str(photos)!r}, out={str(tmp_path / "py")!r}, weights=file, steps=1)):
+    try:
+        load()
+    except paceline.UserError as refusal:
+        print(refusal, file=sys.stderr)
+assert {READER!r} not in sys.modules
+assert main(["weights", "check", file]) in (0, 1)
+assert {READER!r} in sys.modules
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(paceline.__file__).parents[1]
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stderr.count("pickled arrays are read by one verb alone") == 5, said.stderr
+    assert "kind      pickled arrays\n" in said.stdout
+    assert f"next      {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said.stdout
+
+
+def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(weights, "fetch", lambda *_, **__: None)
+    said = command(capsys, "weights", "get", "resnet50-msra", "--out", tmp_path).out
+    file = tmp_path / "R-50.pkl"
+    assert f"then:  {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said
+    assert f"--weights {file.with_suffix('.safetensors')}\n" in said and f"--weights {file}" not in said
+
+
+NOTES = {
+    "a line break": ["a\nforged"],
+    "an escape sequence": ["a\x1b]0;owned\x07"],
+    "a megabyte": ["a" * 2**20],
+    "a thousand": ["a"] * 1000,
+    "no text": [3],
+    "no list": 3,
+}
+
+
+@pytest.mark.parametrize("notes", NOTES.values(), ids=NOTES)
+def test_notes_that_we_never_write_are_refused(notes, tmp_path):
+    save_file({"conv1.weight": torch.ones(3)}, tmp_path / "w.safetensors", {"paceline": json.dumps({"notes": notes})})
+    with pytest.raises(CheckpointError, match="its metadata of paceline's is damaged"):
+        open_weights(tmp_path / "w.safetensors")
