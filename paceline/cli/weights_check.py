@@ -47,7 +47,7 @@ def run_check(arguments: Sequence[str]) -> int:
     from paceline.models.weight_file import broken, open_weights
     from paceline.training.building import weights_file
 
-    path = weights_file(flags.file)
+    path = weights_file(flags.file, pickles=True)
     if asked is not None:
         recipes, given = {flags.recipe: asked.recipe}, asked.given
     else:

@@ -58,7 +58,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     from paceline.models.weight_file import broken, open_weights
     from paceline.training.building import weights_file
 
-    path = weights_file(flags.file)
+    path = weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     if os.path.lexists(flags.out):

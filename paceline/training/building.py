@@ -17,6 +17,7 @@ from paceline.engine.loss_groups import configure_loss_groups
 from paceline.engine.meters import Meters
 from paceline.engine.state import State
 from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.forms.files import kind_of
 from paceline.models.forms.tf_checkpoint import find_index
 from paceline.optim.average import WeightAverage
 from paceline.optim.loss_scale import LossScaler
@@ -74,17 +75,20 @@ def build_state(model: nn.Module, run: Run, world: World) -> State:
     return State(model, optimiser, average, scaler, Meters(world.device))
 
 
-def weights_file(name: str) -> Path:
+def weights_file(name: str, *, pickles: bool = False) -> Path:
     """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
 
     A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
-    Raises CheckpointError for a damaged checkpoint, and for a run folder, which holds several.
+    pickles   whether pickled arrays are taken too, as `paceline weights` alone asks
+    Raises CheckpointError for a damaged checkpoint, for a run folder, which holds several, and as `kind_of`: what is refused by its
+    kind or size is not read for a checksum.
     """
     path = Path(name).expanduser()
     if (path / "run.json").is_file():
         raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
     if not (path / INDEX).is_file():
         check_file(path)
+        kind_of(path, pickles=pickles)
         return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
     groups = load_checkpoint(path).tensors
     return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"

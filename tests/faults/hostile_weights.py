@@ -1,6 +1,6 @@
 """Weight files of strangers. Each case makes the file `w.*` of a folder, or a folder of arrays.
 
-`weights convert` plays all of them, the one verb that reads every kind.
+Pickled arrays are played by `weights convert`, the one verb that reads them, and all others by training.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from hostile import ESCAPE, Case, Family, fifo, sparse, unix_socket, zeros
 from safetensors.torch import save_file
+from tiny_runs import TINY, make_photos
 
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
@@ -49,7 +50,7 @@ def state(**changes: Any) -> dict[Any, Any]:
 
 
 def good(folder: Path) -> None:
-    folder.mkdir()
+    make_photos(folder / "photos", train=2, val=1)
 
 
 def the_file(folder: Path) -> Path:
@@ -61,7 +62,22 @@ def read(folder: Path) -> None:
 
 
 def words(folder: Path) -> list[object]:
-    return ["weights", "convert", the_file(folder), "--to", "ours", "--out", folder / "converted.safetensors"]
+    file = the_file(folder)
+    if file.suffix == ".pkl":
+        return ["weights", "convert", file, "--to", "ours", "--out", folder / "converted.safetensors"]
+    net = ["--model.depth", 18, "--model.width", 4, "--steps", 1]
+    return [
+        "train",
+        "resnet50-tiny",
+        "--data",
+        folder / "photos",
+        "--out",
+        folder / "run",
+        *TINY,
+        *net,
+        "--weights",
+        file,
+    ]
 
 
 def saved(content: Any, **options: Any) -> Callable[[Path], None]:

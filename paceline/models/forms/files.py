@@ -58,8 +58,17 @@ class Kind:
 def read_contents(path: Path, *, pickles: bool = False) -> tuple[str, Contents]:
     """-> the kind of file in words, and what is in it, on the CPU.
 
-    pickles   whether pickled arrays are read too: a pickle is a program, and one verb that writes them anew is enough
-    Raises CheckpointError for a file that is absent, too large, damaged, or holds anything but named arrays.
+    Raises CheckpointError as `kind_of`, and for a file that is damaged or holds anything but named arrays.
+    """
+    kind = kind_of(path, pickles=pickles)
+    return kind.name, kind.read(path)
+
+
+def kind_of(path: Path, *, pickles: bool = False) -> Kind:
+    """Which kind of file this is, before its content is looked at.
+
+    pickles   whether pickled arrays are taken too: a pickle is a program, and one verb that writes them anew is enough
+    Raises CheckpointError for a file that is absent, no plain one, too large, or of pickled arrays where those are not taken.
     """
     if len(several := indexes(path)) > 1:
         names = ", ".join(index.name for index in several[:MOST_NAMED]) + (", ..." if several[MOST_NAMED:] else "")
@@ -78,7 +87,7 @@ def read_contents(path: Path, *, pickles: bool = False) -> tuple[str, Contents]:
         raise CheckpointError(
             f"{path}: pickled arrays are read by one verb alone: {conversion(path)}, then name that file."
         )
-    return kind.name, kind.read(path)
+    return kind
 
 
 def conversion(path: Path) -> str:
