@@ -15,6 +15,12 @@ from paceline.config.recipe import Recipe
 
 # A recipe has its length in one of these; on going on they may grow.
 LENGTH = ("epochs", "images_seen")
+# What --fit-schedule changes of a recipe, and the data's number of images with it.
+FITTED = (
+    *LENGTH,
+    *("schedule.warmup", "schedule.hold", "schedule.horizon", "schedule.boundaries"),
+    *("quality.first", "quality.every", "quality.at"),
+)
 # A warm-up counted in steps keeps so many steps of a fitted run: scaled down in proportion, hundreds would become none.
 MOST_WARMUP = 0.1
 

@@ -1,4 +1,8 @@
-"""Where a run starts: anew, or at its newest whole checkpoint, with what its events know of it."""
+"""Where a run starts: anew, or at its newest whole checkpoint, with what its events know of it.
+
+Opening a data set may take minutes, so whatever can be refused without it is refused first (`find_start`), the rest afterwards
+(`check_start`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from paceline.checkpoint.read import check_same_recipe, load_checkpoint, newest_
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError
 from paceline.config.length import LENGTH, length_in_steps
+from paceline.config.plan import steps_in_epoch
 from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
 from paceline.config.run import Run, with_defaults
@@ -43,31 +48,55 @@ class Start:
         return follows and self.standing.step != facts["step"]
 
 
-def find_start(was: SavedRun, run: Run, given: Collection[str], world: World, say: Callable[[str], None]) -> Start:
-    """Where the run starts: at its newest checkpoint that is whole; every rank calls it.
+def find_start(
+    was: SavedRun,
+    name: str,
+    recipe: Recipe,
+    given: Collection[str],
+    world: World,
+    say: Callable[[str], None],
+    *,
+    undecided: Collection[str],
+) -> Start:
+    """Where the run starts: at its newest checkpoint that is whole; every rank calls it, before the data are opened.
 
-    given   dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
-    say     is told of checkpoints that are skipped
-    Raises CheckpointError when it belongs to another recipe or to other data.
+    name       the recipe's name
+    given      dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
+    say        is told of checkpoints that are skipped
+    undecided  dotted names of the recipe's fields that the data are still to decide: `check_start` compares them
+    Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for what rank 0 knows.
     """
-    headline = workload_of(run.recipe.task).headline
+    headline = workload_of(recipe.task).headline
     found = None if was.facts is None else newest_valid(was.path / "checkpoints", say, check_snapshot)
     if found is None:
         if was.facts is not None:
             say(f"{was.path} has no checkpoint yet: starting over")
         return Start(Standing(headline))
     folder, snapshot = found
-    wanted = fingerprint(run)
-    _check_recipe(was, snapshot.facts["recipe"], wanted["recipe"], run, given)
-    if any(snapshot.facts[name] != wanted[name] for name in ("data_hash", "train_images")):
+    told = None
+    if world.is_main:
+        _check_recipe(was, snapshot.facts, name, recipe, given, undecided)
+        told = json.dumps(_journal(was.path, headline, snapshot.facts, say))
+    standing, seconds = json.loads(from_main(world, told, "journal"))
+    return Start(Standing(**standing), seconds, snapshot, folder.name)
+
+
+def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -> None:
+    """Refuse what only the open data could tell of a run that goes on: what they decide of its recipe, and themselves.
+
+    given   as for `find_start`
+    Raises CheckpointError when the checkpoint belongs to another recipe or to other data.
+    """
+    if start.snapshot is None:
+        return
+    facts, wanted = start.snapshot.facts, fingerprint(run)
+    _check_recipe(was, facts, run.name, run.recipe, given)
+    if any(facts[name] != wanted[name] for name in ("data_hash", "train_images")):
         raise CheckpointError(
-            f"{was.path} was begun on other training images ({snapshot.facts['train_images']:,} there, "
+            f"{was.path} was begun on other training images ({facts['train_images']:,} there, "
             f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
             "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
         )
-    told = json.dumps(_journal(was.path, headline, snapshot.facts, say)) if world.is_main else None
-    standing, seconds = json.loads(from_main(world, told, "journal"))
-    return Start(Standing(**standing), seconds, snapshot, folder.name)
 
 
 def _journal(path: Path, headline: str, facts: Mapping[str, Any], say: Callable[[str], None]) -> tuple[dict, float]:
@@ -98,16 +127,25 @@ def _was_evaluated(path: Path, step: int) -> bool:
 
 
 def _check_recipe(
-    was: SavedRun, saved: Mapping[str, Any], now: Mapping[str, Any], run: Run, given: Collection[str]
+    was: SavedRun,
+    facts: Mapping[str, Any],
+    name: str,
+    recipe: Recipe,
+    given: Collection[str],
+    undecided: Collection[str] = (),
 ) -> None:
-    workload = workload_of(run.recipe.task)
+    """Compare a recipe with that of a checkpoint of these facts."""
+    workload = workload_of(recipe.task)
     template = Recipe(task="", model=workload.model, input=workload.input)
-    saved = with_defaults(saved, template)
-    may_differ = [name for name in given if name.startswith("quality.")]
-    if same_workload(str(saved["task"]), run.recipe.task):
+    saved, now = with_defaults(facts["recipe"], template), asdict(recipe)
+    may_differ = [field for field in given if field.startswith("quality.")] + [*undecided]
+    if same_workload(str(saved["task"]), recipe.task):
         may_differ.append("task")
-    if set(LENGTH) & set(given):
-        begun, asked = (length_in_steps(recipe, asdict(run.plan)) for recipe in (saved, now))
+    if set(LENGTH) & set(given) - set(undecided):
+        # As many images as the run was begun on: those of now are as many, or are refused.
+        per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch, recipe.epoch_steps)
+        counts = {"steps_per_epoch": per_epoch, "global_batch": recipe.global_batch}
+        begun, asked = (length_in_steps(one, counts) for one in (saved, now))
         if asked < begun:
             raise CheckpointError(
                 f"{was.path}: it was begun with {begun:,} steps, and a run that goes on can only become longer than "
@@ -118,7 +156,7 @@ def _check_recipe(
         saved,
         now,
         ignore=tuple(may_differ),
-        summary="" if (was.facts or {}).get("name") == run.name else is_another(was.path, was.facts or {}, run.name),
+        summary="" if (was.facts or {}).get("name") == name else is_another(was.path, was.facts or {}, name),
         go_on=how_to_go_on(was.path, str(saved["task"])),
     )
 

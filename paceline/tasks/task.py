@@ -25,7 +25,6 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
 from paceline.data.buckets import Shape
-from paceline.data.decode import require_decoder
 from paceline.data.draw import Draw, DrawSample, render
 from paceline.data.header import Header, read_header
 from paceline.data.index import Index
@@ -106,8 +105,6 @@ class Task(ABC):
     most_objects = 0  # of one training image
 
     def __init__(self, workload: Workload, recipe: Recipe, manifest: Manifest) -> None:
-        """Raises RecipeError where the recipe's decoder is not installed."""
-        require_decoder(recipe.input.decoder)
         self.workload, self.recipe, self.manifest = workload, recipe, manifest
 
     def settle(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:

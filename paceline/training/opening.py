@@ -49,7 +49,8 @@ def open_task(
 
     prepared  called when that is done, before anything is opened or built
     manifest  of data to score on, which is prepared already; None: the training data that `controls` names
-    Raises RecipeError for an unknown task or a recipe that cannot be, DataError for data that cannot be used.
+    Raises RecipeError for an unknown task, a recipe that cannot be or a decoder that is not installed, DataError for data that
+    cannot be used.
     """
     workload = _checked(recipe)
     if controls.synthetic:
@@ -60,6 +61,9 @@ def open_task(
         )
         prepared()
         return SyntheticTask(workload, recipe, limit_train=controls.limit_train)
+    from paceline.data.decode import require_decoder
+
+    require_decoder(recipe.input.decoder)
     if manifest is None:
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, say)
         manifest = prepared_once(world, lambda: _prepared(workload.kind, root, say))

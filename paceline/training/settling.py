@@ -1,4 +1,4 @@
-"""What a task can do of what was asked: system, plan and metrics settled or refused once its data is open."""
+"""What a workload, then a task can do of what was asked: system and metrics, then target and plan, settled or refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from paceline.config.errors import RecipeError
+from paceline.config.length import FITTED
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, profile_steps
@@ -14,6 +15,7 @@ from paceline.dist.roles import Roles
 from paceline.metrics.target import in_words
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
 from paceline.tasks.task import Task
+from paceline.workloads import workload_of
 
 
 def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:
@@ -31,22 +33,22 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
     return plan
 
 
-def settle_system(task: Task, system: System, exact: bool, say) -> System:
-    """The system as this task can use it: compilation is left out where it has no form of it, and that is said.
+def settle_system(recipe: Recipe, system: System, exact: bool, say) -> System:
+    """The system as the recipe's workload can use it: compilation is left out where it has no form of it, and that is said.
 
-    Raises RecipeError for --exact on an accelerator where a kernel of the task has no deterministic form, and with compressed
+    Raises RecipeError for --exact on an accelerator where a kernel of the workload has no deterministic form, and with compressed
     gradients.
     """
     refuse_compressed(system, exact)
-    workload = task.workload
+    workload = workload_of(recipe.task)
     if exact and system.accelerator != "cpu" and workload.no_exact:
         raise RecipeError(
-            f"--exact: {task.recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
+            f"--exact: {recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
             "Leave --exact away, or train with --system cpu."
         )
     if not system.compile or not workload.no_compile:
         return system
-    say(f"compile off: {task.recipe.task}: {workload.no_compile}")
+    say(f"compile off: {recipe.task}: {workload.no_compile}")
     return replace(system, compile=False)
 
 
@@ -59,30 +61,34 @@ def refuse_compressed(system: System, exact: bool) -> None:
         )
 
 
-def refuse_profile(asked: str, plan: Plan, system: System) -> None:
-    """Raises RecipeError for a --profile of steps that the run does not have, and for NVTX ranges where nothing can read them."""
+def refuse_ranges(asked: str, system: System) -> None:
+    """Raises RecipeError for a --profile of NVTX ranges where nothing can read them."""
     steps, nvtx = profile_steps(asked)
     if nvtx and system.accelerator != "cuda":
         raise RecipeError(
             f"--profile {asked}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
             f"--profile {steps.start}:{steps.stop} writes a trace."
         )
+
+
+def refuse_profile(asked: str, plan: Plan) -> None:
+    """Raises RecipeError for a --profile of steps that the run does not have."""
+    steps, _ = profile_steps(asked)
     if steps.start >= plan.stop_after:
         raise RecipeError(
             f"--profile {asked}: the run ends before, with step {plan.stop_after - 1}; steps count from 0."
         )
 
 
-def check_metrics(recipe: Recipe, task: Task) -> None:
+def check_metrics(recipe: Recipe) -> None:
     """Refuse a target on a metric that no evaluation will give: it could never be met.
 
     Raises RecipeError naming it.
     """
+    metrics = workload_of(recipe.task).metrics
     for name, _ in recipe.quality.targets:
-        if name not in task.workload.metrics:
-            raise RecipeError(
-                f"--quality.targets {name}: there is no such metric. Known: {', '.join(task.workload.metrics)}."
-            )
+        if name not in metrics:
+            raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")
 
 
 def tell_short_average(run: Run, say) -> None:
@@ -95,14 +101,23 @@ def tell_short_average(run: Run, say) -> None:
         )
 
 
+def keeps_target(controls: Controls, given: Collection[str], *, repeats: bool) -> bool:
+    """Whether the target holds on whatever data there are: it was set by hand, or by the run that is repeated on its data."""
+    return not controls.synthetic and ("quality.targets" in given or (repeats and "data" not in given))
+
+
+def undecided(controls: Controls, kept: bool) -> tuple[str, ...]:
+    """Dotted names of the recipe's fields whose values follow only from the open data; kept: as `keeps_target` says."""
+    return (*(() if kept else ("quality.targets",)), *(FITTED if controls.fit_schedule else ()))
+
+
 def settle_target(
     recipe: Recipe, controls: Controls, given: Collection[str], task: Task, say, *, repeats: bool
 ) -> Recipe:
     """A target holds for the data it was set for; with other data the run goes to its end, and that is said."""
     if controls.synthetic:  # opening.py has said so
         return replace(recipe, quality=replace(recipe.quality, targets=()))
-    settled = "quality.targets" in given or (repeats and "data" not in given)
-    if not recipe.quality.targets or task.is_target_data or settled:
+    if not recipe.quality.targets or task.is_target_data or keeps_target(controls, given, repeats=repeats):
         return recipe
     say(
         f"the target {in_words(recipe.quality.targets)} was set for {recipe.target_data}; on this data the run goes to its end "

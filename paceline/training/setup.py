@@ -1,6 +1,7 @@
 """From a request to a job that is ready to train: folder, data, plan, run.json, state (fresh or resumed), logs.
 
-Everything a user can get wrong is refused here, before the first step; after it only the machine can fail.
+Everything a user can get wrong is refused here, before the first step; after it only the machine can fail. What needs no data
+is refused before they are opened: preparing or verifying them may take minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import makers
 from paceline.runs.run_folder import open_run_folder
-from paceline.runs.start import find_start, fingerprint
+from paceline.runs.start import check_start, find_start, fingerprint
 from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import data_facts, request_facts, run_facts
 from paceline.training.building import build_model, build_state, refuse_synthetic_weights, weights_file
@@ -42,15 +43,18 @@ from paceline.training.fitting import Pace, fit, try_out
 from paceline.training.job import Job
 from paceline.training.keeping import kept_photos
 from paceline.training.log_facts import log_facts
-from paceline.training.opening import open_task
+from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe, in_roles
 from paceline.training.settling import (
     check_metrics,
+    keeps_target,
     plan_for,
     refuse_profile,
+    refuse_ranges,
     settle_system,
     settle_target,
     tell_short_average,
+    undecided,
 )
 from paceline.training.staging import staged_photos
 from paceline.training.trying import run_that_fits, worth_trying
@@ -104,6 +108,18 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         run_folder.saved.say_threads(threads["intra_op"], warn)
         recipe, controls = request.recipe, request.controls
         controls = replace(controls, mlperf=run_folder.saved.submission(controls.mlperf, warn))
+        check_request(recipe, controls.data)
+        kept = keeps_target(controls, request.given, repeats=request.repeats)
+        if kept:
+            check_metrics(recipe)
+        system = settle_system(recipe, system, controls.exact, say)
+        refuse_ranges(controls.profile, system)
+        start = find_start(
+            run_folder.saved, request.name, recipe, request.given, world, warn, undecided=undecided(controls, kept)
+        )
+        weights = weights_file(controls.weights) if controls.weights and start.snapshot is None else None
+        if weights is not None:
+            refuse_synthetic_weights(weights, controls.weights)
         init_began: list[float] = []  # seconds since 1970; preparing a data set is no part of a timed run
         console.doing("opening the data")
         task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
@@ -111,8 +127,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         if part_of := task.facts.get("part_of"):
             say(f"the data are a part of {part_of}")
         recipe = settle_target(recipe, controls, request.given, task, warn, repeats=request.repeats)
-        check_metrics(recipe, task)
-        system = settle_system(task, system, controls.exact, say)
+        check_metrics(recipe)
         memory = task.memory(system)
         plan = plan_for(task, recipe, system, roles, memory)
         check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
@@ -137,7 +152,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             plan = plan_for(task, recipe, system, roles, memory)
             say(f"  {plan_in_words(plan)}")
         plan = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
-        refuse_profile(controls.profile, plan, system)
+        refuse_profile(controls.profile, plan)
         facts = provenance(
             request.command,
             launch.kind,
@@ -151,14 +166,12 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         for line in describe(request.name, recipe, request.system_name, system, plan, memory, brief=True):
             say(line)
         console.doing("building the model")
-        start = find_start(run_folder.saved, run, request.given, world, warn)
-        weights = weights_file(controls.weights) if controls.weights and start.snapshot is None else None
+        check_start(run_folder.saved, start, run, request.given)
         world.agree(run_facts(run, start.checkpoint, weights), "run")
         if roles.evaluators:
             say(in_roles(plan))
         model = build_model(task, run, roles.peers, trains=not roles.evaluates)
         if weights is not None:
-            refuse_synthetic_weights(weights, controls.weights)
             for line in task.load_weights(model, weights).lines():
                 say(line)
         state = build_state(model, run, roles.peers)

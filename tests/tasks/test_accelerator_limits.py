@@ -180,16 +180,16 @@ def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
 def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
     detection, instances = tasks
     compiled, said = replace(h200x8(), compile=True), []
-    assert settle_system(instances, compiled, False, said.append) == replace(compiled, compile=False)
+    assert settle_system(instances.recipe, compiled, False, said.append) == replace(compiled, compile=False)
     assert len(said) == 1 and said[0].startswith("compile off: maskrcnn")
-    assert settle_system(detection, compiled, False, said.append) is compiled and len(said) == 1
+    assert settle_system(detection.recipe, compiled, False, said.append) is compiled and len(said) == 1
     plain = replace(compiled, compile=False)
-    assert settle_system(instances, plain, False, said.append) is plain and len(said) == 1
+    assert settle_system(instances.recipe, plain, False, said.append) is plain and len(said) == 1
 
 
 def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
     with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system cpu"):
-        settle_system(instances, h200x8(), True, print)
-    settle_system(instances, System("cpu"), True, print)
-    settle_system(detection, h200x8(), True, print)
+        settle_system(instances.recipe, h200x8(), True, print)
+    settle_system(instances.recipe, System("cpu"), True, print)
+    settle_system(detection.recipe, h200x8(), True, print)
