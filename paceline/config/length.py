@@ -15,7 +15,7 @@ from paceline.config.recipe import Recipe
 
 # A recipe has its length in one of these; on going on they may grow.
 LENGTH = ("epochs", "images_seen")
-# What --fit-schedule changes of a recipe, and the data's number of images with it.
+# What --fit-schedule changes of a recipe: to which values, the number of training images decides.
 FITTED = (
     *LENGTH,
     *("schedule.warmup", "schedule.hold", "schedule.horizon", "schedule.boundaries"),

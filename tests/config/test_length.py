@@ -7,9 +7,16 @@ from dataclasses import asdict, replace
 import pytest
 
 from paceline.config.errors import RecipeError
-from paceline.config.length import MOST_WARMUP, fit_schedule, length_in_steps, schedule_in_words, steps_in_time
+from paceline.config.length import (
+    FITTED,
+    MOST_WARMUP,
+    fit_schedule,
+    length_in_steps,
+    schedule_in_words,
+    steps_in_time,
+)
 from paceline.config.plan import lr_at, make_plan
-from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.recipe import DATA_IMAGES, Quality, Recipe
 from paceline.config.system import System
 from paceline.recipes import RECIPES
 
@@ -59,6 +66,21 @@ def test_a_recipe_that_is_no_longer_stays_as_it_is():
     plan = planned(recipe)
     assert fit_schedule(recipe, plan, plan.total_steps) is recipe
     assert fit_schedule(recipe, plan, plan.total_steps + 1) is recipe
+
+
+def test_what_fitting_changes_is_what_is_said_to_change():
+    def flat(recipe: Recipe) -> dict[str, object]:
+        parts = {"": recipe, "schedule.": recipe.schedule, "quality.": recipe.quality}
+        return {f"{above}{name}": value for above, part in parts.items() for name, value in vars(part).items()}
+
+    changed: set[str] = set()
+    whole = RECIPES["resnet50"]()
+    whole = replace(whole, schedule=replace(whole.schedule, hold=1.0, horizon=99.0), quality=Quality(first=2, every=3))
+    for recipe in (*(make() for make in RECIPES.values()), whole):
+        plan = planned(recipe)
+        before, after = flat(recipe), flat(fit_schedule(recipe, plan, plan.total_steps // 2))
+        changed |= {name for name in before if before[name] != after[name]} - {"schedule", "quality"}
+    assert changed <= set(FITTED) and {"quality.at"} >= set(FITTED) - changed, changed
 
 
 def test_a_warm_up_counted_in_steps_keeps_a_tenth_of_the_run():

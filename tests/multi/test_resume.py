@@ -173,6 +173,19 @@ def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):
     assert_same_run(run, unbroken(1))
 
 
+def test_another_recipe_is_refused_on_rank_0_before_any_rank_opens_the_data(trainer, unbroken, tmp_path):
+    run = interrupted_copy(unbroken(2), "other-recipe", 12)
+    (tmp_path / "nothing").mkdir()
+    for flags, wanted in (("--optim.lr 0.01", "  optim.lr: 0.05 in the checkpoint, 0.01 now"), ("", "nothing")):
+        command = trainer.train(run, f"{FLAGS[2]} {flags}")
+        command[command.index("--data") + 1] = str(tmp_path / "nothing")
+        ended = trainer.run(command, ranks=2)
+        assert [rank.code for rank in ended] == [2, 2] and "Traceback" not in said(ended), said(ended)
+        assert wanted in ended[0].text and said(ended).count("failed:\n") == 1, said(ended)
+        assert "ending, because rank 0 (of 2) failed: " in ended[1].text, said(ended)
+        assert (str(tmp_path / "nothing") in said(ended)) == (not flags), said(ended)
+
+
 def test_a_log_has_its_blocks_and_epochs_in_mlperfs_order(unbroken):
     depth = {"block": 0, "epoch": 0}
     for key, _, facts in mllog(unbroken(1)):
