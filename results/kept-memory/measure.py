@@ -3,6 +3,7 @@
 ours         paceline's step as `bench step` takes it, with memory kept as in a run
 torchvision  its ResNet-50 in the loop that a careful user writes, with glibc as it is
 kept         the same loop with memory kept
+mxnet        MXNet's own loop in fp32, where the variable MXNET_PYTHON names a Python that has it
 """
 
 import os
@@ -54,11 +55,16 @@ def alone(name: str, precision: str, seconds: float) -> None:
 
 def main(seconds: str, rounds: int) -> None:
     """A table of medians, and the ratios to torchvision's of the same round."""
+    mxnet = os.environ.get("MXNET_PYTHON")
     for precision in PRECISIONS:
-        found: dict[str, list[list[float]]] = {name: [] for name in NAMES}
+        names = (*NAMES, "mxnet") if mxnet and precision == "fp32" else NAMES
+        found: dict[str, list[list[float]]] = {name: [] for name in names}
         for turn in range(rounds):
-            for name in (*NAMES[turn % 3 :], *NAMES[: turn % 3]):
+            first = turn % len(names)
+            for name in (*names[first:], *names[:first]):
                 command = [sys.executable, __file__, seconds, "0", name, precision]
+                if name == "mxnet":
+                    command = [mxnet, os.path.join(os.path.dirname(__file__), "mxnet_loop.py"), seconds]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 found[name].append([float(word) for word in done.stdout.split()])
         for name, runs in found.items():
