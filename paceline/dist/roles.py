@@ -29,7 +29,7 @@ class Roles:
     everyone    all ranks
     peers       those that do what this one does: that train, or that only evaluate
     evaluators  how many only evaluate; 0: the ranks that train evaluate too
-    handover    rank 0 and those that only evaluate; None on the others
+    handover    rank 0 and those that only evaluate, once `meet` has been called; None on the others
     orders      given or read so far
     """
 
@@ -38,6 +38,15 @@ class Roles:
     evaluators: int = 0
     handover: World | None = None
     orders: int = 0
+
+    def meet(self) -> None:
+        """Found `handover`. Every rank calls it once, after all `World.new_groups`.
+
+        Of one rank that trains it makes a member of more groups than the others are, and before PyTorch's pull request 189073
+        (its 2.11 lacks it) ranks find each other for a group of their own by how many they are in: they would wait for ever.
+        """
+        if self.evaluators:
+            self.handover = self.everyone.part((0, *range(self.trainers, self.everyone.world)), "handover")
 
     @property
     def trainers(self) -> int:
@@ -90,7 +99,6 @@ def assign(world: World, evaluators: int) -> Roles:
     first = world.world - evaluators
     training = world.part(range(first), "training")
     evaluating = world.part(range(first, world.world), "evaluation")
-    handover = world.part((0, *range(first, world.world)), "handover")
     peers = training or evaluating
     assert peers is not None
-    return Roles(world, peers, evaluators, handover)
+    return Roles(world, peers, evaluators)

@@ -181,6 +181,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         if worth_trying(world.device):
             console.doing("trying a step")
             run = run_that_fits(run, task, state, roles, world.device, say)
+        roles.meet()
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
         run_folder.write(run)
