@@ -126,7 +126,7 @@ class _GroupBatchNorm(torch.autograd.Function):
         ctx.count, ctx.group = count, group
         statistics = torch.stack((mean, variance * (count / max(1, count - 1))))
         ctx.mark_non_differentiable(statistics)
-        return output.to(input.dtype), statistics
+        return _of_type(output, input.dtype), statistics
 
     @staticmethod
     def backward(ctx, grad_output: Tensor, _: Tensor):  # type: ignore[override]
@@ -138,8 +138,15 @@ class _GroupBatchNorm(torch.autograd.Function):
         dist.all_reduce(sums, group=ctx.group)
         mean_grad, mean_product = (sums / ctx.count).chunk(2)
         grad_input = grad - _over_channels(mean_grad) - normalised * _over_channels(mean_product)
-        grad_input = (grad_input * _over_channels(scale * weight)).to(input.dtype)
-        return grad_input, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None, None
+        grad_input = _of_type(grad_input * _over_channels(scale * weight), input.dtype)
+        return grad_input, _of_type(grad_weight, weight.dtype), _of_type(grad_bias, weight.dtype), None, None, None
+
+
+def _of_type(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """`values.to(dtype)`, which is not called where it would do nothing: of what an autograd.Function returns under two names,
+    PyTorch 2.11's compiler computes wrong gradients (its issue 180642).
+    """
+    return values if values.dtype == dtype else values.to(dtype)
 
 
 def _over_channels(values: Tensor) -> Tensor:

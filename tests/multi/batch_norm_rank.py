@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -21,6 +22,12 @@ from paceline.models.batch_norm import (
 RANKS = 2
 SHARE = 4
 STEPS = 2
+# What PyTorch 2.11's compiler says of its own doing (message, category, module): of a tensor that it looks at, which it hides
+# where warnings are printed but not from -W error, and of an autograd.Function that it makes itself.
+OF_THE_COMPILER = (
+    (r"The \.grad attribute of a Tensor that is not a leaf", UserWarning, r"torch\._(dynamo|subclasses)\."),
+    (r".*should not be instantiated", DeprecationWarning, r"torch\._dynamo\."),
+)
 
 
 def net() -> nn.Sequential:
@@ -72,8 +79,11 @@ def joined(rank: int, folder: Path) -> None:
         model = net()
         configure_batch_norm(model, groups=1, join_group=dist.group.WORLD, join=RANKS, forwards=1)
         if kind == "compiled":
-            model.compile(backend="eager", fullgraph=True)
-        found[kind] = train(model, part)
+            model.compile(backend="eager", fullgraph=True, dynamic=False)
+        with warnings.catch_warnings():
+            for told in OF_THE_COMPILER:
+                warnings.filterwarnings("ignore", *told)
+            found[kind] = train(model, part)
     apart = net()
     configure_batch_norm(apart, groups=2, join_group=None, join=1, forwards=1)
     train(apart, part)
