@@ -37,6 +37,7 @@ class Beside(Follower):
         self._begun = threading.Event()
         self._refusal: UserError | None = None
         self._failure = ""  # why it is left alone, once it is
+        self._lags = False  # so that nobody waits for it any more
         self._alone = False  # and that was said
         # A daemon: a sink that hangs must not keep the process from ending.
         self._thread = Thread(target=self._live, args=(make,), name=f"sink {name}", daemon=True)
@@ -51,6 +52,7 @@ class Beside(Follower):
             self._events.put_nowait(copy.deepcopy(event))  # its own: what it does to it is nobody else's
         except queue.Full:
             self._failure = self._failure or f"it is {MOST_WAITING:,} events behind"
+            self._lags = True
         self._tell()
 
     def passed(self, step: int, seconds: float) -> None:
@@ -59,12 +61,14 @@ class Beside(Follower):
 
     def close(self) -> None:
         """Wait until the sink has taken everything and is closed, no longer than CLOSE_SECONDS."""
-        if self._thread.is_alive() and not self._failure:
+        if self._thread.is_alive() and not self._lags:
             with suppress(queue.Full):  # said below
-                self._events.put(None, timeout=CLOSE_SECONDS)
-                self._thread.join(CLOSE_SECONDS)
-            if self._thread.is_alive():
-                self._failure = f"it was still busy {CLOSE_SECONDS:g} s after the end of the run"
+                if not self._failure:
+                    self._events.put(None, timeout=CLOSE_SECONDS)
+                self._thread.join(CLOSE_SECONDS)  # of one that has failed, too: it is being closed
+            self._lags = self._thread.is_alive()
+            if self._lags:
+                self._failure = self._failure or f"it was still busy {CLOSE_SECONDS:g} s after the end of the run"
         self._tell()
 
     def _tell(self) -> None:

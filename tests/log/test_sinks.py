@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 from tiny_runs import command, train, without_report
@@ -153,10 +154,15 @@ def test_a_slow_sink_keeps_nothing_waiting_and_is_told_everything_in_one_thread(
 def test_a_sink_that_fails_is_closed_and_told_nothing_more():
     lines, made = [], []
 
-    def fail(event):
-        raise KeyError("oops")
+    class Failing(Noted):
+        def write(self, event) -> None:
+            raise KeyError("oops")
 
-    sink = Beside("bad", lambda: made.append(Noted(fail)) or made[0], lines.append)
+        def close(self) -> None:
+            time.sleep(0.05)  # what it holds is not cut off by the end of the process
+            super().close()
+
+    sink = Beside("bad", lambda: made.append(Failing()) or made[0], lines.append)
     for step in range(3):
         sink.write({"step": step})
     sink.close()
