@@ -20,6 +20,7 @@ from paceline.config.errors import DataError
 from paceline.data.draw import Draw
 from paceline.data.header import Header
 from paceline.data.loader import Loader
+from paceline.data.overdue import Watch
 from paceline.data.randomness import SampleRandom
 from paceline.data.repeated import Repeated
 from paceline.data.ring import Forward
@@ -64,6 +65,32 @@ def _equal(left, right) -> bool:
         for one, two in zip(ours, theirs)
         for a, b in zip(one, two)
     )
+
+
+class Clock:
+    """In the place of the module time: it stands still but where a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pace = 0.0  # how far it goes whenever the consumer looks at it
+        self.looked_at = threading.Event()  # by the consumer: threads take the time by monotonic()
+
+    def perf_counter(self) -> float:
+        now = self.now = self.now + self.pace
+        self.looked_at.set()
+        return now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """The loader's own, and that of what is overdue."""
+    made = Clock()
+    for module in (loader_module, overdue):
+        monkeypatch.setattr(module, "time", made)
+    return made
 
 
 def _loader_threads() -> list[str]:
@@ -340,20 +367,24 @@ def test_an_exception_in_the_consumer_closes_the_loader():
     assert not _loader_threads()
 
 
-def test_waiting_for_data_is_counted_and_not_waiting_is_not():
+def test_waiting_for_data_is_counted_and_not_waiting_is_not(clock):
+    allowed = threading.Semaphore(10)
+
     def slow(epoch, index, out):
-        time.sleep(0.01)
+        assert clock.looked_at.wait(10) and allowed.acquire(timeout=10)  # the consumer waits already
+        clock.now += 1
 
     with Loader(
         **made_up(slow), schedule=_stream(23, 10), threads=1, prefetch=1, image_shape=SHAPE, device=CPU
     ) as loader:
         next(loader)
-        waited = loader.wait_seconds
-        assert waited > 0.05  # ten samples of ten milliseconds, one thread
+        assert loader.wait_seconds == 10  # ten samples of a second, one thread
+        allowed.release(10)
         while not loader._ring[1].ready:
-            time.sleep(0.01)
+            time.sleep(0.001)
         next(loader)
-        assert loader.wait_seconds - waited < 0.05
+        assert loader.wait_seconds == 10
+        allowed.release(10)  # of step 2, for which the thread is at work
 
 
 def test_the_loader_sets_no_thread_counts():
@@ -446,36 +477,43 @@ def test_a_shape_larger_than_the_loaders_is_refused():
             next(loader)
 
 
-@pytest.mark.xdist_group("clock")
 @pytest.mark.parametrize("fetch_threads", [0, 2])
-def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys, fetch_threads):
+def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
+    monkeypatch, capsys, clock, fetch_threads
+):
     monkeypatch.setattr(loader_module, "JOIN_SECONDS", 0.05)
     for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3)):
         monkeypatch.setattr(overdue, name, seconds)
-    go_on = threading.Event()
+    go_on, others, end = threading.Event(), threading.Semaphore(0), Watch.end
+    monkeypatch.setattr(Watch, "end", lambda self, thread: (end(self, thread), others.release()))
 
     class Hanging(InMemory):
         def read(self, i: int) -> bytes:
             if i == 3:
+                for _ in range(6 if fetch_threads else 3):  # three samples are fetched, and decoded
+                    assert others.acquire(timeout=10)
+                clock.pace = 0.01
                 go_on.wait()
             return super().read(i)
 
     stream = lambda step: [(np.zeros(4, np.int64), np.arange(4) + 4 * step)]  # noqa: E731
     with pytest.raises(DataError, match=r"step 0 waits for three\x1b\.jpg: .*does not answer"):
         records = Hanging([tiny_photo()], ["0", "1", "2", "three\x1b.jpg"])
-        _collect(threads=2, fetch_threads=fetch_threads, **{**NOISE, "records": records}, schedule=stream)
+        more = {**NOISE, "records": records, "last_step": 1}
+        _collect(threads=2, fetch_threads=fetch_threads, **more, schedule=stream)
     said = capsys.readouterr().err.splitlines()
     assert len(said) > 1 and "waits for three\\x1b.jpg: not read within" in said[0] and "still waiting" in said[0]
     go_on.set()
 
 
-@pytest.mark.xdist_group("clock")
-def test_slow_photos_that_do_come_are_not_complained_of(monkeypatch, capsys):
-    monkeypatch.setattr(overdue, "SAY_SECONDS", 0.5)
-    monkeypatch.setattr(overdue, "FAIL_SECONDS", 0.5)
+def test_slow_photos_that_do_come_are_not_complained_of(monkeypatch, capsys, clock):
+    monkeypatch.setattr(overdue, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(overdue, "FAIL_SECONDS", 0.02)
 
     def slow(epoch, index, out):
-        time.sleep(0.025)
+        clock.now += 0.015
+        clock.looked_at.clear()
+        assert clock.looked_at.wait(10)  # the consumer looks meanwhile
 
     _collect(threads=1, **made_up(slow), last_step=1, schedule=_stream(30, 24))
-    assert capsys.readouterr().err == ""
+    assert clock.now > 0.3 and capsys.readouterr().err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,7 +81,10 @@ def here():
 
 def masks_of_threads() -> set[str]:
     """What the kernel lets each thread of this process run on."""
-    status = [(task / "status").read_text() for task in Path("/proc/self/task").iterdir()]
+    status = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # an earlier test's thread, ended meanwhile
+            status.append((task / "status").read_text())
     return {line.split()[1] for text in status for line in text.splitlines() if line.startswith("Cpus_allowed_list")}
 
 

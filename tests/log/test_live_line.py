@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Makes a console on a terminal of so many columns, whose thread does not draw."""
+    """Makes a console on a terminal of so many columns, whose thread does not draw and whose clock stands still."""
     made: list[Console] = []
 
     def make(columns: int = 80, **more) -> tuple[Console, Terminal]:
@@ -33,6 +34,8 @@ def terminal(monkeypatch):
         return made[-1], out
 
     monkeypatch.setattr(live_line, "REDRAW_SECONDS", 3600.0)
+    for module in ("live_line", "console"):
+        monkeypatch.setattr(f"paceline.log.{module}.time", SimpleNamespace(monotonic=lambda: 100.0))
     yield make
     for console in made:
         console.close()

@@ -1,4 +1,4 @@
-"""Runs whose scores come when the test says so: the recipe `scored_slowly` of small_recipe.py, and its orders."""
+"""Runs whose scores, or steps, come when the test says so: the recipe `scored_slowly` of small_recipe.py, and its orders."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ def order(run: Path, text: str) -> Path:
     return file
 
 
+def held(trainer: Trainer, run: Path, flags: str, what: str, *, ranks: int = 1) -> tuple[Job, Path]:
+    """A run that waits where it was told to, and the order that holds it."""
+    orders = order(run, what)
+    job = trainer.start(trainer.train(run, flags, recipe=RECIPE), ranks=ranks)
+    wait_until(Path(f"{run}.scoring").exists, what)
+    return job, orders
+
+
 def begun_and_held(
     trainer: Trainer, run: Path, flags: str, what: str, *, step: int, ranks: int = 1
 ) -> tuple[Job, Path]:
     """A run whose evaluation of `step` waits, and the order that holds it; its checkpoint is on the disk."""
-    orders = order(run, what)
-    job = trainer.start(trainer.train(run, flags, recipe=RECIPE), ranks=ranks)
-    checkpoint = run / "checkpoints" / f"step-{step:06d}"
-    wait_until(lambda: Path(f"{run}.scoring").exists() and checkpoint.exists(), f"evaluation of step {step}")
+    job, orders = held(trainer, run, flags, what, ranks=ranks)
+    wait_until((run / "checkpoints" / f"step-{step:06d}").exists, f"the checkpoint of step {step}")
     return job, orders
 
 

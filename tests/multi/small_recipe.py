@@ -159,7 +159,7 @@ TROUBLED = replace(WORKLOAD, open=open_troubled)
 
 
 def scored_slowly() -> Recipe[ResNetModel, PhotoInput]:
-    """The small recipe, whose scorer waits for what the test tells it (see `open_scored_slowly`)."""
+    """The small recipe, whose scorer, or its training, waits for what the test tells it (see `open_scored_slowly`)."""
     return replace(small(), task=f"{__file__}:SCORED_SLOWLY")
 
 
@@ -169,8 +169,9 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
     "past N"  wait until training has begun a step after the Nth, and fail where it never does
     "hold N"  an evaluation at step N or later waits until the file is gone
     "fail"    raise
-    "look"    no validation photo is drawn until the file is gone
-    RUN.scoring is there once a scorer has waited. A rank that only evaluates reads in RUN.begun how far training is.
+    "look N"  no validation photo is drawn at step N or later until the file is gone
+    "step N"  no step after the Nth is begun until the file is gone
+    RUN.scoring is there once somebody has waited. A rank that only evaluates reads in RUN.begun how far training is.
     """
     from paceline.tasks.classification import Classification
 
@@ -195,6 +196,7 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
         def __iter__(self):
             nonlocal begun
             for step, batches in self.loader:
+                wait_while("step", step)
                 begun = step + 1
                 if os.environ.get("RANK", "0") == "0":
                     progress.write_text(str(begun))
@@ -203,22 +205,31 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
     def reached() -> int:
         return begun or int((progress.read_text() if progress.exists() else "") or 0)
 
-    def draw(*arguments):
+    def ordered() -> tuple[str, int]:
+        """The order's word and number."""
+        try:
+            what, _, number = orders.read_text().partition(" ")
+        except FileNotFoundError:
+            return "", 0
+        return what, int(number or 0)
+
+    def wait_while(what: str, step: int) -> None:
         until = time.monotonic() + 20
-        while orders.exists() and orders.read_text() == "look":
+        while (order := ordered())[0] == what and step >= order[1]:
             waiting.touch()
             assert time.monotonic() < until, "nobody took the order back"
             time.sleep(0.01)
+
+    def draw(*arguments):
+        wait_while("look", reached())
         return draw_val(*arguments)
 
     def obedient(packed):
-        order, _, number = orders.read_text().partition(" ") if orders.exists() else ("", "", "")
-        if order == "fail":
+        what, number = ordered()
+        if what == "fail":
             raise RuntimeError("the scorer fails, as it was told")
         until = time.monotonic() + 20
-        while (order == "past" and reached() <= int(number)) or (
-            order == "hold" and reached() >= int(number) and orders.exists()
-        ):
+        while (what == "past" and reached() <= number) or (what == "hold" and reached() >= number and orders.exists()):
             waiting.touch()
             assert time.monotonic() < until, f"no training beside scoring: step {reached()} was the last"
             time.sleep(0.01)

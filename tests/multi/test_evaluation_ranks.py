@@ -95,7 +95,7 @@ def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_e
 @pytest.mark.parametrize("rank", [0, 1])
 def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluation(trainer, alone, rank):
     run = trainer.folder / f"asked-{rank}"
-    job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "look", step=5, ranks=2)
+    job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "look 5", step=5, ranks=2)
     wait_until(lambda: Path(f"{run}.begun").read_text() == "8", "steps beside the evaluation")
     job.send(signal.SIGTERM, rank=rank)
     if rank == 0:

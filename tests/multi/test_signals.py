@@ -7,79 +7,65 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_recipe import STEPS
-from small_run import (
-    LONG_EVALUATION,
-    Trainer,
-    assert_same_end,
-    assert_same_run,
-    kinds,
-    last_event,
-    said,
-    step_reached,
-    wait_until,
-)
+from slow_scorer import INTERRUPTED, RECIPE, begun_and_held, held
+from small_run import Trainer, assert_same_end, assert_same_run, kinds, last_event, said, step_reached, wait_until
+
+from paceline.log.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
-SAVED, INTERRUPTED = "--save-every 100 --log-every 2", 75
+SAVED = "--save-every 100 --log-every 2"
 ENDLESS = "--images-seen 1000000 --eval-every 100000"
 
 
 @pytest.fixture(scope="module")
 def unbroken(trainer: Trainer) -> Path:
-    """The run on one rank that nobody asked to stop, with evaluations of a second or two."""
-    return trainer.finished(trainer.folder / "not-asked", f"{SAVED} {LONG_EVALUATION}")
+    """The run on one rank that nobody asked to stop."""
+    return trainer.finished(trainer.folder / "not-asked", SAVED, recipe=RECIPE)
 
 
 def assert_goes_on_like(trainer: Trainer, run: Path, unbroken: Path, flags: str, *, ranks: int = 1) -> None:
     """The same command again ends the run as if it had never stopped; checkpoints that stopping made are extra."""
-    trainer.finished(run, flags, ranks=ranks)
+    trainer.finished(run, flags, ranks=ranks, recipe=RECIPE)
     assert_same_end(run, unbroken)
 
 
-def evaluating(run: Path) -> bool:
-    """Whether an evaluation is under way."""
-    log = run / "mllog.txt"
-    text = log.read_text() if log.exists() else ""
-    return text.count('"eval_start"') > text.count('"eval_stop"')
-
-
 def test_sigterm_in_training_saves_at_once_and_exits_75(trainer, unbroken, tmp_path):
-    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
-    (ended,) = trainer.signalled(run, flags, signal.SIGTERM)
+    run = tmp_path / "asked"
+    job, orders = held(trainer, run, SAVED, "step 6")
+    job.send(signal.SIGTERM)
+    orders.unlink()
+    (ended,) = job.wait()
     assert ended.code == INTERRUPTED, ended.text
     end = last_event(run)
     assert (end["event"], end["status"]) == ("end", "interrupted") and "signal" in end["reason"]
-    assert 4 <= end["step"] < 13
-    assert kinds(run)[-2:] == [("checkpoint", end["step"]), ("end", end["step"])]
-    assert (run / "checkpoints" / "last").resolve().name == f"step-{end['step']:06d}"
-    assert_goes_on_like(trainer, run, unbroken, flags)
+    assert kinds(run)[-3:] == [("train", 6), ("checkpoint", 7), ("end", 7)]
+    assert (run / "checkpoints" / "last").resolve().name == "step-000007"
+    assert_goes_on_like(trainer, run, unbroken, SAVED)
 
 
 def test_sigterm_in_an_evaluation_saves_and_the_evaluation_is_repeated_first(trainer, unbroken, tmp_path):
-    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
-    job = trainer.start(trainer.train(run, flags))
-    wait_until(lambda: evaluating(run), "an evaluation")
+    run = tmp_path / "asked"
+    job, orders = held(trainer, run, SAVED, "look 13")
     job.send(signal.SIGTERM)
+    orders.unlink()
     (ended,) = job.wait()
     assert ended.code == INTERRUPTED, ended.text
     end = last_event(run)
     assert (end["status"], end["step"]) == ("interrupted", 13) and "evaluation" in end["reason"]
     assert kinds(run)[-3:] == [("train", 12), ("checkpoint", 13), ("end", 13)]
-    assert_goes_on_like(trainer, run, unbroken, flags)
+    assert_goes_on_like(trainer, run, unbroken, SAVED)
     assert kinds(run)[kinds(run).index(("resume", 13)) + 1] == ("eval", 13)
 
 
 def test_sigkill_in_an_evaluation_costs_that_evaluation_alone(trainer, unbroken, tmp_path):
-    run, flags = tmp_path / "killed", f"{SAVED} {LONG_EVALUATION}"
-    saved = run / "checkpoints" / "step-000026"
-    job = trainer.start(trainer.train(run, flags))
-    wait_until(lambda: saved.exists() and evaluating(run), "the second evaluation")
+    run = tmp_path / "killed"
+    job, orders = begun_and_held(trainer, run, SAVED, "look 26", step=26)
     job.send(signal.SIGKILL)
     (ended,) = job.wait()
+    orders.unlink()
     assert ended.code == -signal.SIGKILL and ("eval", 26) not in kinds(run)
-    trainer.finished(run, flags)
+    trainer.finished(run, SAVED, recipe=RECIPE)
     assert ("resume", 26) in kinds(run)
     assert_same_run(run, unbroken)
 
@@ -110,7 +96,10 @@ def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tm
     assert (end["event"], end["status"]) == ("end", "stopped_early") and "time budget 1s used up" in end["reason"]
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
     assert {step for _, step in kinds(run)[-3:]} == {end["step"]}
-    assert end["step"] > 1 and (run / "report.html").exists()
+    assert (run / "report.html").exists()
+    assert end["seconds"] >= 1 and all(
+        event["seconds"] < 1 for event in read_events(run / "events.jsonl") if event["step"] < end["step"]
+    )
 
 
 def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(trainer, tmp_path):
@@ -137,18 +126,22 @@ TWO = f"{SAVED} --ema 0.9 --bn-span 3"  # running statistics, and averages of th
 def test_a_signal_to_one_of_two_ranks_stops_both_after_the_same_step(trainer, tmp_path, rank):
     run, unbroken = tmp_path / "asked", trainer.folder / "not-asked-2"
     if not unbroken.exists():
-        trainer.finished(unbroken, TWO, ranks=2)
-    ended = trainer.signalled(run, TWO, signal.SIGTERM, ranks=2, rank=rank)
+        trainer.finished(unbroken, TWO, ranks=2, recipe=RECIPE)
+    job, orders = held(trainer, run, TWO, "step 6", ranks=2)
+    job.send(signal.SIGTERM, rank=rank)
+    orders.unlink()
+    ended = job.wait()
     assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
-    assert last_event(run)["status"] == "interrupted" and last_event(run)["step"] < STEPS
+    # The other rank hears it one step later.
+    assert last_event(run)["status"] == "interrupted" and last_event(run)["step"] in (7, 8)
     assert_goes_on_like(trainer, run, unbroken, TWO, ranks=2)
 
 
 def test_a_signal_to_one_of_two_ranks_ends_the_evaluation_of_both(trainer, tmp_path):
-    run, flags = tmp_path / "asked", f"{SAVED} {LONG_EVALUATION}"
-    job = trainer.start(trainer.train(run, flags), ranks=2)
-    wait_until(lambda: evaluating(run), "an evaluation")
+    run = tmp_path / "asked"
+    job, orders = held(trainer, run, SAVED, "look 13", ranks=2)
     job.send(signal.SIGUSR1, rank=1)
+    orders.unlink()
     ended = job.wait()
     assert [one.code for one in ended] == [INTERRUPTED] * 2, said(ended)
     assert kinds(run)[-3:] == [("train", 12), ("checkpoint", 13), ("end", 13)]
