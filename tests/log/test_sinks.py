@@ -152,19 +152,21 @@ def test_a_slow_sink_keeps_nothing_waiting_and_is_told_everything_in_one_thread(
 
 
 def test_a_sink_that_fails_is_closed_and_told_nothing_more():
-    lines, made = [], []
+    lines, made, closing = [], [], threading.Event()
 
     class Failing(Noted):
         def write(self, event) -> None:
             raise KeyError("oops")
 
         def close(self) -> None:
+            closing.set()
             time.sleep(0.05)  # what it holds is not cut off by the end of the process
             super().close()
 
     sink = Beside("bad", lambda: made.append(Failing()) or made[0], lines.append)
     for step in range(3):
         sink.write({"step": step})
+    assert closing.wait(10)
     sink.close()
     sink.close()
     assert made[0].events == ["closed"]
