@@ -95,7 +95,6 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.dist.environment import environment
     from paceline.dist.world import open_world
     from paceline.engine.evaluate import evaluate
-    from paceline.host.heap import keep_freed_memory
     from paceline.host.machine import choose_device, set_threads
     from paceline.host.placing import bound, choose_adapter
     from paceline.tasks.task import InputRank
@@ -103,7 +102,6 @@ def run(arguments: Sequence[str]) -> int:
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
-    keep_freed_memory(device)
     limit = flags.limit_val or (0 if flags.elsewhere else subject.limit_val)
     controls = Controls(data=flags.data or subject.data, limit_val=limit)
     alike = None

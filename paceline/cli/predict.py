@@ -59,12 +59,10 @@ def run(arguments: Sequence[str]) -> int:
     # What is no run of ours is refused before torch is loaded.
     saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
     from paceline import predict  # the module: what follows needs torch
-    from paceline.host.heap import keep_freed_memory
     from paceline.predict.answers import check_answers_folder
 
     check_answers_folder(flags.out)
     predictor = predict.load(flags.run, checkpoint=flags.checkpoint, workload=flags.workload, say=say)
-    keep_freed_memory(predictor.trained.device)
     _check_objects(flags, predictor)
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
