@@ -14,6 +14,7 @@ from typing import Any
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain, read_plain
 from paceline.config.printable import some
+from paceline.prepare.formats.label_tools import json_tool
 
 # The largest that are used, Objects365's, have 6 GB.
 MOST_BYTES = 8 << 30
@@ -45,6 +46,8 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
     finally:
         if collects:
             gc.enable()
+    if tool := json_tool(record):
+        raise DataError(f"{path}: this is {tool[0]}. {tool[1]}")
     if not isinstance(record, dict):
         raise DataError(
             f"{path}: not a COCO annotation file: it holds a {type(record).__name__}, not an object with images, "

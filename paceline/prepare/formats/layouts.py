@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from paceline.config.printable import some
 from paceline.data.freshness import is_inside
 from paceline.prepare.formats.annotations import Annotations
 from paceline.prepare.formats.coco import find_coco, find_coco_split, read_coco
+from paceline.prepare.formats.label_tools import export_to_choose
 from paceline.prepare.formats.voc import is_voc, read_voc
 from paceline.prepare.formats.yolo import is_yolo, read_yolo, yolo_splits
 
@@ -60,7 +62,7 @@ def read_source(root: Path, layout: Layout | None = None) -> BoxSet:
         inner = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and detect_layout(entry) is not None]
         if inner:
             raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
-        raise DataError(f"{root}: no annotations of boxes found in it. {WANTED}")
+        raise DataError(f"{root}: no annotations of boxes found in it. {export_to_choose(root) or WANTED}")
     return READERS[chosen][1](root)
 
 
@@ -95,6 +97,8 @@ def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
         return _read_yolo(root, key)
     if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
         return _read_voc(root, names)
+    if advice := export_to_choose(root):
+        raise DataError(f"{root}: no annotations of {' nor '.join(names)} found in it. {advice}")
     raise DataError(
         f"{root}: no annotations of {' nor '.join(names)} found in it. Wanted: a COCO JSON such as "
         f"annotations/instances_{names[0]}.json or {names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
@@ -115,8 +119,14 @@ def _read_json(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) ->
 def _read_coco_folder(root: Path) -> BoxSet:
     pairs = find_coco(root)
     if not pairs:
+        if (other := detect_layout(root)) is not None:
+            raise DataError(
+                f"{root}: its annotations are of another layout:  paceline prepare {other} {shlex.quote(str(root))}"
+            )
         listed = some(path.name for path in sorted((root / "annotations").glob("*.json")))
-        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {WANTED}")
+        raise DataError(
+            f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {export_to_choose(root) or WANTED}"
+        )
     return _read_json(pairs, root)
 
 

@@ -34,6 +34,7 @@ from paceline.data.header import MAX_PIXELS
 from paceline.prepare.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken
 from paceline.prepare.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
 from paceline.prepare.formats.class_names import tidy_class_name
+from paceline.prepare.formats.label_tools import CVAT
 
 # The longest real ones are a few dozen kB.
 MOST_BYTES = 8 << 20
@@ -119,6 +120,8 @@ def read_voc_file(path: Path) -> VocFile:
         raise DataError(f"{path}: cannot be read ({error.strerror}). An annotation of one image is wanted.") from None
     except (ElementTree.ParseError, ValueError) as error:
         raise DataError(f"{path}: not XML ({error}).") from None
+    if root.tag == "annotations":
+        raise DataError(f"{path}: this is {CVAT[0]}. {CVAT[1]}")
     if root.tag != "annotation":
         raise DataError(f"{path}: not a Pascal VOC annotation: its root is <{short(root.tag, 40)}>, not <annotation>.")
     last_part = re.split(r"[/\\]", (root.findtext("filename") or "").strip())[-1]

@@ -1,0 +1,176 @@
+"""Exports of labelling tools that are not read, known by what their files hold, and which export to choose in their place.
+
+Only looked at where no layout of ours was found: some small files of a folder, each read to a bound, none followed or believed.
+Sources: the tools' own descriptions of their formats (CVAT "CVAT for images 1.1", Label Studio "Export annotations", LabelMe's
+JSON, VGG Image Annotator 2, Apple's Create ML, Darknet's .data files, TensorFlow's and Roboflow's CSV of boxes).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from paceline.config.plain_file import open_plain_sized
+from paceline.config.printable import short
+
+# Of each file its beginning is enough; JSON is read whole up to this, which a task list of some thousand photos stays below.
+BEGINNING = 1 << 14
+MOST_JSON_BYTES = 64 << 20
+MOST_ENTRIES, MOST_FOLDERS = 20_000, 20  # that are looked at
+MOST_FILES = 8  # of each kind that are opened
+KINDS = (".data", ".names", "classes.txt", ".xml", ".json", ".csv")
+COCO_LISTS = ("images", "annotations", "categories")
+# Columns of TensorFlow's and Roboflow's tables, of others, and of VGG Image Annotator's.
+CSV_CORNERS = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"region_shape_attributes"})
+
+COCO_FLAGS = "paceline prepare coco --images PHOTOS --annotations EXPORT.json --val-fraction 0.2 --out SET"
+LABEL_STUDIO = f"In Label Studio choose Export > COCO, and name its files:  {COCO_FLAGS}"
+
+
+def export_to_choose(root: Path) -> str:
+    """'FILE is of TOOL, which is not read. What to export in its place', for a folder that no reader knows; "" where none is known."""
+    for path in _candidates(root):
+        known = _known(path)
+        if known:
+            return f"{path} is {known[0]}. {known[1]}"
+    return ""
+
+
+CVAT = (
+    "CVAT's own XML, which is not read",
+    "In CVAT choose Export task dataset > COCO 1.0 (boxes and polygons), or Pascal VOC 1.1, and unpack it.",
+)
+
+
+def _candidates(root: Path) -> Iterator[Path]:
+    """Files of `root` and the first folders in it that may tell, the most telling kinds first."""
+    found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
+    folders = [root]
+    for folder in folders:
+        try:
+            entries = sorted(islice(folder.iterdir(), MOST_ENTRIES))
+        except OSError:
+            continue
+        for entry in entries:
+            kind = entry.name if entry.name in KINDS else entry.suffix.lower()
+            if kind in KINDS:
+                found[kind].append(entry)
+            elif folder is root and len(folders) < MOST_FOLDERS and not entry.suffix and entry.is_dir():
+                folders.append(entry)
+    for files in found.values():
+        yield from files[:MOST_FILES]
+
+
+def _known(path: Path) -> tuple[str, str] | None:
+    """What a file is, and what to do; None for one that says nothing."""
+    suffix = path.suffix.lower()
+    text = _text(path, MOST_JSON_BYTES if suffix == ".json" else BEGINNING)
+    if not text:
+        return None
+    if suffix == ".xml":
+        return CVAT if re.match(r"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<annotations\b", text, re.DOTALL) else None
+    if suffix == ".json":
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        if isinstance(content, dict) and all(isinstance(content.get(name), list) for name in COCO_LISTS):
+            return "a COCO JSON under another name than the known ones", _named_command(path, content["images"])
+        return json_tool(content)
+    if suffix == ".csv":
+        return _known_csv(text)
+    return _known_yolo(path, text)
+
+
+def json_tool(content: Any) -> tuple[str, str] | None:
+    """Whose JSON this is, and what to do; None where it is none of the known ones."""
+    first = content[0] if isinstance(content, list) and content else None
+    if isinstance(content, dict):
+        if "shapes" in content and ("imagePath" in content or "imageData" in content):
+            return (
+                "LabelMe's JSON, which is not read",
+                "Make one COCO JSON of all of them (pip install labelme2coco, labelme2coco FOLDER), and name it:  "
+                + COCO_FLAGS,
+            )
+        if "_via_img_metadata" in content or _is_via(content):
+            return (
+                "VGG Image Annotator's JSON, which is not read",
+                f"In VIA choose Annotation > Export Annotations (COCO format), then:  {COCO_FLAGS}",
+            )
+    if isinstance(first, dict):
+        if "annotation_id" in first or ("data" in first and ("annotations" in first or "completions" in first)):
+            return "Label Studio's own JSON, which is not read", LABEL_STUDIO
+        if "image" in first and isinstance(first.get("annotations"), list):
+            return "Create ML's JSON, which is not read", f"Choose COCO in the tool that wrote it, then:  {COCO_FLAGS}"
+    return None
+
+
+def _named_command(path: Path, images: list[Any]) -> str:
+    """How to name a COCO JSON and the folder that its first photo lies in."""
+    first = images[0].get("file_name") if images and isinstance(images[0], dict) else None
+    above = path.parent
+    near = [above, above / "images", above.parent, above.parent / "images"]
+    near = [folder for folder in near if isinstance(first, str) and "\0" not in first and (folder / first).is_file()]
+    photos, file = shlex.quote(str(near[0])) if near else "PHOTOS", shlex.quote(str(path))
+    return f"Name it and its photos:  paceline prepare coco --images {photos} --annotations {file} --val-fraction 0.2"
+
+
+def _is_via(content: dict[str, Any]) -> bool:
+    """An annotations-only export: {KEY: {"filename": ..., "regions": ...}}."""
+    value = next(iter(content.values()), None)
+    return isinstance(value, dict) and {"filename", "regions"} <= value.keys()
+
+
+def _known_csv(text: str) -> tuple[str, str] | None:
+    try:
+        header = next(csv.reader(io.StringIO(text)), [])
+    except csv.Error:
+        return None
+    names = {name.strip().lower() for name in header}
+    if any(corners <= names for corners in CSV_CORNERS):
+        return (
+            "a CSV table of boxes, which is not read",
+            f"Choose COCO in the tool that wrote it (Roboflow: Download > COCO), then:  {COCO_FLAGS}",
+        )
+    return None
+
+
+def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
+    """Darknet's obj.data or obj.names, or classes.txt of Label Studio and labelImg: YOLO labels without a data.yaml."""
+    if path.suffix == ".data":
+        if not re.search(r"^\s*names\s*=", text, re.MULTILINE):
+            return None
+        return (
+            "Darknet's list of files, which is not read",
+            "In CVAT choose Export task dataset > COCO 1.0; elsewhere COCO or Ultralytics YOLO.",
+        )
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    if not names:
+        return None
+    photos = "images" if (path.parent / "images").is_dir() else "."
+    command = f"paceline prepare yolo {shlex.quote(str(path.parent))} --val-fraction 0.2"
+    return (
+        "a list of classes beside YOLO labels, without the data.yaml that says where the photos are",
+        f"Write a data.yaml of these two lines beside it, then  {command}\n"
+        f"  train: {photos}\n  names: {json.dumps([short(name, 100) for name in names])}",
+    )
+
+
+def _text(path: Path, most: int) -> str:
+    """The beginning of a plain file, or for a larger JSON nothing; "" where it is not text, or cannot be opened."""
+    try:
+        descriptor, size = open_plain_sized(path)
+        with os.fdopen(descriptor, "rb") as file:
+            if size > most and path.suffix.lower() == ".json":
+                return ""
+            return file.read(most).decode("utf-8-sig", "ignore")
+    except OSError:
+        return ""
