@@ -292,7 +292,7 @@ def _in_order(classes: Sequence[str]) -> str:
 
 
 def _where(flags: Flags, task: Task) -> str:
-    return flags.annotations or str(task.facts.get("root", flags.data))
+    return flags.annotations or str(task.manifest.called)
 
 
 def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:

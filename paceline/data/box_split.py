@@ -128,7 +128,7 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
     """
     if manifest.kind != "boxes" or manifest.category_ids is None:
         raise DataError(
-            f"{manifest.root_path}: class folders, without boxes; a detector needs annotations. "
+            f"{manifest.called}: class folders, without boxes; a detector needs annotations. "
             "Name a folder with COCO, Pascal VOC or YOLO annotations."
         )
     counts = manifest.splits[split].boxes if split in manifest.splits else None
@@ -146,7 +146,7 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
     if manifest.relabel is not None:
         found["classes"] = np.array((-1, *manifest.relabel), np.int32)[found["classes"]] + 1
         if not found["classes"].all():  # of crowd regions alone, which no count of objects has
-            raise DataError(f"{manifest.root_path}: it has crowd regions of classes that the run does not know.")
+            raise DataError(f"{manifest.called}: it has crowd regions of classes that the run does not know.")
     return BoxSplit(
         index=index,
         names=manifest.classes,
@@ -187,7 +187,7 @@ def _why_other_frame(manifest: Manifest, split: str, exif: Exif) -> str:
     photos = "1 photo carries" if rotated == 1 else f"{rotated:,} photos carry"
     fit, taken, other = ("shown", "stored", "apply") if exif == "ignore" else ("stored", "shown", "ignore")
     return (
-        f"{manifest.root_path}: {photos} an EXIF rotation in {split}, and the annotations fit the photos as they are {fit}, "
+        f"{manifest.called}: {photos} an EXIF rotation in {split}, and the annotations fit the photos as they are {fit}, "
         f"while this recipe takes them as they are {taken}: boxes would lie wrong. Train with  --input.exif {other}"
     )
 

@@ -144,6 +144,12 @@ class Manifest:
         return Path(os.path.normpath(self.folder / self.root))
 
     @property
+    def called(self) -> Path:
+        """The folder that names this set, in messages and for --data: where its files were named one by one `root_path` is only
+        what their paths have in common, and nobody named that."""
+        return self.folder if self.in_containers or (self.request or {}).get("images") else self.root_path
+
+    @property
     def class_order_hash(self) -> str:
         return class_order_hash(self.classes)
 

@@ -55,7 +55,7 @@ def _class_folders(manifest: Manifest, names: Sequence[str], folders: Sequence[s
 
 def _refusal(manifest: Manifest, unknown: Sequence[str], names: Sequence[str]) -> DataError:
     return DataError(
-        f"{manifest.root_path}: it has {some(unknown)}, which the run does not know; the run's classes are "
+        f"{manifest.called}: it has {some(unknown)}, which the run does not know; the run's classes are "
         f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Scores between them would mean nothing. "
         "Give the same classes the same names (class folders may have readable ones in classes.json)."
     )

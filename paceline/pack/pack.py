@@ -52,9 +52,11 @@ def pack(
     """
     check_request(request)
     out = Path(os.path.realpath(out))
-    inside = out.is_relative_to(manifest.root_path) and not manifest.in_containers
-    if inside or out == manifest.folder:
-        raise DataError(f"--out {out}: lies in the data set that is packed. Choose a folder outside of it.")
+    holder = next((folder for folder in _photo_folders(manifest) if out.is_relative_to(folder)), None)
+    if holder is not None or out == manifest.folder:
+        raise DataError(
+            f"--out {out}: lies in the data set that is packed. Choose a folder outside of {holder or out}."
+        )
     _check_frames(manifest, request)
     with locked(out):
         record = PackRecord(out)
@@ -79,12 +81,20 @@ def pack(
     return packed, _notes(sources, request)
 
 
+def _photo_folders(manifest: Manifest) -> list[Path]:
+    """Folders in which a pack would lie among what is packed. What named files have in common is nobody's folder."""
+    if manifest.in_containers:
+        return []
+    folders = [Path(os.path.normpath(manifest.root_path / split.folder)) for split in manifest.splits.values()]
+    return folders if manifest.called != manifest.root_path else [manifest.root_path, *folders]
+
+
 def _check_frames(manifest: Manifest, request: PackRequest) -> None:
     """A detection label has fractions of a photo and cannot say of which frame: readers take the stored one."""
     shown = [split for split in manifest.splits.values() if split.boxes is not None and split.boxes.exif == "apply"]
     if shown and request.to == "recordio":
         raise DataError(
-            f"{manifest.root_path}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
+            f"{manifest.called}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
             "as they are shown, which MXNet's labels cannot say. Use  --to webdataset, or store the photos upright and export the "
             "boxes again."
         )

@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 def check_splits(source: BoxSet, request: BoxRequest, command: str) -> None:
     """Raises DataError where a split is missing that training needs, or one would be set apart beside one that is there."""
     if "train" not in source.splits:
-        raise DataError(f"{source.root}: no training images in it, only {some(source.splits)}.")
+        raise DataError(f"{_called(source, request)}: no training images in it, only {some(source.splits)}.")
     if "val" not in source.splits and not request.val_fraction:
         raise DataError(
-            f"{source.root}: no validation images, so nothing to measure on. {_where_val(request)}, or set a fifth of the "
-            f"training images apart:\n  {command} --val-fraction 0.2"
+            f"{_called(source, request)}: no validation images, so nothing to measure on. {_where_val(request)}, or set a "
+            f"fifth of the training images apart:\n  {command} --val-fraction 0.2"
         )
     if "val" in source.splits and request.val_fraction:
-        raise DataError(f"{source.root}: it has validation images of its own; leave --val-fraction out.")
+        raise DataError(f"{_called(source, request)}: it has validation images of its own; leave --val-fraction out.")
     if request.val_group and not request.val_fraction:
         raise DataError(
             "--val-group without --val-fraction: it groups photos for a validation split that is set apart."
         )
+
+
+def _called(source: BoxSet, request: BoxRequest) -> str:
+    """What was named: where that are files, the one of the annotations."""
+    return request.annotations or str(source.root)
 
 
 def _where_val(request: BoxRequest) -> str:

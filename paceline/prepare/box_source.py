@@ -33,6 +33,7 @@ from paceline.prepare.pipeline import (
     Source,
     choose_place,
     described,
+    elsewhere,
     unreadable,
     write_prepared,
 )
@@ -75,14 +76,17 @@ class BoxSource(Source):
     held: Callable[[Path, list[bytes]], Photos] = PhotoFiles  # (root, names as lists have them) -> the photos
 
     @classmethod
-    def of(cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), **others: Any) -> BoxSource:
-        """What a reader found. others: fields that do not follow from what was asked for."""
+    def of(
+        cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any
+    ) -> BoxSource:
+        """What a reader found. out: where it is to go, if that was said; others: fields that do not follow from what was asked for."""
         request = replace(request, layout=annotated.layout)
         fields = {
-            "command": box_command(annotated.root, asdict(request)),
+            "command": box_command(annotated.root, asdict(request), out),
             "on_unreadable": request.on_unreadable,
             "on_missing": request.on_missing,
             "stored": _stored(request),
+            "remedy": elsewhere(box_command(annotated.root, asdict(request))) if out is not None else "",
             **others,
         }
         return cls(root=annotated.root, annotated=annotated, request=request, **fields)
@@ -200,7 +204,7 @@ def prepare_boxes(
     progress  called with (files done, files in all)
     Raises DataError for every flaw of annotations or images; then no manifest is written.
     """
-    source = annotated_boxes(root, request)
+    source = annotated_boxes(root, request, out)
     if root is None and out is None:
         files = (request.images, request.annotations, request.val_annotations)
         key = hashlib.sha256(os.fsencode("+".join(os.path.realpath(path) for path in files)))
@@ -208,12 +212,12 @@ def prepare_boxes(
     return write_prepared(source, choose_place(source.root, out), workers, progress)
 
 
-def annotated_boxes(root: Path | None, request: BoxRequest) -> BoxSource:
+def annotated_boxes(root: Path | None, request: BoxRequest, out: Path | None = None) -> BoxSource:
     """The annotated set in `root`, or of the files that `request` names, as `prepare_boxes` takes them.
 
     Raises DataError where annotations contradict themselves, or a split is missing.
     """
-    source = BoxSource.of(_read(root, request), request)
+    source = BoxSource.of(_read(root, request), request, out)
     check_splits(source.annotated, source.request, source.command)
     if request.expect:
         check_coco2017(source.root, source.annotated.splits)  # before a photo is opened

@@ -27,7 +27,16 @@ from paceline.prepare.formats.class_folders import (
 from paceline.prepare.formats.class_names import read_class_names
 from paceline.prepare.formats.imagenet import check_flat_val, check_imagenet, part_of_imagenet
 from paceline.prepare.inspection import Inspection, PhotoFiles, Photos
-from paceline.prepare.pipeline import Arrays, OnFlaw, Source, choose_place, described, unreadable, write_prepared
+from paceline.prepare.pipeline import (
+    Arrays,
+    OnFlaw,
+    Source,
+    choose_place,
+    described,
+    elsewhere,
+    unreadable,
+    write_prepared,
+)
 from paceline.prepare.val_split import BROUGHT, ValSplit, check_fraction, stratified, units_of
 
 
@@ -45,14 +54,20 @@ class ClassSource(Source):
 
     @classmethod
     def of(
-        cls, listing: Listing, expect: Expect = "any", val: ValSplit = BROUGHT, on_unreadable: OnFlaw = "refuse"
+        cls,
+        listing: Listing,
+        expect: Expect = "any",
+        val: ValSplit = BROUGHT,
+        on_unreadable: OnFlaw = "refuse",
+        out: Path | None = None,
     ) -> ClassSource:
-        """Class folders that were listed; where they are only scored on, no command leaves photos out."""
+        """Class folders that were listed, to go to `out`; where they are only scored on, no command leaves photos out."""
         root, splits = listing.root, listing.splits
         request = asdict(val) if val.val_fraction else None
         return cls(
             root=root,
-            command=prepare_command(root, expect, request) if "train" in splits else "",
+            command=prepare_command(root, expect, request, out) if "train" in splits else "",
+            remedy=elsewhere(prepare_command(root, expect, request)) if out is not None else "",
             on_unreadable=on_unreadable,
             listing=listing,
             all_photos=PhotoFiles(root, [name for split in splits.values() for name in split.relative_names(root)]),
@@ -146,12 +161,16 @@ def prepare_folder(
     progress       called with (files done, files in all)
     Raises DataError for every flaw of layout or file; then no manifest is written.
     """
-    source = class_folders(Path(os.path.realpath(root)), expect, val, on_unreadable)
+    source = class_folders(Path(os.path.realpath(root)), expect, val, on_unreadable, out)
     return write_prepared(source, class_place(source, out), workers, progress)
 
 
 def class_folders(
-    root: Path, expect: Expect = "any", val: ValSplit = BROUGHT, on_unreadable: OnFlaw = "refuse"
+    root: Path,
+    expect: Expect = "any",
+    val: ValSplit = BROUGHT,
+    on_unreadable: OnFlaw = "refuse",
+    out: Path | None = None,
 ) -> ClassSource:
     """The class folders of `root`, as `prepare_folder` takes them. Raises DataError for every flaw of layout."""
     if val.val_fraction:
@@ -159,20 +178,20 @@ def class_folders(
         if expect == "imagenet":
             raise DataError(
                 f"{root}: ImageNet brings 50,000 validation photos; leave --val-fraction out, or take the photos as class "
-                f"folders of any kind:\n  {prepare_command(root, 'any', asdict(val))}"
+                f"folders of any kind:\n  {prepare_command(root, 'any', asdict(val), out)}"
             )
-        listing = list_unsplit(root)
+        listing = list_unsplit(root, out)
     elif val.val_group:
         raise DataError(
             "--val-group without --val-fraction: it groups photos for a validation split that is set apart."
         )
     else:
         check_flat_val(root)
-        listing = list_class_folders(root)
+        listing = list_class_folders(root, out)
         if expect == "imagenet":
             check_imagenet(listing)
     check_classes(listing)
-    return ClassSource.of(listing, expect, val, on_unreadable)
+    return ClassSource.of(listing, expect, val, on_unreadable, out)
 
 
 def class_place(source: ClassSource, out: Path | None) -> Path:

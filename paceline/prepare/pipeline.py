@@ -106,10 +106,15 @@ def write_prepared(
         (place / journal.FILE_NAME).unlink(missing_ok=True)
         return manifest
     except OSError as error:
-        other = f"Choose another folder:  {source.command} --out DIR" if source.command else CACHE_REMEDY
+        other = elsewhere(source.command) if source.command else CACHE_REMEDY
         raise DataError(
             f"{place}: the index cannot be written here ({error.strerror or error}). {source.remedy or other}"
         ) from None
+
+
+def elsewhere(command: str) -> str:
+    """What to do where the place of an index will not do. command: the one that prepares, without a place."""
+    return f"Choose another folder:  {command} --out DIR"
 
 
 def choose_place(root: Path, out: Path | None, *, of_classes: bool = False) -> Path:

@@ -7,8 +7,10 @@ No bitmap of a photo is kept or sent: a mask is a string of run lengths from the
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,19 +106,16 @@ def instance_truth(boxes: GroundTruth, split: BoxSplit, numbers: np.ndarray) -> 
 
     boxes    of these photos
     numbers  (n,) of the photos, each once
-    Raises DataError where the split has not a single mask.
     """
-    require_masks(split)
     return InstanceTruth(boxes, *truth_masks(split, numbers))
 
 
-def require_masks(split: BoxSplit) -> None:
-    """Raises DataError where the split has objects and not a single mask."""
+def require_masks(split: BoxSplit, data: Path) -> None:
+    """Raises DataError where the split has objects and not a single mask. data: what --data would name the set by."""
     if len(split.classes) and not has_masks(split):
         raise DataError(
-            f"{split.index.root}: its objects have boxes but no masks, and this recipe learns masks.\n"
-            "Train a detector of boxes on it:  paceline train ssd-custom --data "
-            f"{split.index.root}\n"
+            f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
+            f"Train a detector of boxes on it:  paceline train ssd-custom --data {shlex.quote(str(data))}\n"
             'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
         )
 

@@ -56,7 +56,8 @@ class InstanceSegmentation(ObjectTask):
         """Raises DataError as ObjectTask does, and where the annotations have no masks or these do not score 1."""
         # Crowd regions have one mask for many objects: no published system trains on them.
         super().__init__(workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=False)
-        require_masks(self.train)
+        for split in (self.train, self.val):
+            require_masks(split, manifest.called)
         self.masks = instance_truth(self.truth, self.val, self.val_numbers)
         unseen = masks_score_one(self.masks, self.classes)
         self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}

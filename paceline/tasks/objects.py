@@ -39,7 +39,7 @@ class ObjectTask(Task):
         numbers = np.flatnonzero(objects) if recipe.input.drop_empty else np.arange(len(self.train))
         if not len(numbers):
             raise DataError(
-                f"{manifest.root_path}: none of its {len(self.train):,} training images has an object to learn"
+                f"{manifest.called}: none of its {len(self.train):,} training images has an object to learn"
                 f"{'' if crowd else '; crowd regions are none'}.\n"
                 "Annotate some of them, or train on images without objects as well: --input.no-drop-empty"
             )

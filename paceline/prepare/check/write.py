@@ -24,10 +24,10 @@ def write_check_page(manifest: Manifest) -> tuple[Path, Page]:
     """
     if manifest.kind == "boxes":
         splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
-        page = box_page(manifest.root_path, manifest.classes, splits)
+        page = box_page(manifest.called, manifest.classes, splits)
     else:
         splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
-        page = class_page(manifest.root_path, manifest.class_names or manifest.classes, splits)
+        page = class_page(manifest.called, manifest.class_names or manifest.classes, splits)
     path = manifest.folder / FILE_NAME
     try:
         write_whole(path, page.html.encode("utf-8", "replace"))

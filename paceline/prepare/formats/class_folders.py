@@ -55,7 +55,7 @@ class Listing:
         return sum(split.images for split in self.splits.values())
 
 
-def list_unsplit(root: Path) -> Listing:
+def list_unsplit(root: Path, out: Path | None = None) -> Listing:
     """List ROOT/train, or ROOT itself where there is no train/: all photos are the split "train". Opens no file.
 
     Raises DataError as list_class_folders does, and where there is a validation split already.
@@ -66,11 +66,11 @@ def list_unsplit(root: Path) -> Listing:
     if TRAIN_FOLDER in folders and val:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
     if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
-        raise DataError(_why_no_train(root, folders, top.images))
+        raise DataError(_why_no_train(root, folders, top.images, out))
     return Listing(root, {"train": list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
 
 
-def list_class_folders(root: Path) -> Listing:
+def list_class_folders(root: Path, out: Path | None = None) -> Listing:
     """List ROOT/train and ROOT/val. Opens no file.
 
     Raises DataError, naming the folder and what to do, where root is missing or empty, holds images without classes,
@@ -79,10 +79,10 @@ def list_class_folders(root: Path) -> Listing:
     top = list_folder(root)
     folders = [os.fsdecode(name) for name in top.folders]
     if TRAIN_FOLDER not in folders:
-        raise DataError(_why_no_train(root, folders, top.images))
+        raise DataError(_why_no_train(root, folders, top.images, out))
     val = [name for name in VAL_FOLDERS if name in folders]
     if not val:
-        raise DataError(_why_no_val(root))
+        raise DataError(_why_no_val(root, out))
     if len(val) > 1:
         raise DataError(
             f"{root}: both {val[0]}/ and {val[1]}/ are there; which one is meant? Rename or remove the other."
@@ -136,7 +136,7 @@ def list_split(folder: Path) -> SplitListing:
     return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored)
 
 
-def _why_no_train(root: Path, folders: list[str], images: list[bytes]) -> str:
+def _why_no_train(root: Path, folders: list[str], images: list[bytes], out: Path | None) -> str:
     if images:
         return (
             f"{root}: {len(images):,} images lie directly in it ({os.fsdecode(images[0])}) and there is no train/, "
@@ -152,7 +152,7 @@ def _why_no_train(root: Path, folders: list[str], images: list[bytes]) -> str:
     if _has_classes(root, folders):
         return (
             f"{root}: no train/ and no val/ in it, but folders with photos ({some(folders)}). If these are the classes, set a "
-            f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root)}"
+            f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root, out)}"
         )
     return f"{root}: no train/ in it, only {some(folders)}. {LAYOUT}"
 
@@ -167,12 +167,12 @@ def _has_classes(root: Path, folders: list[str]) -> bool:
     )
 
 
-def _why_no_val(root: Path) -> str:
+def _why_no_val(root: Path, out: Path | None) -> str:
     return (
         f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a fifth of each class apart; no photo "
-        f"is moved or copied:\n  {_split_command(root)}"
+        f"is moved or copied:\n  {_split_command(root, out)}"
     )
 
 
-def _split_command(root: Path) -> str:
-    return f"{prepare_command(root)} --val-fraction 0.2"
+def _split_command(root: Path, out: Path | None) -> str:
+    return f"{prepare_command(root, out=out)} --val-fraction 0.2"
