@@ -29,6 +29,7 @@ from paceline.prepare.formats.annotations import Annotations
 from paceline.prepare.formats.class_folders import VAL_FOLDERS
 from paceline.prepare.formats.class_names import first_twice, tidy_class_name
 from paceline.prepare.formats.coco_file import load_json
+from paceline.prepare.formats.other_paths import Elsewhere, is_of_elsewhere
 
 ROBOFLOW = "_annotations.coco.json"
 _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
@@ -123,7 +124,7 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     annotations = Annotations(
         source=path,
         images_folder=images_folder,
-        file_names=_file_names(path, images),
+        file_names=_file_names(path, images, images_folder, notes),
         image_ids=image_ids,
         heights=_sides(path, images, "height"),
         widths=_sides(path, images, "width"),
@@ -348,18 +349,17 @@ def _names_a_file(name: str) -> bool:
         return False
 
 
-def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
+def _file_names(path: Path, images: list[dict[str, Any]], folder: Path, notes: list[str]) -> list[str]:
     """N paths inside the folder of images. Raises DataError for one that leads out of it, or is there twice."""
     seen: dict[str, int] = {}
+    elsewhere = Elsewhere(folder)
     for place, entry in enumerate(images):
         name = entry.get("file_name", _MISSING)
         if not isinstance(name, str) or not name or not _names_a_file(name):
             raise _wrong(path, "image", place, {"id": entry.get("id")}, "file_name", name, "the name of a file")
-        if os.path.isabs(name) or ".." in name.split("/"):
-            raise DataError(
-                f"{path}: image {place} ({_called(entry)}): its file_name leads out of the folder of images. "
-                "Make it relative to that folder, without  ..  in it."
-            )
+        if is_of_elsewhere(name):
+            called = f"{path}: image {place} ({_called(entry)})"
+            name = elsewhere.here(name, called)
         name = os.path.normpath(name)
         if name in seen:
             raise DataError(
@@ -367,4 +367,5 @@ def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
                 "one image. Correct the file, or export it again."
             )
         seen[name] = place
+    notes += elsewhere.notes(path)
     return list(seen)
