@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)
 
@@ -51,6 +51,12 @@ def write_whole(path: Path, content: str | bytes | Iterable[str | bytes], *, syn
     pieces = (content,) if isinstance(content, str | bytes) else content
     with whole(path, sync=sync) as part, open(part, "wb") as file:
         file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+def part_of(path: PurePath) -> PurePath | None:
+    """The file that a part of this name would have become; None for any other name."""
+    match = _PART.fullmatch(path.name)
+    return path.with_name(match[1]) if match else None
 
 
 def sync_folder(folder: Path) -> None:
