@@ -153,7 +153,7 @@ def asked(url: str, first: int | None = None, last: int | None = None, mark: str
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
             raise Refused(f"its certificate is not in order ({reason_of(error)})") from None
         if isinstance(getattr(error, "reason", error), socket.gaierror):
-            raise Unknown(f"its host is not known ({reason_of(error)}); is there a network?") from None
+            raise Unknown(f"its host is not known: {reason_of(error)} (is there a network?)") from None
         raise Cut(reason_of(error)) from None
     except ValueError as error:
         raise Refused(f"this is no address ({one_line(str(error))})") from None
