@@ -171,6 +171,7 @@ class CheckpointWriter:
         for link, step in ((LAST, last), (BEST, best)):
             if step is not None and link_step(self._folder, link) != step:
                 with whole(self._folder / link) as part:  # the old link is there until the new one is
+                    part.unlink()
                     part.symlink_to(step_name(step))
                 sync_folder(self._folder)
         best = link_step(self._folder, BEST)

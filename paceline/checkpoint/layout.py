@@ -47,6 +47,7 @@ def list_steps(folder: Path) -> list[int]:
 def link_step(folder: Path, link: str) -> int | None:
     """The step that `last` or `best` points to; None where there is no such link, or what it points to is gone."""
     path = folder / link
-    if not path.is_symlink() or not path.is_dir():
+    try:
+        return step_of(path.readlink().name) if path.is_dir() else None
+    except OSError:  # no link, or none any more
         return None
-    return step_of(path.readlink().name)

@@ -22,6 +22,8 @@ from paceline.config.errors import CheckpointError, UserError
 from paceline.config.sealed import is_whole, parse
 
 SUFFIX = ".safetensors"
+# A training beside a reader may delete what `last` and `best` led to; so many times they are followed anew.
+MOST_TRIES = 20
 # Differences of two recipes that a message lists.
 MOST_KEYS = 5
 
@@ -44,6 +46,22 @@ def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None)
     except Exception as error:  # whatever a stranger's bytes bring about: it is this checkpoint that cannot be read
         raise CheckpointError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
     return snapshot
+
+
+def load_found(find: Callable[[], Path], check: Callable[[Snapshot], None] | None = None) -> tuple[Path, Snapshot]:
+    """-> the checkpoint that `find` finds, loaded; it is asked again where that one was deleted while it was read.
+
+    Raises CheckpointError as `load_checkpoint`, and whatever `find` raises.
+    """
+    for _ in range(MOST_TRIES - 1):
+        path = find()
+        try:
+            return path, load_checkpoint(path, check)
+        except CheckpointError:
+            if path.exists():
+                raise
+    path = find()
+    return path, load_checkpoint(path, check)
 
 
 def check_file(path: Path) -> None:
@@ -150,8 +168,12 @@ def find_checkpoint(folder: Path, which: str, say: Callable[[str], object] = war
     say                     told of that in words
     raise CheckpointError   there is no such checkpoint; the message lists those there are
     """
-    steps = list_steps(folder)
-    step = link_step(folder, which) if which in (LAST, BEST) else step_of(which)
+    step, steps = None, []
+    for _ in range(MOST_TRIES):
+        step = link_step(folder, which) if which in (LAST, BEST) else step_of(which)
+        steps = list_steps(folder)
+        if step is None or step in steps or which not in (LAST, BEST):
+            break  # else the link was moved on, and what it led to is deleted
     if which == BEST and step not in steps and steps:
         path = find_checkpoint(folder, LAST)
         say(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")

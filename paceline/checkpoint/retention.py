@@ -36,8 +36,9 @@ def check_space(folder: Path, bytes_needed: int) -> None:
     problem = "cannot be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}.part"
-        probe.write_bytes(b"\0" * 4096)
+        probe = folder / f".probe.{os.urandom(4).hex()}.part"  # a kill leaves a part as any other (config/whole.py)
+        with open(probe, "xb") as file:
+            file.write(b"\0" * 4096)
         probe.unlink()
         problem = "takes no symbolic links, as checkpoints/last and best are"
         probe.symlink_to("nowhere")

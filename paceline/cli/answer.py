@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
+from paceline.config.own_file import KEY, write_output
 
 
-def answer(facts: dict[str, Any], *, out: str, printed: bool) -> None:
+def answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:
     """Write `facts` where they are asked for.
 
     out      file for them, whose folder is made; empty = none
     printed  on stdout too
-    Raises UserError where the file cannot be written.
+    flag     the one that named `out`
+    Raises UserError where the file is not ours to replace, or cannot be written.
     """
-    text = json.dumps(facts, indent=1)
+    text = json.dumps({KEY: "answer", **facts}, indent=1)
     if out:
-        try:
-            Path(out).parent.mkdir(parents=True, exist_ok=True)
-            Path(out).write_text(text + "\n")
-        except OSError as problem:
-            raise UserError(f"--out {out}: cannot be written ({problem.strerror}). Name another file.") from None
+        write_output(out, text + "\n", flag)
     if printed:
         print(text)

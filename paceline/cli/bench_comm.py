@@ -15,6 +15,7 @@ from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output
 from paceline.dist.launcher import SINGLE, Launch, read_launch
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def run_comm(arguments: Sequence[str]) -> int:
     Raises UserError where there would be nothing to measure.
     """
     flags = parse(arguments, Flags(), prog="bench comm", description=ABOUT)
+    check_output(flags.out)
     if not 0 <= flags.ranks <= MOST_RANKS_HERE:
         raise UserError(f"--ranks {flags.ranks}: lies in 2 to {MOST_RANKS_HERE}, or 0 under a launcher.")
     if not 0 < flags.seconds < math.inf:

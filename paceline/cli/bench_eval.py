@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ def run_eval(arguments: Sequence[str]) -> int:
     Raises UserError where there would be nothing to measure.
     """
     flags = parse(arguments, Flags(), prog="bench eval", description="Scoring of boxes beside its peers, interleaved.")
+    check_output(flags.out)
     for name in ("images", "detections", "classes", "rounds"):
         if getattr(flags, name) < 1:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least 1.")

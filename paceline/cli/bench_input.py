@@ -18,6 +18,7 @@ from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.own_file import check_output
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def run_input(arguments: Sequence[str]) -> int:
 
         return run_stages(arguments)
     flags = parse(arguments, Flags(), prog="bench input", description="Input path beside its peers, interleaved.")
+    check_output(flags.out or "")
     if flags.simulate > 0 or flags.memory:
         from paceline.bench.input_simulation import boundary, memory, simulate
 

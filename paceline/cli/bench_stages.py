@@ -10,6 +10,7 @@ from paceline.cli.answer import answer
 from paceline.cli.flags import parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError
+from paceline.config.own_file import check_output
 from paceline.config.run import Controls
 from paceline.training.opening import check_request, open_task
 
@@ -33,6 +34,7 @@ def run_stages(arguments: Sequence[str]) -> int:
         description="What each stage of this recipe's input costs, alone and together, its bare limits, and what to change.",
     )
     flags = asked.controls
+    check_output(flags.json or "", "--json")
     if not 0 < flags.seconds <= 600:
         raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
     from paceline.bench.accelerators import demand
@@ -68,7 +70,7 @@ def run_stages(arguments: Sequence[str]) -> int:
         "advice": advice(found),
         "machine": machine_facts(device),
     }
-    answer(report, out=str(flags.json or ""), printed=False)
+    answer(report, out=str(flags.json or ""), printed=False, flag="--json")
     Console().print(table(report))
     for line in filter(None, (gap(report), emulated(report), report["advice"])):
         say(line)

@@ -11,6 +11,7 @@ from typing import Any
 from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output
 from paceline.workloads import WORKLOADS, workload_of
 
 
@@ -30,6 +31,7 @@ def run_startup(arguments: Sequence[str]) -> int:
     Raises UserError where there would be nothing to measure.
     """
     flags = parse(arguments, Flags(), prog="bench startup", description="From Enter to the first work, interleaved.")
+    check_output(flags.out)
     if flags.rounds < 1:
         raise UserError(f"--rounds is {flags.rounds}; it must be at least 1.")
     for name in flags.workloads:

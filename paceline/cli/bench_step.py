@@ -11,6 +11,7 @@ from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.own_file import check_output
 from paceline.tasks.workload import Workload
 from paceline.workloads import WORKLOADS
 
@@ -53,6 +54,7 @@ def run_step(arguments: Sequence[str]) -> int:
     Raises UserError where there would be nothing to measure.
     """
     flags = parse(arguments, Flags(), prog="bench step", description="Training step beside plain loops, interleaved.")
+    check_output(flags.out)
     for name, least in (
         ("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1), ("threads", 0), ("objects", 1),
     ):  # fmt: skip

@@ -13,6 +13,7 @@ from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output
 from paceline.config.printable import one_line
 from paceline.dist.launcher import SINGLE, read_launch
 
@@ -40,6 +41,7 @@ class Flags(Elsewhere):
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
     flags = parse(arguments, Flags(), prog="doctor", description=ABOUT)
+    check_output(flags.out)
     if flags.facts:
         from paceline.host.host_facts import facts
 

@@ -22,6 +22,7 @@ from paceline.cli.flags import parse
 from paceline.cli.saved import naming, saved_count
 from paceline.cli.voice import complain, say
 from paceline.config.errors import DataError, RecipeError, UserError
+from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, check_controls, fill, read_run, refuse_synthetic, run_folder, saved_system
@@ -147,7 +148,7 @@ def run(arguments: Sequence[str]) -> int:
                 if count:
                     tell(left_open(kind, count))
             if flags.out:
-                _write(flags.out, {"step": step, **result.predictions})
+                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **result.predictions}))
     return 0
 
 
@@ -156,8 +157,7 @@ def _check(flags: Flags) -> None:
         raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
     if flags.out and flags.checkpoint == "all":
         raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    if flags.out and Path(flags.out).is_dir():
-        raise UserError(f"--out {flags.out}: this is a folder. Name a file for the predictions.")
+    check_output(flags.out)
     if flags.split and not (flags.data or flags.images or flags.annotations):
         raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
@@ -322,14 +322,6 @@ def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
     from paceline.accelerators import count
 
     return own if count(own.accelerator) else choose_system("auto")
-
-
-def _write(file: str, facts: Mapping[str, Any]) -> None:
-    try:
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        Path(file).write_text(json.dumps(facts))
-    except OSError as problem:
-        raise UserError(f"--out {file}: cannot be written ({problem.strerror}). Name another file.") from None
 
 
 def _silent(_: str) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 from paceline.cli.choose import choose_system
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output, write_output
 from paceline.config.run_names import LAUNCH_FOLDER, numbered
 from paceline.launch.carry_out import launch
 from paceline.launch.where import Where, check_where, job_of
@@ -61,6 +61,7 @@ def launch_verb(
     """
     from paceline.cli.launch_checks import check_devices, check_port
 
+    check_output(out)
     check_where(where)
     if where.walltime == "auto":
         raise UserError("--walltime auto predicts trainings alone: name a time, e.g. --walltime 10m.")
@@ -99,6 +100,5 @@ def launch_verb(
         if json:
             print(text, end="")
         if out:
-            Path(out).parent.mkdir(parents=True, exist_ok=True)
-            Path(out).write_text(text)
+            write_output(out, text)
     return code

@@ -46,7 +46,14 @@ def _check(manifest: Manifest) -> None:
     for notice in page.notices:
         if not notice.noted:
             say(f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}")
-    say(f"check:    {path} ({page.verdict[1].lower()})")
+    verdict = page.verdict[1].lower()
+    if path is None:
+        page_of_another = manifest.folder / "check.html"
+        say(
+            f"check:    {verdict}; {page_of_another} does not say that paceline wrote it, so it stays and no page is drawn"
+        )
+    else:
+        say(f"check:    {path} ({verdict})")
 
 
 def _print_part(manifest: Manifest) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.run import Controls
 from paceline.training.opening import check_request, open_task
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, with their classes,
 boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of the
@@ -36,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = asked.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
+    check_output(flags.out)
     check_request(asked.recipe, flags.data)
     import torch
 
@@ -55,10 +62,22 @@ def run(arguments: Sequence[str]) -> int:
             captions.append(caption)
         step += 1
     picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
-    try:
-        flags.out.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(flags.out)
-    except (OSError, ValueError) as problem:  # ValueError: a suffix that Pillow knows no format for
-        raise UserError(f"--out {flags.out}: cannot be written ({problem}). Name a .png or .jpg file.") from None
+    write_output(flags.out, _encoded(picture, flags.out))
     say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
+
+
+def _encoded(picture: Image.Image, out: Path) -> bytes:
+    """A file of the kind that the suffix names; a PNG or JPEG says that it is ours, so that the next preview may replace it."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    kind, mark, buffer = Image.registered_extensions().get(out.suffix.lower(), ""), PngInfo(), io.BytesIO()
+    mark.add_text(KEY, "preview")
+    marks = {"PNG": {"pnginfo": mark}, "JPEG": {"comment": f"{KEY} preview"}}
+    try:
+        picture.save(buffer, kind, **marks.get(kind, {}))
+    except (OSError, ValueError, KeyError) as problem:
+        reason = f"a picture cannot be written as {out.suffix or 'a file without suffix'}: {problem}"
+        raise UserError(f"--out {out}: {reason}. Name a .png or .jpg file.") from None
+    return buffer.getvalue()

@@ -68,12 +68,6 @@ def _get(arguments: Sequence[str]) -> int:
     if flags.name not in PUBLISHED:
         raise UserError(f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}.")
     published = PUBLISHED[flags.name]
-    try:
-        flags.out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UserError(
-            f"--out {flags.out}: no such folder can be made ({problem.strerror}). Name another one."
-        ) from None
     for file in published.files:
         path = flags.out / file.name
         with live_progress() as progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output
 from paceline.config.plain_file import read_plain_text
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     path = weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
-    if os.path.lexists(flags.out):
-        raise UserError(f"--out {flags.out}: exists. Name another one.")
+    check_output(out)
     file = open_weights(path, pickles=True)
     if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())

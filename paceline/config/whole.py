@@ -1,37 +1,45 @@
 """A file that appears whole or not at all: the one way to write one that may be there already, or that a kill may cut off.
 
 It is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
-meet, on one host or on several that share a folder. A kill leaves a part: whoever holds the folder sweeps it.
+meet, on one host or on several that share a folder. A kill leaves a part. Its writer holds it with a lock for as long as it
+lives, so that the next one that writes there can sweep it, and nothing else: no part of a living writer, no link, no folder,
+and no file whose name is not exactly of this kind.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterable, Iterator
+import re
+import stat
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
-PARTS = ".*.part"
+_PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)
 
 
 @contextmanager
 def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
-    """A place to write a file to, which becomes `path` when the block ends; where it raises, nothing is left of it.
+    """An empty file to write to, which becomes `path` when the block ends; where it raises, nothing is left of it.
 
     sync   wait until the disk has the bytes, and its folder the name where that can be synced: then a power failure takes neither
     raise OSError   it cannot be written; `path` is what it was
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
-    try:
-        yield part
-        if sync:
-            with open(part, "rb") as written:
-                os.fsync(written.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
+    with open(part, "xb") as held:
+        with suppress(OSError):  # a file system without locks: nobody can hold this part then, and nobody sweeps it
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield part
+            if sync:
+                with open(part, "rb") as written:
+                    os.fsync(written.fileno())
+            os.replace(part, path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
     if sync:
         # Some file systems cannot sync a folder, and one that may be written to need not be readable: the file is there all the same.
         with suppress(OSError):
@@ -45,6 +53,12 @@ def write_whole(path: Path, content: str | bytes | Iterable[str | bytes], *, syn
         file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
 
 
+def part_of(path: PurePath) -> PurePath | None:
+    """The file that a part of this name would have become; None for any other name."""
+    match = _PART.fullmatch(path.name)
+    return path.with_name(match[1]) if match else None
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` last through a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -54,8 +68,42 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed writers left in `folder`, for who holds it alone; what cannot be removed stays."""
-    for part in folder.glob(PARTS):
-        with suppress(OSError):
+@contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Wait until no other process holds `folder` so, and hold it -> False where its file system cannot tell (NFS).
+
+    Raises OSError where there is no such folder, or it cannot be read.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            alone = True
+        except OSError:
+            alone = False
+        yield alone
+    finally:
+        os.close(descriptor)
+
+
+def sweep(folder: Path, names: Collection[str] | None = None) -> None:
+    """Remove the parts that killed writers of `whole` left in `folder`; what cannot be removed stays.
+
+    names   of the files whose parts are meant; None: of all
+    """
+    with suppress(OSError):
+        for entry in os.listdir(folder):
+            if (match := _PART.fullmatch(entry)) and (names is None or match[1] in names):
+                with suppress(OSError):
+                    _remove_dead(folder / entry)
+
+
+def _remove_dead(part: Path) -> None:
+    """Raises OSError where it is no plain file, somebody holds it, or it cannot be removed."""
+    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
             part.unlink()
+    finally:
+        os.close(descriptor)

@@ -23,10 +23,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,9 @@ INDEX_FOLDER = "index"
 
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
 KEEP_OLD_INDEX_SECONDS = 24 * 3600
+# A folder of ours by its name and by what it holds; one that is being written, or was when its writer was killed, has a token.
+_FOLDER = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}(\.[0-9a-f]{8}\.part)")
+_ARRAY = re.compile(r"(train|val|test)\.([a-z_]+)\.npy")
 
 
 @dataclass(frozen=True)
@@ -243,7 +249,7 @@ def write_index(folder: Path, splits: Mapping[str, Mapping[str, np.ndarray]]) ->
         try:
             os.rename(part, final)
         except OSError:
-            if not final.is_dir():
+            if final.is_symlink() or not final.is_dir():
                 raise
             # The same content is there already (a second writer, or a damaged copy): put each file over its twin.
             for file in part.iterdir():
@@ -274,12 +280,38 @@ def _digest(splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def delete_old_indexes(folder: Path, keep: Collection[str]) -> None:
-    """Delete what prepare left under `folder`/index a day or more ago, except `keep` (as write_index returns them)."""
+def delete_old_indexes(folder: Path, keep: Collection[str], *, alone: bool) -> None:
+    """Delete the indexes that prepare left under `folder`/index a day or more ago, except `keep` (as write_index returns them).
+
+    alone   whether no other process is preparing into `folder`: then what killed ones left unfinished goes at once
+    Whatever else lies there is the user's: folders of other names, or that hold anything but arrays, and links.
+    """
     for entry in (folder / INDEX_FOLDER).iterdir():
-        old = time.time() - entry.stat().st_mtime > KEEP_OLD_INDEX_SECONDS
-        if old and f"{INDEX_FOLDER}/{entry.name}" not in keep:
-            shutil.rmtree(entry, ignore_errors=True)
+        match = _FOLDER.fullmatch(entry.name)
+        if match is None or f"{INDEX_FOLDER}/{entry.name}" in keep:
+            continue
+        with suppress(OSError):
+            status = entry.lstat()
+            old = time.time() - status.st_mtime > KEEP_OLD_INDEX_SECONDS
+            if stat.S_ISDIR(status.st_mode) and (old or (alone and match[1])) and _is_index(entry, part=bool(match[1])):
+                part = entry if match[1] else entry.with_name(f".{entry.name}.{secrets.token_hex(4)}.part")
+                os.rename(entry, part)  # what a kill leaves of it is a part too, and no torn index
+                for file in part.iterdir():
+                    file.unlink()
+                part.rmdir()
+
+
+def _is_index(folder: Path, *, part: bool) -> bool:
+    """Whether a folder holds nothing but arrays of ours, and unless it is a part, all that an index has. Raises OSError."""
+    arrays: dict[str, set[str]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            match = _ARRAY.fullmatch(entry.name)
+            if match is None or not entry.is_file(follow_symlinks=False):
+                return False
+            arrays.setdefault(match[1], set()).add(match[2])
+    needed = {*RECORD_ARRAYS, *NAME_ARRAYS}
+    return part or (bool(arrays) and all(names >= needed for names in arrays.values()))
 
 
 def _remedy(manifest: Manifest) -> str:

@@ -153,9 +153,10 @@ def clear(stage: Path) -> tuple[int, int, list[Path]]:
             raise cannot_write(folder, error) from None
         try:
             finished, _ = read_ledger(folder / LEDGER)
-            names = [Path(os.fsdecode(name)) for name in finished]
-            size += sum(_remove(folder / name) for name in names if not name.is_absolute() and ".." not in name.parts)
-            size += sum(_remove(entry) for entry in (folder / PARTS).glob("*") if entry.is_file())
+            names = [folder / os.fsdecode(name) for name in finished]
+            names += [entry for entry in (folder / PARTS).glob("*") if entry.is_file()]
+            here = folder.resolve()  # neither a ledger's name nor a link leads out of it
+            size += sum(_remove(name) for name in names if name.parent.resolve().is_relative_to(here))
             for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
                 with suppress(OSError):
                     inner.rmdir()
@@ -175,10 +176,11 @@ def clear(stage: Path) -> tuple[int, int, list[Path]]:
 
 
 def copies(stage: Path) -> list[Path]:
-    """The folders below `stage` that staging made."""
+    """The folders below `stage` that staging made, for this user: another one's could lead out by links."""
     found = []
     for folder in sorted(stage.iterdir()):
-        if FOLDERS.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+        own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == os.geteuid()
+        if own and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError):
                 descriptor = open_plain(folder / MARKER)
                 try:

@@ -7,6 +7,7 @@ says of itself (length, range, version) is compared with what was asked, because
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import threading
 import urllib.error
@@ -36,8 +37,9 @@ REASONS = {
 }
 
 
-# Seconds before each new attempt.
+# Seconds before each new attempt; and attempts at a host that was never reached and whose name leads nowhere.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
+ATTEMPTS_AT_UNKNOWN = 2
 
 Result = TypeVar("Result")
 
@@ -52,6 +54,10 @@ class Cut(Exception):
     def __init__(self, reason: str, after: float = 0.0) -> None:
         super().__init__(reason)
         self.after = after
+
+
+class Unknown(Cut):
+    """The host's name leads to no address, or there is no network."""
 
 
 class Changed(Exception):
@@ -95,18 +101,29 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def patiently(attempt: Callable[[], Result], stop: threading.Event, say: Callable[[str], None] | None = None) -> Result:
+def patiently(
+    attempt: Callable[[], Result],
+    stop: threading.Event,
+    say: Callable[[str], None] | None = None,
+    *,
+    first: bool = False,
+) -> Result:
     """`attempt()`, again after a pause where the network fails; `stop` ends the waiting.
 
-    say  takes a line when the waiting begins
+    say    takes a line when the waiting begins
+    first  the host was never reached: where its name leads nowhere, it hardly will a little later
     Raises the last Cut when all pauses are used up.
     """
-    for pause in PAUSES:
+    for number, pause in enumerate(PAUSES, 1):
         try:
             return attempt()
         except Cut as cut:
+            unknown = first and isinstance(cut, Unknown)
+            if unknown and number == ATTEMPTS_AT_UNKNOWN:
+                raise
             if say is not None:
-                say(f"{cut}; trying again for {sum(PAUSES):.0f} seconds")
+                seconds = sum(PAUSES[: ATTEMPTS_AT_UNKNOWN - 1] if unknown else PAUSES)
+                say(f"{cut}; trying again for {seconds:.0f} second{'' if seconds == 1 else 's'}")
                 say = None
             if stop.wait(max(pause, cut.after)):
                 raise
@@ -135,6 +152,8 @@ def asked(url: str, first: int | None = None, last: int | None = None, mark: str
     except (OSError, HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
             raise Refused(f"its certificate is not in order ({reason_of(error)})") from None
+        if isinstance(getattr(error, "reason", error), socket.gaierror):
+            raise Unknown(f"its host is not known: {reason_of(error)} (is there a network?)") from None
         raise Cut(reason_of(error)) from None
     except ValueError as error:
         raise Refused(f"this is no address ({one_line(str(error))})") from None

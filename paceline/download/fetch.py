@@ -26,6 +26,8 @@ from paceline.download.wanted import NotWanted, Wanted, in_words, require_room
 
 # Bytes that are read at a time.
 SLICE = 1 << 18
+# Where nobody says how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
+MOST_UNSAID = 2 << 30
 # Files whose comparison takes so long that a line says what is going on.
 LARGE = 1 << 30
 
@@ -70,7 +72,8 @@ def fetch(
             for url in urls:
                 host = urlsplit(url).netloc if url.startswith("http") else ""
                 if host and host in silent:
-                    continue  # another path there would be waited for as long
+                    failures.append((url, "not asked, because its host did not answer"))
+                    continue  # it would be waited for as long
                 try:
                     _bring_checked(url, part, wanted, say, progress or (lambda done, total: None))
                     part.finish()
@@ -183,6 +186,8 @@ def _stream(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) 
                 done += len(data)
                 if size is not None and done > size:
                     raise Refused(f"the server sends more than the {size:,} bytes of the file")
+                if size is None and done > MOST_UNSAID:
+                    _refuse_size(done, wanted)
                 progress(done, size or 0)
             if size is not None and done < size:
                 raise Cut(f"the connection was cut after {done:,} of {size:,} bytes")
@@ -218,6 +223,10 @@ def _gather(version: Version, part: Part, wanted: Wanted, say: Say, progress: Pr
 def _refuse_size(found: int, wanted: Wanted) -> None:
     if wanted.size is not None and found != wanted.size:
         raise Refused(f"it has {found:,} bytes there, {wanted.size:,} are wanted")
+    if wanted.size is None and found > MOST_UNSAID:
+        raise Refused(
+            f"it has more than the {in_words(MOST_UNSAID)} that are taken of a file whose size nobody published"
+        )
 
 
 def _no_room_or(destination: Path, error: OSError, kept: int) -> DataError:

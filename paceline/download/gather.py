@@ -31,7 +31,7 @@ def look(url: str, say: Callable[[str], None]) -> Version | None:
         with asked(url, 0, 0) as answer:
             return Version(url, answer.size, answer.mark) if answer.ranged and answer.size else None
 
-    return patiently(first_byte, threading.Event(), say)
+    return patiently(first_byte, threading.Event(), say, first=True)
 
 
 def gather(version: Version, part: Part, missing: Sequence[int], progress: Callable[[int], None]) -> int:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +42,12 @@ class Part:
         self.destination = destination
         self.path = destination.with_name(f"{destination.name}.part")
         self.journal = destination.with_name(f"{destination.name}.part.journal")
+        if not os.path.lexists(self.journal) and self.path.is_file() and self.path.stat().st_size:
+            raise DataError(
+                f"{self.path}: not begun by paceline (a browser may have), so it is not written to. Move it away, or choose another "
+                "folder."
+            )
+        self._made = [folder for folder in destination.parents if not folder.exists()]  # innermost first
         try:
             destination.parent.mkdir(parents=True, exist_ok=True)
             # NOFOLLOW: a link that somebody left under this name would have us write elsewhere.
@@ -73,6 +80,9 @@ class Part:
         if not self.arrived():
             self.path.unlink(missing_ok=True)
             self.journal.unlink(missing_ok=True)
+            with suppress(OSError):  # somebody has put something there
+                for folder in self._made:
+                    folder.rmdir()
         self._close()
 
     def begin(self, version: Version, *, same_content: bool) -> set[int]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_plain
 from paceline.config.whole import whole
 from paceline.launch.axes import File
 from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of, missing
 from paceline.launch.follow import follow
 from paceline.launch.job import Job
+
+# What a job is handed over by begins so, whoever hands it over.
+_HEAD = re.compile(rb"#!/usr/bin/env bash\n# [^\n]+: [^\n]+ on [^\n]+, started by [^\n]+\.\n")
+MOST_SCRIPT_BYTES = 16 << 20
 
 
 def files_of(job: Job) -> tuple[File, ...]:
@@ -46,13 +53,26 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     return follow(job, lambda: THROUGH[job.through].begin(job, paths), say=say)
 
 
+def _is_ours(script: Path) -> bool:
+    """Whether nothing is there, or a script that an earlier launch wrote. Raises OSError."""
+    if not os.path.lexists(script):
+        return True
+    return not script.is_symlink() and _HEAD.match(read_plain(script, MOST_SCRIPT_BYTES)) is not None
+
+
 def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
     """Into RUN/launch, each whole or not at all.
 
-    Raises UserError where the folder cannot be written.
+    Raises UserError where the folder cannot be written, is a link, or its script is not ours.
     """
     paths = []
     try:
+        first = job.launch_folder / files[0].name
+        if job.launch_folder.is_symlink() or not _is_ours(first):
+            raise UserError(
+                f"{first}: is there, and no launch of ours wrote it, so nothing in its folder is replaced. Choose another folder "
+                "with --out."
+            )
         job.launch_folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             path = job.launch_folder / file.name

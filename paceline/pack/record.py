@@ -44,6 +44,10 @@ class PackRecord:
                     f"{out}: holds {others[0]!r} and {len(others) - 1:,} others, and no pack that was begun. Choose an empty or a "
                     "new folder with --out."
                 )
+        elif not _begins_as_ours(path):
+            raise DataError(
+                f"{path}: not the record of a pack, so it is not written to. Choose another folder with --out."
+            )
         self._lines = LineFile(path)
         found = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
         self.begun: dict[str, Any] | None = found[0] if found else None
@@ -102,9 +106,13 @@ def locked(out: Path) -> Iterator[None]:
     """Makes the folder and holds it. Raises DataError where another process does, or it cannot be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with open(out / LOCK, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A link of this name in somebody's folder would lead to another file, and what is there is not cut.
+        descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
+        finally:
+            os.close(descriptor)
     except BlockingIOError:
         raise DataError(
             f"{out}: another process packs into this folder. Wait for it, or choose another --out."
@@ -114,6 +122,17 @@ def locked(out: Path) -> Iterator[None]:
             f"{out}: cannot be written ({error.strerror or error}). Make room or choose another folder; finished files are kept, "
             "the same command goes on."
         ) from None
+
+
+def _begins_as_ours(path: Path) -> bool:
+    """Whether a file begins as `PackRecord.begin` does, or with as much of it as a kill left; a link is none of ours."""
+    beginning = b'{"pack": '
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return beginning.startswith(file.read(len(beginning)))
+    except OSError:
+        return False
 
 
 def _line(path: Path, number: int, text: str) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 What an earlier prediction left there is replaced whole; a folder that holds anything else is refused. The JSON files grow
 under another name, one line a photo, and get theirs when all is written, predictions.json last: a folder without it is not
-finished. A picture is named there before it is written, so what a kill leaves is known to the next prediction.
+finished. A picture is named there before it is written, and appears whole or not at all, so what a kill leaves is known to the
+next prediction.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
+from paceline.config.whole import part_of, write_whole
 from paceline.predict.folders import ANSWERS, OURS, PART, Unreadable, begins_as_ours
 from paceline.predict.results import Found, Result
 
@@ -47,7 +49,7 @@ class Answers:
             if picture is not None and where is not None:
                 file = self._folder / where
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(picture)
+                write_whole(file, picture)
             if self._coco is not None and image_id is not None and isinstance(result, Found):
                 for row in result.to_coco(image_id):
                     self._append(self._coco, row)
@@ -82,9 +84,10 @@ def new_answers(folder: Path, head: Mapping[str, Any], *, coco: bool) -> Iterato
         with _in_words(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _clear(folder)
-            answers = files.enter_context((folder / PART).open("w"))
-            answers.write(f'{OURS.decode()}, {json.dumps({**head, "coco_results": coco})[1:-1]}, "images": [')
-            answers.flush()
+            write_whole(
+                folder / PART, f'{OURS.decode()}, {json.dumps({**head, "coco_results": coco})[1:-1]}, "images": ['
+            )
+            answers = files.enter_context((folder / PART).open("a"))
             rows = files.enter_context((folder / COCO_PART).open("w")) if coco else None
             if rows is not None:
                 rows.write("[")
@@ -98,7 +101,8 @@ def check_answers_folder(folder: Path) -> None:
             return
         if not folder.is_dir():
             raise UserError(f"--out {folder}: this is a file. Name a folder for the answers.")
-        strange = sorted(_files(folder) - _ours(folder))
+        found = _files(folder)
+        strange = sorted(found - _ours(folder, found))
         if strange:
             more = f" and {len(strange) - 2:,} more" if len(strange) > 2 else ""
             raise UserError(
@@ -143,13 +147,13 @@ def _files(folder: Path) -> set[str]:
     return found
 
 
-def _ours(folder: Path) -> set[str]:
-    """What an earlier prediction wrote into the folder, relative, as it says itself."""
-    found: set[str] = set()
+def _ours(folder: Path, files: Set[str]) -> set[str]:
+    """What an earlier prediction wrote into the folder, relative, as it says itself; of `files`, also parts of such a file."""
+    found: set[str] = {PART} - files
     for name in (ANSWERS, PART):
         if begins_as_ours(folder / name):
             found |= {name, COCO, COCO_PART, *_pictures(read_plain(folder / name, MOST_BYTES))}
-    return found
+    return found | {file for file in files if (name := part_of(PurePath(file))) is not None and str(name) in found}
 
 
 def _pictures(content: bytes) -> Iterator[str]:
@@ -165,7 +169,8 @@ def _pictures(content: bytes) -> Iterator[str]:
 
 def _clear(folder: Path) -> None:
     """Take away an earlier prediction: first its claim to be finished, then its pictures, last the list of them."""
-    ours = _files(folder) & _ours(folder)
+    found = _files(folder)
+    ours = found & _ours(folder, found)
     if ANSWERS in ours:
         os.replace(folder / ANSWERS, folder / PART)
     for name in sorted(ours - {ANSWERS, PART}):
@@ -180,7 +185,8 @@ def _in_words(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        place = problem.filename or folder
+        place = Path(os.fsdecode(problem.filename or folder))
+        place = part_of(place) or place
         raise UserError(
-            f"--out {folder}: {os.fspath(place)}: cannot be written ({problem.strerror}). Name a folder that can be written."
+            f"--out {folder}: {place}: cannot be written ({problem.strerror}). Name a folder that can be written."
         ) from None

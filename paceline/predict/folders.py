@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -47,23 +48,33 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Li
     """The named photos, and the photos in named folders: of each folder its own in name order, then its folders'.
 
     Hidden files and folders, the folders `apart_from`, and folders that hold the answers of an earlier prediction are
-    passed over; a folder that several links lead to is entered once.
+    passed over; a folder that several links lead to is entered once, and a photo that is named again is taken once.
     Raises DataError for a path that is not there, and for a folder without photos.
     """
     found = Listing()
     away = {key for folder in apart_from if (key := _key(folder)) is not None}
+    taken: set[tuple[str, str]] = set()
+    real = cache(os.path.realpath)
+
+    def take(photo: Path, place: PurePath) -> None:
+        key = real(photo.parent), photo.name  # a link beside its photo is a photo of its own
+        if key in taken:
+            found.passed["named more than once, answered once"] += 1
+            return
+        taken.add(key)
+        found.photos.append(photo)
+        found.places.append(place)
+
     for path in paths:
         if os.path.isdir(path):
-            before = len(found.photos) + len(found.refused)
-            for photo in _in_folder(path, found, away):
-                found.photos.append(photo)
-                found.places.append(PurePath(photo.relative_to(path)))
-            if len(found.photos) + len(found.refused) == before:
-                inside = f" In it: {text}." if (text := found.skipped()) else ""
-                raise DataError(f"{path}: no photos in this folder (looked for {', '.join(SUFFIXES)}).{inside}")
+            before, inside = len(found.refused), list(_in_folder(path, found, away))
+            for photo in inside:
+                take(photo, PurePath(photo.relative_to(path)))
+            if not inside and len(found.refused) == before:
+                others = f" In it: {text}." if (text := found.skipped()) else ""
+                raise DataError(f"{path}: no photos in this folder (looked for {', '.join(SUFFIXES)}).{others}")
         elif os.path.lexists(path):
-            found.photos.append(path)  # what is no plain file is named when it is opened
-            found.places.append(PurePath(path.name))
+            take(path, PurePath(path.name))  # what is no plain file is named when it is opened
         else:
             raise DataError(f"{path}: there is no such file or folder.")
     return found
@@ -120,12 +131,12 @@ def holds_answers(folder: Path) -> bool:
 
 
 def begins_as_ours(file: Path) -> bool:
-    """Whether `file` is a plain file that begins as our predictions.json does."""
+    """Whether `file` is a plain file that begins as our predictions.json does; empty, as earlier versions began it, a part."""
     try:
         if not file.is_file():
             return False
         with file.open("rb") as opened:
-            return opened.read(len(OURS)) == OURS
+            return opened.read(len(OURS)) in (OURS, b"" if file.name == PART else OURS)
     except OSError:
         return False
 

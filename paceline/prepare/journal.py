@@ -8,6 +8,7 @@ so that two that prepare the same data at once do no harm to each other.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -32,6 +33,16 @@ def read_journal(path: Path) -> Iterator[tuple[bytes, Facts]]:
             words = line.split()
             if line.endswith(b"\n") and len(words) == 8 and words[0] == VERSION and all(map(bytes.isdigit, words[1:7])):
                 yield unquote_to_bytes(words[7]), Facts(*map(int, words[1:7]))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether `path` is a journal, or nothing is there. Raises OSError where it cannot be opened, or is a link."""
+    if not os.path.lexists(path):
+        return True
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        first = next((line for line in iter(lambda: file.readline(MOST_LINE), b"") if line.strip()), b"")
+    return re.match(rb"v\d+ |v?\d*\Z", first) is not None  # a kill may have torn the only line
 
 
 class Journal:

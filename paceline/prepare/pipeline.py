@@ -14,6 +14,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +23,10 @@ import numpy as np
 import PIL
 
 from paceline.config.errors import DataError
+from paceline.config.own_file import LINE, replaceable
+from paceline.config.whole import held, sweep, write_whole
 from paceline.data.box_split import BOX_ARRAYS
-from paceline.data.index import delete_old_indexes, describe, index_damage, open_split, write_index
+from paceline.data.index import INDEX_FOLDER, delete_old_indexes, describe, index_damage, open_split, write_index
 from paceline.data.manifest import FILE_NAME, Manifest, Split, Unreadable, cache_place, is_ours
 from paceline.data.orientation import ROTATED
 from paceline.prepare import journal, verify
@@ -79,7 +82,8 @@ def write_prepared(
     photos = source.photos()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        previous = _previous(place, source.root)
+        _refuse_strange(place, source)
+        previous, stamp = _previous(place, source.root), _stamp(place)
         found = inspect_photos(
             photos,
             journal=place / journal.FILE_NAME,
@@ -93,28 +97,70 @@ def write_prepared(
         if broken and source.on_unreadable == "refuse":
             raise DataError(_why_unreadable(photos, broken, place, source.command))
         # Before files of annotations are listed: it would count as one where they are .txt files.
-        (place / UNREADABLE_LIST).unlink(missing_ok=True)
+        if replaceable(place / UNREADABLE_LIST):
+            (place / UNREADABLE_LIST).unlink(missing_ok=True)
         manifest, arrays = source.manifest(photos, found, place)
-        manifest = replace(
-            manifest,
-            root="." if place == source.root else str(source.root),
-            index=write_index(place, arrays),
-            made_by=f"Pillow {PIL.__version__}",
-        )
-        manifest.save()
-        delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))
-        (place / journal.FILE_NAME).unlink(missing_ok=True)
+        with held(place) as alone:
+            manifest = replace(
+                manifest,
+                root="." if place == source.root else str(source.root),
+                index=write_index(place, arrays),
+                made_by=f"Pillow {PIL.__version__}",
+            )
+            if _stamp(place) != stamp:
+                _refuse_other(manifest, source)
+            sweep(place, {FILE_NAME})
+            manifest.save()
+            kept = {manifest.index} | ({previous.index} if previous is not None else set())
+            delete_old_indexes(place, kept, alone=alone)
+            (place / journal.FILE_NAME).unlink(missing_ok=True)
         return manifest
     except OSError as error:
-        other = elsewhere(source.command) if source.command else CACHE_REMEDY
         raise DataError(
-            f"{place}: the index cannot be written here ({error.strerror or error}). {source.remedy or other}"
+            f"{place}: the index cannot be written here ({error.strerror or error}). {_elsewhere(source)}"
         ) from None
 
 
 def elsewhere(command: str) -> str:
     """What to do where the place of an index will not do. command: the one that prepares, without a place."""
     return f"Choose another folder:  {command} --out DIR"
+
+
+def _elsewhere(source: Source) -> str:
+    return source.remedy or (elsewhere(source.command) if source.command else CACHE_REMEDY)
+
+
+def _refuse_strange(place: Path, source: Source) -> None:
+    """Raises DataError where what lies in `place` under a name of ours is not ours. OSError where it cannot be read."""
+    if (place / INDEX_FOLDER).is_symlink():
+        raise DataError(
+            f"{place / INDEX_FOLDER}: a link, so the index would be written where it leads. Remove it. {_elsewhere(source)}"
+        )
+    if not journal.is_ours(place / journal.FILE_NAME):
+        raise DataError(
+            f"{place / journal.FILE_NAME}: not written by paceline, so nothing is added to it. Rename it. {_elsewhere(source)}"
+        )
+
+
+def _stamp(place: Path) -> tuple[int, int] | None:
+    """What tells one manifest.json from the next."""
+    try:
+        status = (place / FILE_NAME).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _refuse_other(manifest: Manifest, source: Source) -> None:
+    """Another prepare came first. Raises DataError where what it found is something else than `manifest`."""
+    with suppress(DataError):
+        there = Manifest.load(manifest.folder)
+        if (there.index, there.content_hash, there.root) == (manifest.index, manifest.content_hash, manifest.root):
+            return
+    raise DataError(
+        f"{manifest.folder}: another prepare wrote its manifest.json meanwhile, of other photos or with other flags; that one "
+        f"stays. Give the same command again to replace it. {_elsewhere(source)}"
+    )
 
 
 def choose_place(root: Path, out: Path | None, *, of_classes: bool = False) -> Path:
@@ -230,9 +276,12 @@ def _why_unreadable(photos: Photos, reasons: dict[int, str], place: Path, comman
     if others:
         listed = ""
         if len(lines) > NAMED_IN_ERROR:
-            (place / UNREADABLE_LIST).unlink(missing_ok=True)  # a link of this name would lead elsewhere
-            (place / UNREADABLE_LIST).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
-            listed = f"; all are listed in {place / UNREADABLE_LIST}"
+            file = place / UNREADABLE_LIST
+            listed = f"; the others are not listed, because {file} was not written by paceline and stays"
+            if replaceable(file):
+                content = "\n".join([f"{LINE}photos that cannot be used", *lines, ""])
+                write_whole(file, content.encode(errors="surrogateescape"))
+                listed = f"; all are listed in {file}"
         text += f"\nUnusable too, {len(lines) - 1:,} in number: {'; '.join(others)}{listed}."
     if not command:
         return f"{text}\nReplace what is named, or delete it and what annotates it, and start again."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.accelerators import preferred
-from paceline.checkpoint.read import find_checkpoint, load_checkpoint
+from paceline.checkpoint.read import find_checkpoint, load_found
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import read_run, run_folder, saved_system
@@ -82,8 +82,7 @@ def open_trained(
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
     device = device or torch.device(preferred() or "cpu")
-    path = find_checkpoint(folder / "checkpoints", checkpoint, say)
-    snapshot = load_checkpoint(path, check_snapshot)
+    path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, say), check_snapshot)
     tensors = dict(snapshot.tensors["model"])
     tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
     check_network(own, recipe, len(classes), tensors)

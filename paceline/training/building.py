@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.checkpoint.layout import INDEX, STATE
-from paceline.checkpoint.read import SUFFIX, check_file, load_checkpoint, read_facts, read_index
+from paceline.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
 from paceline.config.run import Run
@@ -90,8 +90,10 @@ def weights_file(name: str, *, pickles: bool = False) -> Path:
         check_file(path)
         kind_of(path, pickles=pickles)
         return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
-    groups = load_checkpoint(path).tensors
-    return path / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
+    # A training beside this one may move `last` on: all files are read of the one that it leads to now.
+    step, snapshot = load_found(lambda: path.parent / path.readlink() if path.is_symlink() else path)
+    groups = snapshot.tensors
+    return step / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
 
 
 def refuse_synthetic_weights(file: Path, name: str) -> None:

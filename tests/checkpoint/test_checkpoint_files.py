@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 
-from paceline.checkpoint import write
+from paceline.checkpoint import read, write
 from paceline.checkpoint.layout import list_steps, step_name
 from paceline.checkpoint.read import check_same_recipe, find_checkpoint, load_checkpoint, newest_valid
 from paceline.checkpoint.snapshot import Snapshot, are_dense, bytes_of, unusual_strides
 from paceline.checkpoint.write import save_checkpoint
 from paceline.config.errors import CheckpointError
 from paceline.config.sealed import SEAL, sealed
+from paceline.training.building import weights_file
 
 
 def snapshot(seed: int = 0, **facts) -> Snapshot:
@@ -262,6 +264,49 @@ def test_checkpoints_are_found_by_name(tmp_path):
     assert_equal(load_checkpoint(tmp_path / "best"), snapshot(5))
     with pytest.raises(CheckpointError, match=r"'step-6'\. There: best, step-000005, step-000012"):
         find_checkpoint(tmp_path, "step-6")
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+@pytest.mark.parametrize("reader", ["of a run", "of weights"])
+def test_a_checkpoint_that_a_training_deletes_under_its_reader_gives_way_to_the_next(
+    tmp_path, monkeypatch, which, reader
+):
+    monkeypatch.setattr(read, "read_facts", between := Pruned(tmp_path, which, read.read_facts))
+    if reader == "of a run":
+        path, found = read.load_found(lambda: find_checkpoint(tmp_path, which))
+        assert_equal(found, snapshot(4))
+    else:
+        path = weights_file(str(tmp_path / which)).parent
+        assert_equal(load_checkpoint(path), snapshot(4))
+    assert path == tmp_path / "step-000004" and between.left == 0
+    between.left = 1
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'step-4'|no checkpoint there"):  # that one and no other
+        read.load_found(lambda: find_checkpoint(tmp_path, "step-4"))
+    between.left = 1_000
+    with pytest.raises(CheckpointError):
+        read.load_found(lambda: find_checkpoint(tmp_path, which))
+
+
+class Pruned:
+    """A training that goes on by a step whenever a reader has read an index, and keeps one checkpoint."""
+
+    def __init__(self, folder: Path, link: str, real: Callable) -> None:
+        self.folder, self.link, self.real, self.left, self.step = folder, link, real, 4, 0
+        self._goes_on()
+
+    def __call__(self, path: Path, index: Mapping) -> dict:
+        if self.left:
+            self._goes_on()
+        return self.real(path, index)
+
+    def _goes_on(self) -> None:
+        self.left, self.step = self.left - 1, self.step + 1
+        save_checkpoint(self.folder, self.step, snapshot(self.step))
+        link = self.folder / self.link
+        link.unlink(missing_ok=True)
+        link.symlink_to(step_name(self.step))
+        if self.step > 1:
+            write.discard(self.folder / step_name(self.step - 1))
 
 
 @pytest.mark.parametrize("link", ["", "step-000099"], ids=["no link", "dangling link"])

@@ -158,7 +158,7 @@ REFUSED = {
     "a small stem": (["{small}", "--to", "timm", "--out", "x.pth"], "and a small stem"),
     "an SSD to detectron2": (["{ours}", "--to", "detectron2", "--out", "x.pkl"], "detectron2 has no network with"),
     "nothing": (["{nothing}", "--to", "ours", "--out", "x.pth"], "no such weight file"),
-    "onto what is there": (["{ours}", "--to", "ours", "--out", "{theirs}"], "exists. Name another one"),
+    "onto what is there": (["{ours}", "--to", "ours", "--out", "{theirs}"], "exists and does not say that paceline wrote it"),
     "onto itself": (["{ours}", "--to", "ours", "--out", "{ours}"], "the file that is converted"),
     "a folder that cannot be": (["{ours}", "--to", "ours", "--out", "{ours}/x.pth"], "cannot be written"),
     "too few names": (["{ours}", "--to", "ours", "--out", "x.safetensors", "--classes", "{names}"], "1 names for the 3 class rows"),

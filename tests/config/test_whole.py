@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,13 +85,32 @@ def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(tmp_path, monk
 
 
 def test_what_a_kill_left_is_swept_and_nothing_else(tmp_path):
-    names = [".run.json.0f0f0f0f.part", ".events.jsonl.part", "a.part", ".lock", "run.json"]
-    for name in names:
+    theirs = [".events.jsonl.part", ".mine.0f0f0f0g.part", "a.0f0f0f0f.part", ".lock", "run.json"]
+    for name in (*theirs, ".run.json.0f0f0f0f.part", ".b.0f0f0f0f.part"):
         (tmp_path / name).touch()
-    (tmp_path / ".folder.part").mkdir()
+    (tmp_path / ".folder.0f0f0f0f.part").mkdir()
+    (tmp_path / ".link.0f0f0f0f.part").symlink_to("run.json")
+    theirs += [".folder.0f0f0f0f.part", ".link.0f0f0f0f.part"]
+    sweep(tmp_path, {"b"})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*theirs, ".run.json.0f0f0f0f.part"])
     sweep(tmp_path)
     sweep(tmp_path / "missing")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.part", ".lock", "a.part", "run.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(theirs)
+
+
+def test_the_part_of_a_living_writer_is_not_swept_and_that_of_a_killed_one_is(tmp_path):
+    with whole(tmp_path / "a") as part:
+        part.write_text("x")
+        sweep(tmp_path)
+        assert part.exists()
+    code = (
+        "import os, sys; from pathlib import Path; from paceline.config.whole import whole\n"
+        "with whole(Path(sys.argv[1])) as part: part.write_text('half'); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path / "b"], check=False).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 2
+    sweep(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
 def test_there_is_one_way_to_write_a_file_whole():

@@ -296,6 +296,25 @@ def test_clearing_removes_what_staging_wrote_and_nothing_else(source, tmp_path):
     assert_same(source, disk)
 
 
+def test_clearing_follows_no_link_out_of_a_copy_and_leaves_other_users_copies(source, tmp_path, monkeypatch):
+    disk, mine = tmp_path / "disk", tmp_path / "mine"
+    bring(source, disk)
+    near = disk / KEY / "near"
+    shutil.copytree(near, mine)
+    shutil.rmtree(near)
+    near.symlink_to(mine)
+    (disk / KEY / "parts").rmdir()
+    (disk / KEY / "parts").symlink_to(mine)
+    (mine / "thesis.tex").write_text("mine")
+    before = sorted(mine.rglob("*"))
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert copies(disk) == []
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    clear(disk)
+    assert sorted(mine.rglob("*")) == before
+
+
 def test_a_copy_in_use_is_not_cleared(source, tmp_path):
     copy = StagedCopy(tmp_path / KEY, {}, "")
     with pytest.raises(UserError, match="a run reads from this copy"):

@@ -113,14 +113,14 @@ def test_a_wrong_archive_is_refused_and_leaves_nothing(coco: Site, tmp_path: Pat
     coco.flip = 500
     assert download("coco2017", tmp_path / "out") == 2
     assert "is wanted" in capsys.readouterr().err
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
     source = tmp_path / "usb"
     source.mkdir()
     for path, content in coco.files.items():
         (source / Path(path).name).write_bytes(content[:-1] + b"?")
     assert download("coco2017", tmp_path / "out", "--from", source) == 2
     assert "Name another place with --from" in capsys.readouterr().err
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_network_gone_in_the_middle(coco: Site, tmp_path: Path, capsys) -> None:

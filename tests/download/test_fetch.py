@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from paceline.config.errors import DataError
 from paceline.download import asking, gather, wanted
 from paceline.download import fetch as fetching
 from paceline.download.fetch import fetch
+from paceline.download.wanted import in_words
 
 CONTENT = random.Random(1).randbytes(50_123)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -193,6 +195,35 @@ def test_a_host_that_failed_is_not_waited_for_again(there: Site, tmp_path: Path)
     assert {path for path, _ in there.asked} == {"/a"}
 
 
+def test_a_host_without_an_address_is_asked_twice_and_leaves_no_folder(tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def nowhere(host, *_args, **_more):
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    monkeypatch.setattr("paceline.download.asking.PAUSES", (0.0,) * 5)
+    urls = [f"http://{host}.invalid/{name}" for host in ("one", "two") for name in ("a", "b")]
+    text = refusal(urls, tmp_path / "new" / "deeper")
+    assert asked == ["one.invalid"] * 2 + ["two.invalid"] * 2
+    assert [line.strip().split(": ")[0] for line in text.splitlines()[1:]] == urls
+    assert text.count("is there a network?") == 2 and text.count("not asked") == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "there").mkdir()
+    refusal(urls, tmp_path / "there")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
+
+
+def test_what_somebody_else_began_to_download_is_not_touched(there: Site, tmp_path: Path) -> None:
+    (tmp_path / "set.zip.part").write_bytes(b"half, by a browser")
+    text = refusal(f"{there.url}/set.zip", tmp_path)
+    assert "set.zip.part: not begun by paceline" in text
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [
+        ("set.zip.part", b"half, by a browser")
+    ]
+
+
 def test_nobody_listens_and_a_mirror_does(there: Site, tmp_path: Path) -> None:
     path, said = bring(["http://127.0.0.1:9/set.zip", f"{there.url}/set.zip"], tmp_path)
     assert path.read_bytes() == CONTENT and "trying again" in said[0]
@@ -231,6 +262,18 @@ def test_without_a_length_a_cut_could_not_be_told(there: Site, tmp_path: Path) -
     there.length, there.ranges = False, False
     assert "does not say how long" in refusal(f"{there.url}/set.zip", tmp_path)
     assert bring(f"{there.url}/set.zip", tmp_path, size=len(CONTENT))[0].read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("length", [True, False], ids=["said", "not said"])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_file_of_unpublished_size_is_bounded_and_the_bound_is_named(
+    there: Site, tmp_path: Path, monkeypatch, length: bool, ranges: bool
+) -> None:
+    there.length, there.ranges = length, ranges
+    monkeypatch.setattr("paceline.download.fetch.MOST_UNSAID", len(CONTENT) - 1)
+    assert f"more than the {in_words(len(CONTENT) - 1)}" in refusal(f"{there.url}/set.zip", tmp_path, sha256=SHA)
+    nothing_but(tmp_path)
+    bring(f"{there.url}/set.zip", tmp_path, sha256=SHA, size=len(CONTENT))
 
 
 def test_more_than_the_size_is_refused_as_it_comes(there: Site, tmp_path: Path) -> None:

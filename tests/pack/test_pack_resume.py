@@ -43,6 +43,23 @@ def source(tmp_path_factory) -> Manifest:
     return class_set(tmp_path_factory.mktemp("classes"), tmp_path_factory.mktemp("index"))
 
 
+@pytest.mark.parametrize("name", ["pack.jsonl", ".pack.lock"])
+def test_a_file_of_the_users_under_a_name_of_ours_is_neither_cut_nor_followed(source, tmp_path, name):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    mine.write_text("first line\nsecond, without an end")
+    for make in (lambda: (out / name).symlink_to(mine), lambda: (out / name).write_bytes(mine.read_bytes())):
+        out.mkdir()
+        make()
+        whole = (out / name).is_symlink() or name == "pack.jsonl"
+        if whole:
+            with pytest.raises(DataError, match=r"[Cc]hoose another folder"):
+                pack(source, REQUEST, out)
+        else:
+            pack(source, REQUEST, out)
+        assert mine.read_text() == (out / name).read_text() == "first line\nsecond, without an end"
+        shutil.rmtree(out)
+
+
 def files_of(out: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("*.tar")}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -106,7 +108,17 @@ def test_a_path_that_is_not_there_and_a_folder_without_photos_are_refused(tmp_pa
     with pytest.raises(DataError, match=r"no photos in this folder .*1 file that is no photo: 1 \.txt"):
         find_photos([tmp_path])
     os.symlink("nowhere", tmp_path / "broken.jpg")  # is named when it is read
-    assert find_photos([tmp_path, tmp_path / "broken.jpg"]).photos == [tmp_path / "broken.jpg"] * 2
+    assert find_photos([tmp_path, tmp_path / "broken.jpg"]).photos == [tmp_path / "broken.jpg"]
+
+
+def test_a_photo_that_is_named_again_is_taken_once_and_counted(tmp_path, monkeypatch):
+    photo(tmp_path / "in/a.jpg")
+    os.symlink("a.jpg", tmp_path / "in/b.jpg")  # another name is another answer
+    os.symlink("in", tmp_path / "linked")
+    monkeypatch.chdir(tmp_path)
+    listing = find_photos([Path("in/a.jpg"), tmp_path / "in/a.jpg", Path("in"), Path("in/../in/a.jpg"), Path("linked")])
+    assert listing.photos == [Path("in/a.jpg"), Path("in/b.jpg")] and len(listing.places) == 2
+    assert listing.skipped() == "5 named more than once, answered once"
 
 
 # Answers ---------------------------------------------------------------------------------------------------------------
@@ -181,6 +193,40 @@ def test_answers_that_a_kill_cut_inside_a_line_are_replaced_too(tmp_path):
     (tmp_path / "b.jpg").unlink()  # a picture is named before it is written
     answer(tmp_path, "c.jpg")
     assert written(tmp_path) == {"c.jpg", "predictions.json"}
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 6, 7])
+def test_what_a_kill_leaves_at_any_moment_is_replaced_by_the_same_prediction(tmp_path, after):
+    """Killed where it opens its Nth file to write to, or renames one."""
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_predict_folders import answer
+left = {after}
+def dying(event, args):
+    global left
+    if (event == "open" and isinstance(args[1], str) and args[1][0] in "wax") or event == "os.rename":
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+sys.addaudithook(dying)
+answer(Path(sys.argv[1]), "a.jpg", "below/b.jpg", coco=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", code, tmp_path / "out"], check=False)
+    assert ended.returncode in (-9, 0)
+    answer(tmp_path / "out", "a.jpg", "below/b.jpg", coco=True)
+    answer(tmp_path / "other", "a.jpg", "below/b.jpg", coco=True)
+    assert written(tmp_path / "out") == written(tmp_path / "other")
+
+
+def test_an_empty_list_that_a_killed_earlier_version_left_is_replaced_and_a_text_of_this_name_is_not(tmp_path):
+    (tmp_path / "predictions.json.part").touch()
+    answer(tmp_path, "a.jpg")
+    assert written(tmp_path) == {"a.jpg", "predictions.json"}
+    (tmp_path / "predictions.json.part").write_text("mine")
+    with pytest.raises(UserError, match=r"holds other files.*predictions\.json\.part"):
+        answer(tmp_path, "a.jpg")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.config.errors import UserError
-from paceline.config.whole import whole
+from paceline.config.whole import sweep, whole
 from paceline.models.forms.ours import FormError, Ours, to_metadata
 from paceline.models.forms.table import FORMS, Form
 from paceline.models.weight_file import WeightFile
@@ -40,6 +40,7 @@ def write_form(file: WeightFile, ours: Ours, form: Form, out: Path) -> tuple[dic
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        sweep(out.parent, {out.name})
         with whole(out, sync=True) as part:
             _write(part, out.suffix, tensors, beside, form, ours)
     except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
@@ -53,10 +54,8 @@ def _write(
 ) -> None:
     if suffix == ".safetensors":
         metadata = to_metadata(ours) if form.name == "ours" else {"format": "pt"}
-        part.touch()
-        mode = part.stat().st_mode & 0o777  # a new file's by the umask; safetensors would make one for its owner alone
-        safetensors.torch.save_file(dict(tensors), part, metadata=metadata)
-        part.chmod(mode)
+        # save_file would write to a name of its own, which a kill leaves behind, and for the file's owner alone.
+        part.write_bytes(safetensors.torch.save(dict(tensors), metadata=metadata))
         return
     with part.open("wb") as file:
         if suffix == ".pkl":

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
-from paceline.config.whole import write_whole
+from paceline.config.own_file import replaceable
+from paceline.config.whole import sweep, write_whole
 from paceline.data.box_split import box_index
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
@@ -17,8 +18,8 @@ from paceline.prepare.check.parts import Page
 FILE_NAME = "check.html"
 
 
-def write_check_page(manifest: Manifest) -> tuple[Path, Page]:
-    """Write FOLDER/check.html beside the manifest -> its path, and what it says.
+def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
+    """Write FOLDER/check.html beside the manifest -> its path, None where another file is in its place, and what it says.
 
     Raises DataError where the index is damaged, or the page cannot be written.
     """
@@ -29,7 +30,10 @@ def write_check_page(manifest: Manifest) -> tuple[Path, Page]:
         splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
         page = class_page(manifest.called, manifest.class_names or manifest.classes, splits)
     path = manifest.folder / FILE_NAME
+    if not replaceable(path):
+        return None, page
     try:
+        sweep(path.parent, {path.name})
         write_whole(path, page.html.encode("utf-8", "replace"))
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error

@@ -1,0 +1,84 @@
+"""A file that --out names is written whole, in place of an earlier one of ours at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from shared_runs import SharedRun
+from tiny_runs import command, refused
+
+from paceline.config.errors import UserError
+from paceline.config.own_file import check_output, replaceable, write_output
+
+REFUSED = "exists and does not say that paceline wrote it"
+
+
+@pytest.mark.parametrize("name", ["preview.png", "preview.jpg"])
+def test_a_preview_takes_the_place_of_an_earlier_one_and_of_no_other_picture(
+    name, ssd_run: SharedRun, capsys, tmp_path
+):
+    words = ["preview", "ssd-tiny", "--data", ssd_run.data, "--images", 2, "--columns", 2, "--out", tmp_path / name]
+    Image.new("RGB", (8, 8)).save(tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    refused(command(capsys, *words), f"--out {tmp_path / name}", REFUSED)
+    assert (tmp_path / name).read_bytes() == before
+    (tmp_path / name).unlink()
+    for _ in range(2):
+        assert command(capsys, *words).code == 0
+    with Image.open(tmp_path / name) as picture:
+        assert picture.size[0] > 8
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_predictions_of_eval_take_the_place_of_earlier_ones_and_of_nothing_else(ssd_run: SharedRun, capsys, tmp_path):
+    file = tmp_path / "found.json"
+    file.write_text('{"my": "notes"}')
+    said = command(capsys, "eval", ssd_run.folder, "--out", file)
+    refused(said, f"--out {file}", REFUSED)
+    assert said.out == "" and file.read_text() == '{"my": "notes"}'
+    (tmp_path / ".found.json.01234567.part").write_text("of a killed one")
+    (tmp_path / ".other.json.01234567.part").write_text("of somebody else")
+    for earlier in (None, '{"step": 12, "images": []}'):  # as it was written before it began with a mark
+        file.write_text(earlier) if earlier else file.unlink()
+        assert command(capsys, "eval", ssd_run.folder, "--out", file, "--limit-val", 2).code == 0
+        assert next(iter(json.loads(file.read_text()))) == "paceline"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.json.01234567.part", "found.json"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "doctor",
+        "bench eval",
+        "bench input",
+        "bench startup",
+        "bench step",
+        "bench comm",
+        "bench comm --through local --nodes 1",
+        "weights convert {out} --to ours",
+    ],
+)
+def test_every_verb_refuses_a_file_of_the_users_before_it_begins(words, capsys, tmp_path):
+    out = tmp_path / "mine.safetensors"
+    out.write_text("mine")
+    said = command(capsys, *words.format(out=tmp_path / "other").split(), "--out", out)
+    assert said.code == 2 and out.read_text() == "mine"
+    if "convert" not in words:  # the weights are not there either
+        refused(said, f"--out {out}", REFUSED)
+
+
+def test_a_link_of_the_users_is_neither_followed_nor_replaced(tmp_path):
+    ours, link = tmp_path / "ours", tmp_path / "link"
+    write_output(ours, '{"paceline": "answer"}')
+    link.symlink_to(ours)
+    for out in (link, tmp_path):
+        with pytest.raises(UserError):
+            write_output(out, '{"paceline": "answer"}')
+    link.unlink()
+    link.symlink_to("nowhere")
+    with pytest.raises(UserError, match=REFUSED):
+        check_output(link)
+    assert replaceable(ours) and replaceable(tmp_path / "new") and link.is_symlink() and not Path("nowhere").exists()

@@ -1,0 +1,100 @@
+"""Every call of the package that deletes, renames or cuts a file, or writes one in place, has its reason here.
+
+Each could take a file that paceline did not write, or follow a link out of the folder that is meant. A new one fails here until
+somebody has asked both, and prefers config/whole.py (files that appear whole) and config/own_file.py (files among the user's).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import paceline
+
+PACKAGE = Path(paceline.__file__).parent
+CHANGES = set(
+    [
+        "rmtree",
+        "unlink",
+        "rmdir",
+        "rename",
+        "ftruncate",
+        "truncate",
+        "write_text",
+        "write_bytes",
+        "copyfile",
+        "save_file",
+    ]
+)
+
+# file: (calls, why they touch nothing of anybody else's)
+REASONS = {
+    "bench/startup.py": (1, "folders inside of a temporary one that was made for it"),
+    "checkpoint/background.py": (3, "links and parts in RUN/checkpoints, by names with a token"),
+    "checkpoint/retention.py": (3, "a probe whose name is drawn, made exclusively"),
+    "checkpoint/write.py": (7, "step-N of this run's checkpoints, parts and trash of it, by exact name; links lose themselves"),
+    "config/whole.py": (6, "parts: drawn names made exclusively; swept by name and kind, where nobody holds them"),
+    "data/byte_cache.py": (2, "memory files of this process and its children"),
+    "data/cached_store.py": (3, "the cache folder, keys that are digests"),
+    "data/decode.py": (1, "/dev/null"),
+    "data/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
+    "data/staged_copy.py": (4, "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links"),
+    "data/staged_folder.py": (4, "the same; names of the ledger below the folder after links are followed; empty folders"),
+    "dist/secret.py": (4, ".secret-DIGEST made exclusively without following, and a temporary folder made for it"),
+    "doctor/together.py": (2, "a file with a drawn name"),
+    "download/bring.py": (1, "an archive that this command brought"),
+    "download/fetch.py": (2, "descriptors of Part"),
+    "download/part.py": (11, "NAME.part with its journal, which none but ours has; no link followed; folders that it made, if empty"),
+    "download/unpack.py": (4, ".NAME.unpacking, no link; files move only where nothing or the same file is"),
+    "launch/carry_out.py": (2, "RUN/launch beside a script of ours; parts of whole"),
+    "launch/hosts.py": (2, "a file with a drawn name"),
+    "launch/process.py": (1, "RUN/launch/output.txt, appended to"),
+    "launch/through_slurm.py": (1, "RUN/launch/job-number beside a script of ours"),
+    "log/lines.py": (3, "a run's events, appended to; a torn last line is cut; pack.jsonl after its beginning was looked at"),
+    "log/output.py": (3, "/dev/null, and descriptors 1 and 2"),
+    "mlperf/judge.py": (1, "into a temporary folder"),
+    "models/forms/write.py": (2, "parts of whole, for an --out that is not there"),
+    "pack/record.py": (1, "the lock, neither followed nor cut"),
+    "pack/write.py": (1, "parts of whole"),
+    "predict/answers.py": (7, "what an earlier prediction lists as its own, in a folder that holds nothing else; no links entered"),
+    "prepare/formats/devkit.py": (1, "--devkit asks to sort val/; nothing is replaced"),
+    "prepare/pipeline.py": (2, "unreadable.txt with our mark, the journal with our lines"),
+    "prepare/shapes/render.py": (5, "a folder with a drawn name; its place only where nothing or an empty folder is"),
+    "runs/run_folder.py": (7, "a run's folder, held by its lock: what a start that failed made there"),
+    "training/loop.py": (1, "RUN/STOP, which asks for what was done"),
+}  # fmt: skip
+
+
+def calls(source: str) -> Iterator[str]:
+    """The calls that change the file system, in words. `str.replace` is none, and `save` goes to buffers or parts."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        name = called.rpartition(".")[2]
+        given = [ast.unparse(value) for value in (*node.args, *(keyword.value for keyword in node.keywords))]
+        if name in CHANGES or called in ("os.replace", "os.remove", "shutil.move"):
+            yield called
+        elif called == "os.open":
+            if re.search("O_CREAT|O_WRONLY|O_RDWR|O_TRUNC", " ".join(given)):
+                yield called
+        elif name == "open" and any(re.fullmatch(r"'[rb]*[wax+][wbx+]*'", value) for value in given):
+            yield called
+
+
+def test_every_call_that_deletes_or_overwrites_has_a_reason():
+    found = {path.relative_to(PACKAGE).as_posix(): list(calls(path.read_text())) for path in PACKAGE.rglob("*.py")}
+    found = {name: Counter(each) for name, each in found.items() if each}
+    assert {
+        name: (each.total(), dict(each)) for name, each in found.items() if each.total() != REASONS.get(name, (0,))[0]
+    } == {}
+    assert set(REASONS) == set(found)
+
+
+def test_the_wall_sees_every_way():
+    source = "import os\nshutil.rmtree(a)\na.unlink()\nos.replace(a, b)\nopen(a, 'wb')\na.open('r+')\nos.open(a, os.O_RDWR)\n"
+    assert len(list(calls(source))) == 6
+    assert not list(calls("'a'.replace('b', 'c')\nopen(a)\nopen(a, 'rb')\nos.open(a, os.O_RDONLY)\n"))
