@@ -120,7 +120,7 @@ class PhotoFiles(Photos):
 def inspect_photos(
     photos: Photos,
     *,
-    journal: Path,
+    journal: Path | None,
     known: Iterable[tuple[bytes, Facts]],
     workers: int | None,
     progress: Callable[[int, int], None] | None,
@@ -129,7 +129,7 @@ def inspect_photos(
 
     workers    threads; None: one for each usable core
     progress   called in this thread with (photos done, photos in all), first of all with (0, N)
-    Adds to the journal as it goes. Raises OSError where the journal cannot be written.
+    Adds to the journal as it goes.
     """
     names = photos.names
     number = len(names)

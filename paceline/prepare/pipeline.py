@@ -1,9 +1,9 @@
 """From a source to its manifest.json and index, whatever the source is: every photo is decoded once, in parallel.
 
     class folders, boxes, containers   ->   PLACE/manifest.json, PLACE/index/<hash>/*.npy
-The manifest is written last, so it is there only when all is done. Until then PLACE/prepare.journal holds what was verified,
-for the next attempt; photos that an earlier prepare verified, finished or killed, are not decoded again while size and time
-are the same.
+The manifest is written last, so it is there only when all is done. Until then a journal in the cache folder (journal.py) holds
+what was verified, for the next attempt; photos that an earlier prepare verified, finished or killed, are not decoded again while
+size and time are the same.
 
 Letter: n photos of one split.
 """
@@ -14,6 +14,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,13 +27,14 @@ from paceline.data.box_split import BOX_ARRAYS
 from paceline.data.index import delete_old_indexes, describe, index_damage, open_split, write_index
 from paceline.data.manifest import FILE_NAME, Manifest, Split, Unreadable, cache_place, is_ours
 from paceline.data.orientation import ROTATED
-from paceline.prepare import journal, verify
+from paceline.prepare import verify
 from paceline.prepare.inspection import Inspection, Photos, inspect_photos
+from paceline.prepare.journal import journal_of
 
 Arrays = dict[str, np.ndarray]
 OnFlaw = Literal["refuse", "skip"]
 
-# An error names so many unreadable files itself; more are in a file beside the journal.
+# An error names so many unreadable files itself; more are in a file beside the manifest.
 NAMED_IN_ERROR = 5
 UNREADABLE_LIST = "unreadable.txt"
 NOT_THERE = "not there"
@@ -79,10 +81,10 @@ def write_prepared(
     photos = source.photos()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        previous = _previous(place, source.root)
+        previous, noted = _previous(place, source.root), journal_of(place)
         found = inspect_photos(
             photos,
-            journal=place / journal.FILE_NAME,
+            journal=noted,
             known=() if previous is None else _known(previous),
             workers=workers,
             progress=progress,
@@ -103,7 +105,9 @@ def write_prepared(
         )
         manifest.save()
         delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))
-        (place / journal.FILE_NAME).unlink(missing_ok=True)
+        if noted is not None:
+            with suppress(OSError):
+                noted.unlink()
         return manifest
     except OSError as error:
         other = f"Choose another folder:  {source.command} --out DIR" if source.command else CACHE_REMEDY
