@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.config.plain_file import read_plain
+from paceline.data.header import MOST_BYTES
 from paceline.data.index import whole_files
 from paceline.data.manifest import FILES
 from paceline.data.orientation import orientations
@@ -69,6 +71,10 @@ class Photos(ABC):
         """Bytes, and time in nanoseconds; equal means unchanged. Raises OSError where the photo is gone."""
 
     @abstractmethod
+    def read(self, i: int) -> bytes:
+        """Photo i's bytes. Raises OSError or DataError where they cannot be read."""
+
+    @abstractmethod
     def facts(self, i: int) -> Facts:
         """Read and decode photo i. Raises NotAnImage with the reason."""
 
@@ -108,6 +114,10 @@ class PhotoFiles(Photos):
         """Size and modification time."""
         status = os.stat(self._path(i))
         return status.st_size, status.st_mtime_ns
+
+    def read(self, i: int) -> bytes:
+        """The file."""
+        return read_plain(self._path(i), MOST_BYTES)
 
     def facts(self, i: int) -> Facts:
         """Of the file."""

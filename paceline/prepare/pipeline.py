@@ -28,6 +28,7 @@ from paceline.data.index import delete_old_indexes, describe, index_damage, open
 from paceline.data.manifest import FILE_NAME, Manifest, Split, Unreadable, cache_place, is_ours
 from paceline.data.orientation import ROTATED
 from paceline.prepare import verify
+from paceline.prepare.few_bits import note_on_few_bits
 from paceline.prepare.inspection import Inspection, Photos, inspect_photos
 from paceline.prepare.journal import journal_of
 
@@ -102,6 +103,7 @@ def write_prepared(
             root="." if place == source.root else str(source.root),
             index=write_index(place, arrays),
             made_by=f"Pillow {PIL.__version__}",
+            notes=(*manifest.notes, *note_on_few_bits(photos, found.flags, found.reasons)),
         )
         manifest.save()
         delete_old_indexes(place, keep={manifest.index} | ({previous.index} if previous is not None else set()))
