@@ -45,8 +45,8 @@ def note_on_few_bits(photos: Photos, flags: np.ndarray, left_out: Collection[int
     bits = brightest.bit_length() + 8
     return (
         f"{first}: 16 bits a value, of which the {looked_at:,} such photos that were looked at use {bits} at most. The upper "
-        f"eight are kept, so they come out nearly black. Where white is {2**bits - 1:,}, multiply the values by {2 ** (16 - bits)}, or "
-        "save them with 8 bits, and prepare again.",
+        f"eight are kept, so they come out nearly black. Where white is {2**bits - 1:,}, multiply the values by {2 ** (16 - bits)}, "
+        "or save them with 8 bits, and prepare again.",
     )
 
 

@@ -160,6 +160,7 @@ def test_the_pixels_under_a_box_are_the_photos(tmp_path: Path) -> None:
     picture.paste((250, 20, 20), (120, 80, 140, 100))
     picture.save(tmp_path / "train/0.jpg", "JPEG", quality=95, subsampling=0)
     index.lengths[0] = (tmp_path / "train/0.jpg").stat().st_size
+    index.extra["digests"][0] = digest_of((tmp_path / "train/0.jpg").read_bytes())
     for focus in ((), (0,)):
         tile = make_tile(index, 0, CLASSES, side=300, focus=focus)
         red = np.asarray(picture_in(tile.photo))[..., 0] > 128
