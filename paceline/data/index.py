@@ -55,7 +55,7 @@ SIZE_ARRAY = "file_sizes"
 OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
 INDEX_FOLDER = "index"
 # Where a photo's bytes are others and nobody meant it. prepare looks again at what has another size or time.
-CHANGED = "Bring the file back as it was; where the change is meant, give it another time (touch) first."
+CHANGED = "Bring the file back as it was; or, where the change is meant, touch it (its time counts), then:"
 
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
 KEEP_OLD_INDEX_SECONDS = 24 * 3600
