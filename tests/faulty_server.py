@@ -37,6 +37,8 @@ class FaultyServer:
     """Files by path ("/bucket/a.tar"), and what goes wrong."""
 
     files: dict[str, bytes] = field(default_factory=dict)
+    # What is sent in place of a file, under its mark of version: what a memory or a proxy did to it.
+    sent: dict[str, bytes] = field(default_factory=dict)
     # What happens to the next requests, one each, the first one first; "" is a right answer.
     faults: list[Fault] = field(default_factory=list)
     # What happens to all others.
@@ -139,6 +141,7 @@ class FaultyServer:
                     self._send(fault if isinstance(fault, int) else 404, b"", {})
                     return
                 tag = f'"{_digest(data)}"'
+                data = server.sent.get(unquote(self.path), data)
                 headers = {
                     "ETag": tag,
                     "Last-Modified": formatdate(1_700_000_000, usegmt=True),

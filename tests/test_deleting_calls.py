@@ -61,7 +61,7 @@ REASONS = {
     "pack/write.py": (1, "parts of whole"),
     "predict/answers.py": (7, "what an earlier prediction lists as its own, in a folder that holds nothing else; no links entered"),
     "prepare/formats/devkit.py": (1, "--devkit asks to sort val/; nothing is replaced"),
-    "prepare/pipeline.py": (2, "unreadable.txt with our mark, the journal with our lines"),
+    "prepare/pipeline.py": (2, "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path"),
     "prepare/shapes/render.py": (5, "a folder with a drawn name; its place only where nothing or an empty folder is"),
     "runs/run_folder.py": (7, "a run's folder, held by its lock: what a start that failed made there"),
     "training/loop.py": (1, "RUN/STOP, which asks for what was done"),

@@ -28,7 +28,7 @@ from paceline.data.index import index_over, whole_files
 from paceline.data.loader import Loader
 from paceline.data.photo_sample import draw_training_sample
 from paceline.data.randomness import SampleRandom
-from paceline.data.records import Records
+from paceline.data.records import Records, digest_of
 from paceline.data.stream import batch_indices
 from paceline.tasks.task import InputRank, Task
 
@@ -42,10 +42,11 @@ def make_sample(data: bytes, name: str, random: SampleRandom, out: np.ndarray, s
 
 
 def records_of(paths: list[Path]) -> Records:
-    """These files, read as those of a prepared data set."""
+    """These files, read as those of a prepared data set: their bytes are compared."""
     zeros, lengths = np.zeros(len(paths)), np.array([path.stat().st_size for path in paths])
     names = [os.fsencode(path.absolute()) for path in paths]
-    arrays = whole_files(names, lengths=lengths, labels=zeros, heights=zeros, widths=zeros, extra={})
+    digests = {"digests": np.array([digest_of(path.read_bytes()) for path in paths], np.uint64)}
+    arrays = whole_files(names, lengths=lengths, labels=zeros, heights=zeros, widths=zeros, extra=digests)
     return index_over(arrays, Path("/"), "train").records
 
 
@@ -82,9 +83,9 @@ def ours(
 
 
 @contextmanager
-def of_task(task: Task, threads: int) -> Iterator[Take]:
-    """The batches of a training run on the CPU, with so many threads."""
-    with task_loader(task, System("cpu"), threads, torch.device("cpu")) as loader:
+def of_task(task: Task, threads: int, check: bool = True) -> Iterator[Take]:
+    """The batches of a training run on the CPU, with so many threads; check: `--system.check-photos`."""
+    with task_loader(task, System("cpu", check_photos=check), threads, torch.device("cpu")) as loader:
         yield lambda: len(next(loader)[1][0])
 
 

@@ -29,7 +29,7 @@ from paceline.batch.batch import Batch
 from paceline.bench.accelerators import Demand
 from paceline.bench.input_contenders import task_loader
 from paceline.config.recipe import Quality, Recipe
-from paceline.config.system import System, store_cache_bytes
+from paceline.config.system import System
 from paceline.data.decode import decode_alone
 from paceline.data.draw import Draw, render
 from paceline.data.header import read_header
@@ -38,7 +38,7 @@ from paceline.data.records import Records
 from paceline.data.stores import scheme_of
 from paceline.data.stream import permutation
 from paceline.systems.detect import cpu_cores
-from paceline.tasks.task import Task
+from paceline.tasks.task import Task, records_for
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
 FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
@@ -69,7 +69,7 @@ class Samples:
         numbers = task.train_numbers[places]
         self.fit = task.shapes.of_step(0, numbers)
         # Read as training reads: through the caches that the system has.
-        self.records = task.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache))
+        self.records = records_for(task.train_index, system)
         self.exif = task.recipe.input.exif
         self.draw_with = partial(task.draw_train, self.fit)
         self.epochs, self.indices = (found.tolist()[:SAMPLES] for found in (epochs, numbers))

@@ -45,6 +45,7 @@ class System:
     intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
     prefetch: int = 3  # batches that the loader keeps ready
     cache: str = "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of the free, for far stores
+    check_photos: bool = True  # compare the bytes of each photo that is read with the digest that prepare noted
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
     bind: Binding = "off"  # cores of a rank: exclusive = its own near its device, no-smt = one thread a core, node, off
     interface: str = ""  # network interface between nodes, of NCCL and gloo alike; empty = the one that leads to rank 0

@@ -91,6 +91,10 @@ class CachedRecords(Records):
         self._records = self._records.kept_on_disk(budget)
         return self
 
+    def unchecked(self) -> Records:
+        """Of what memory did not have."""
+        return CachedRecords(self._records.unchecked(), self._shelf, self._first)
+
     def read(self, i: int) -> bytes:
         """From memory, or from the records, and then kept."""
         return self.read_many([i])[0]

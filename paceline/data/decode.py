@@ -20,7 +20,6 @@ All of it releases the GIL while it works, and none of it starts threads.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import threading
@@ -28,11 +27,10 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
 
 from paceline.config.errors import RecipeError
 from paceline.data.crop import Window
-from paceline.data.header import Header, undecodable
+from paceline.data.header import Header, open_picture, undecodable
 from paceline.data.orientation import Source, source_of, turned_pixels
 from paceline.data.picture import to_rgb
 from paceline.data.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
@@ -224,7 +222,7 @@ def _decode_pillow(
     data: bytes, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
 ) -> None:
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_picture(data) as image:
             scale = 1
             if image.format in ("JPEG", "MPO") and law == "bilinear-antialias":
                 scale = dct_scale(window)
@@ -249,6 +247,6 @@ def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decode
         else:
             _rows_simplejpeg(data, header, source, scale)
         return
-    with Image.open(io.BytesIO(data)) as image:
+    with open_picture(data) as image:
         image.draft(None, (image.width // scale, image.height // scale))
         image.load()

@@ -1,5 +1,8 @@
 """What an image file says about itself before any pixel is decoded: its size, and how it may be decoded.
 
+`open_picture` is the one place where Pillow opens bytes: of its readers only those of photos, because others start programs
+(PostScript's hands the file to Ghostscript), and no more pixels or passes than a photo has.
+
 Random crops depend on the image's size, so every sample needs this first. JPEG is parsed here (a walk over a handful of
 segments, a few microseconds); any other format goes through Pillow, which reads no pixels either.
 EXIF orientation is ignored, as the benchmarks do, or applied (data/orientation.py): then sizes are those of the photo as
@@ -12,12 +15,16 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from PIL import Image
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
+from paceline.config.image_name import PREDICTED_FORMATS
 from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientation_of
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
@@ -38,6 +45,10 @@ _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SOF_SEQUENTIAL = frozenset((_SOF_BASELINE, _SOF_EXTENDED, 0xC9))  # 0xC9: extended, arithmetic coding
 # What ends a scan, or the picture; other segments stand between scans too.
 _MARKER = re.compile(rb"\xff[\xd9\xda]")
+
+
+class TooMuch(ValueError):
+    """A picture of more pixels, passes or segments than any photo has; the text says of what."""
 
 
 class Header(NamedTuple):
@@ -128,6 +139,27 @@ def _many_scans(data: bytes, at: int) -> str:
     return ""
 
 
+def open_picture(data: bytes, formats: Sequence[str] = PREDICTED_FORMATS) -> Image.Image:
+    """The picture that Pillow finds in an encoded photo, not decoded yet; the caller closes it.
+
+    formats  Pillow's names; those that this Pillow does not have are left out
+    Raises TooMuch, UnidentifiedImageError for bytes of no such format, and whatever Pillow's readers raise on damaged ones.
+    """
+    if endless := endless_jpeg(data):
+        raise TooMuch(endless)
+    picture = Image.open(io.BytesIO(data), formats=tuple(filter(_is_known, formats)))
+    if picture.width * picture.height > MAX_PIXELS:  # Pillow's own limit may have been lifted by whoever imports us
+        picture.close()
+        raise TooMuch(f"{picture.width} x {picture.height} pixels are more than {MAX_PIXELS:,}")
+    return picture
+
+
+@cache
+def _is_known(kind: str) -> bool:
+    """Whether this Pillow has a reader of that name: of AVIF since 11.3."""
+    return kind != "AVIF" or find_spec("PIL.AvifImagePlugin") is not None
+
+
 def undecodable(name: str, reason: object) -> DataError:
     """The one message for a broken image."""
     return DataError(
@@ -167,10 +199,8 @@ def _jpeg_header(data: bytes) -> Header | None:
 def _other_header(data: bytes, name: str) -> Header:
     if not data:
         raise undecodable(name, "the file is empty")
-    if endless := endless_jpeg(data):
-        raise undecodable(name, endless)
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_picture(data) as image:
             width, height = image.size
     except Image.UnidentifiedImageError:
         raise undecodable(name, f"no known image format starts with {data[:12]!r}") from None

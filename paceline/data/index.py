@@ -57,6 +57,8 @@ SIZE_ARRAY = "file_sizes"
 # Of containers, where there is something to say.
 OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
 INDEX_FOLDER = "index"
+# Where a photo's bytes are others and nobody meant it. prepare looks again at what has another size or time.
+CHANGED = "Bring the file back as it was; or, where the change is meant, touch it (its time counts), then:"
 
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
 KEEP_OLD_INDEX_SECONDS = 24 * 3600
@@ -182,7 +184,12 @@ def index_over(
 def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str) -> Places:
     sizes = arrays["lengths" if kind == FILES else SIZE_ARRAY]
     named = {name: arrays[name] for name in (*PLACE_ARRAYS, *OPTIONAL_PLACES) if name in arrays}
-    return Places(root=root, file_sizes=sizes, remedy=remedy, **named)
+    digests = arrays.get("digests")
+    if digests is not None and (digests.dtype != np.uint64 or digests.shape != arrays["lengths"].shape):
+        raise DataError(
+            f"{root}: the digests of its index are {digests.dtype} {digests.shape}, not one a photo. {remedy}"
+        )
+    return Places(root=root, file_sizes=sizes, remedy=remedy, digests=digests, changed=CHANGED, **named)
 
 
 def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:

@@ -7,12 +7,11 @@ files come so); other ranges, and fractions, nobody states, so they are refused.
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from PIL import Image
 
 from paceline.config.classification import Exif
+from paceline.data.header import open_picture
 from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientation_of, turned
 
 
@@ -51,7 +50,7 @@ def open_rgb(data: bytes, exif: Exif, *, least: tuple[int, int] | None = None) -
     Raises whatever Pillow's readers raise on damaged bytes.
     """
     orientation = orientation_of(data) if exif == "apply" else UPRIGHT
-    with Image.open(io.BytesIO(data)) as image:
+    with open_picture(data) as image:
         if least is not None:
             image.draft("RGB", least[::-1] if lies_on_its_side(orientation) else least)
         return turned(to_rgb(image), orientation)

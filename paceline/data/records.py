@@ -7,17 +7,20 @@ A manifest says of each split what its records are (`Split.records`), a word of 
     recordio  ranges, some of them cut in parts as MXNet's RecordIO does where a photo holds its magic word
 A container of another kind is a class like these and a line in RECORDS (docs/extending/container.md). Files of ranges may
 lie in any store that reads by range (data/stores.py).
+Whatever they are and wherever they lie, a record's bytes are compared with the digest that prepare noted, each time that they are
+read from there: what a disk, a server or a copy changed is named, and never learnt.
 
 Letters: N records of one split, F files that hold them.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +69,9 @@ class Places:
     record_starts: np.ndarray | None = None
     # (N,) int64 bytes of the record as it lies in the file; -1, or None for all: it lies there as it is read.
     stored_lengths: np.ndarray | None = None
+    # (N,) uint64, `digest_of` each record's bytes; None: not known, or not to be compared.
+    digests: np.ndarray | None = None
+    changed: str = ""  # what an error tells the user to do before `remedy`, where it is the bytes that differ
 
     def file_name(self, file: int) -> bytes:
         """Name of a file as the index stores it: relative to the root, or absolute."""
@@ -123,14 +129,24 @@ class Records(ABC):
         """These records: what is read over a network from here on is kept in the cache folder, up to `budget` bytes."""
         return self
 
+    def unchecked(self) -> Records:
+        """These records, their bytes not compared with their digests; lengths are."""
+        found = copy.copy(self)
+        found.places = replace(self.places, digests=None)
+        return found
+
     def checked(self, i: int, data: bytes, found: int) -> bytes:
-        """`data`, read for record i. Raises DataError where `found`, bytes that there are (-1: too few), is not what the
-        index says."""
+        """`data`, read for record i. Raises DataError where `found`, bytes that there are (-1: too few), or their digest is
+        not what the index says."""
         length = int(self.places.lengths[i])
         if found != length:
             number = "cut off" if found < 0 else f"{found:,} bytes"
             reason = f"{number} where the index says {length:,}: changed since it was prepared"
             raise Damaged(self.name(i), reason, self.places.remedy)
+        digests = self.places.digests
+        if digests is not None and digest_of(data) != int(digests[i]):
+            remedy = f"{self.places.changed} {self.places.remedy}".strip()
+            raise Damaged(self.name(i), "other bytes than when it was prepared", remedy)
         return data
 
     def unreadable(self, i: int, error: OSError) -> DataError:
@@ -266,5 +282,5 @@ def open_records(kind: str, places: Places) -> Records:
 
 def digest_of(data: bytes) -> int:
     """The number by which a record's bytes are known again, in the index, in prepare's journal, in a pack: the first 8 bytes of their
-    SHA-256, big-endian."""
+    SHA-256, big-endian. More than 2 kB are hashed without Python's lock."""
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")

@@ -41,6 +41,10 @@ class StagedRecords(Records):
         """As at the source."""
         return self._records.relative_name(i)
 
+    def unchecked(self) -> Records:
+        """Of the copy too."""
+        return StagedRecords(self._records, self._local.unchecked())
+
     def read(self, i: int) -> bytes:
         """From the copy. Raises DataError, naming the copy's file, where that is gone or damaged."""
         return self._local.read(i)
@@ -83,6 +87,7 @@ def _is_near(name: bytes) -> bool:
 
 def _places_in(places: Places, folder: Path, remedy: str) -> Places:
     names = [places.file_name(file) for file in range(len(places.file_sizes))]
+    places = replace(places, remedy=remedy, changed="")
     if all(map(_is_near, names)):
-        return replace(places, root=folder / "near", remedy=remedy)
-    return replace(places, root=folder, remedy=remedy, **name_arrays([staged_name(name) for name in names]))
+        return replace(places, root=folder / "near")
+    return replace(places, root=folder, **name_arrays([staged_name(name) for name in names]))

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from paceline.config.errors import DataError
+from paceline.data.header import open_picture
+from paceline.data.index import Index
 from paceline.data.orientation import UPRIGHT, orientation_of
 from paceline.data.picture import to_rgb
 from paceline.prepare.verify import GREY_MODES
@@ -39,10 +42,21 @@ def smaller_size(height: int, width: int, short: int) -> tuple[int, int]:
     return (short, longer) if height <= width else (longer, short)
 
 
+def encoded_anew(index: Index, row: int, short: int, quality: int) -> Encoded:
+    """A record of a data set as `encode` has it. Raises DataError, naming it, where it cannot be read or decoded."""
+    data = index.read(row)
+    try:
+        return encode(data, short, quality)
+    except (
+        Exception
+    ) as error:  # as in prepare/verify.py: Pillow's readers raise whatever a damaged file leads them into
+        raise DataError(f"{index.name(row)}: cannot be decoded ({error}). {index.records.places.remedy}") from None
+
+
 def encode(data: bytes, short: int, quality: int) -> Encoded:
     """The photo as a JPEG, its shorter side at most `short` (0: its size). Raises whatever Pillow's readers raise."""
     orientation = orientation_of(data)
-    with Image.open(io.BytesIO(data)) as opened:
+    with open_picture(data) as opened:
         if opened.format == "TIFF":
             orientation = UPRIGHT  # Pillow turned it as it read it
         grey = opened.mode in GREY_MODES

@@ -24,10 +24,10 @@ from paceline.data.stores import LocalFiles
 from paceline.pack.objects import HEADER_WIDTH, OBJECT_WIDTH, detection_label
 from paceline.pack.plan import Shard, Source
 from paceline.pack.request import PackRequest
-from paceline.prepare import journal
 from paceline.prepare.containers.contents import container_stamp
 from paceline.prepare.containers.source import ContainerRequest, prepare_containers
 from paceline.prepare.formats.class_names import first_twice
+from paceline.prepare.journal import Journal, journal_of
 from paceline.prepare.verify import Facts
 
 CLASSES = "classes.json"
@@ -69,7 +69,7 @@ def prepare_packed(
         classes=str(out / CLASSES) if with_list else "",
         on_class_mismatch="warn",
     )
-    writer = journal.Journal(out / journal.FILE_NAME)
+    writer = Journal(journal_of(out))
     try:
         for source in sources.values():
             writer.append(_known(out, source, shards))

@@ -17,7 +17,7 @@ from paceline.data.box_split import BoxSplit, open_boxes
 from paceline.data.index import Index, open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stream import permutation
-from paceline.pack.encode import encode, smaller_size
+from paceline.pack.encode import encoded_anew, smaller_size
 from paceline.pack.naming import packed_names
 from paceline.pack.request import USUAL_SHARD, PackRequest
 
@@ -122,7 +122,7 @@ def _estimates(source: Source, request: PackRequest) -> np.ndarray:
     rows = np.flatnonzero(source.anew)
     if len(rows):
         tried = rows[np.unique(np.linspace(0, len(rows) - 1, _TRIED, dtype=np.int64))].tolist()
-        found = sum(len(encode(source.index.read(i), request.short, request.jpeg_quality).data) for i in tried)
+        found = sum(len(encoded_anew(source.index, i, request.short, request.jpeg_quality).data) for i in tried)
         # Bytes go with pixels, whatever quality the photos came in.
         pixels = np.array([_pixels(source.index, i, request.short) for i in rows.tolist()])
         of_tried = sum(_pixels(source.index, i, request.short) for i in tried)

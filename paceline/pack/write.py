@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
 from paceline.config.whole import whole
 from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.containers.write_tar import write_tar
-from paceline.data.records import digest_of
-from paceline.pack.encode import Encoded, encode
+from paceline.pack.encode import Encoded, encoded_anew
 from paceline.pack.objects import detection_label, json_field
 from paceline.pack.plan import Shard, Source
 from paceline.pack.request import PackRequest
@@ -67,18 +65,9 @@ class Pool:
     def _photo(self, source: Source, place: int) -> Photo:
         row = int(source.order[place])
         index = source.index
-        data = index.read(row)
-        digests = index.extra.get("digests")
-        if digests is not None and digest_of(data) != int(digests[row]):
-            raise DataError(f"{index.name(row)}: other bytes than when it was prepared. {index.records.places.remedy}")
         if not source.anew[row]:
-            return Photo(place, row, Encoded(data, int(index.heights[row]), int(index.widths[row])))
-        try:
-            return Photo(place, row, encode(data, self._request.short, self._request.jpeg_quality))
-        except (
-            Exception
-        ) as error:  # as in prepare/verify.py: Pillow's readers raise whatever a damaged file leads them into
-            raise DataError(f"{index.name(row)}: cannot be decoded ({error}). {index.records.places.remedy}") from None
+            return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
+        return Photo(place, row, encoded_anew(index, row, self._request.short, self._request.jpeg_quality))
 
 
 def write_shard(

@@ -11,8 +11,9 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from paceline.config.errors import DataError
+from paceline.config.image_name import PREDICTED_SUFFIX_FORMATS
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 # predictions.json, finished or not, begins so: what follows is the list of answers (answers.py).
 ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline": "predictions"'
 

@@ -114,6 +114,8 @@ def _encoded_pixels(image: Image.Image) -> bytes:
     """As a file that decodes to the same pixels; 16-bit pixels and a noted orientation are kept for the decoder to treat."""
     buffer = io.BytesIO()
     try:
+        if image.format == "EPS" and getattr(image, "tile", None):  # opened, and not read yet
+            raise _no_photo("a PIL image of PostScript, which another program (Ghostscript) would have to read,")
         image.load()  # which turns a TIFF picture as it notes, and forgets the note
         deep = image.mode == "I" or image.mode.startswith("I;16")
         if image.mode == "F" or (deep and not _fits_16_bits(image)):

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.config.plain_file import read_plain
+from paceline.data.header import MOST_BYTES
 from paceline.data.index import whole_files
 from paceline.data.manifest import FILES
 from paceline.data.orientation import orientations
@@ -69,6 +71,10 @@ class Photos(ABC):
         """Bytes, and time in nanoseconds; equal means unchanged. Raises OSError where the photo is gone."""
 
     @abstractmethod
+    def read(self, i: int) -> bytes:
+        """Photo i's bytes. Raises OSError or DataError where they cannot be read."""
+
+    @abstractmethod
     def facts(self, i: int) -> Facts:
         """Read and decode photo i. Raises NotAnImage with the reason."""
 
@@ -109,6 +115,10 @@ class PhotoFiles(Photos):
         status = os.stat(self._path(i))
         return status.st_size, status.st_mtime_ns
 
+    def read(self, i: int) -> bytes:
+        """The file."""
+        return read_plain(self._path(i), MOST_BYTES)
+
     def facts(self, i: int) -> Facts:
         """Of the file."""
         return verify(self._path(i))
@@ -120,7 +130,7 @@ class PhotoFiles(Photos):
 def inspect_photos(
     photos: Photos,
     *,
-    journal: Path,
+    journal: Path | None,
     known: Iterable[tuple[bytes, Facts]],
     workers: int | None,
     progress: Callable[[int, int], None] | None,
@@ -129,7 +139,7 @@ def inspect_photos(
 
     workers    threads; None: one for each usable core
     progress   called in this thread with (photos done, photos in all), first of all with (0, N)
-    Adds to the journal as it goes. Raises OSError where the journal cannot be written.
+    Adds to the journal as it goes.
     """
     names = photos.names
     number = len(names)

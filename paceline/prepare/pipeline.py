@@ -1,9 +1,9 @@
 """From a source to its manifest.json and index, whatever the source is: every photo is decoded once, in parallel.
 
     class folders, boxes, containers   ->   PLACE/manifest.json, PLACE/index/<hash>/*.npy
-The manifest is written last, so it is there only when all is done. Until then PLACE/prepare.journal holds what was verified,
-for the next attempt; photos that an earlier prepare verified, finished or killed, are not decoded again while size and time
-are the same.
+The manifest is written last, so it is there only when all is done. Until then a journal in the cache folder (journal.py) holds
+what was verified, for the next attempt; photos that an earlier prepare verified, finished or killed, are not decoded again while
+size and time are the same.
 
 Letter: n photos of one split.
 """
@@ -29,13 +29,15 @@ from paceline.data.box_split import BOX_ARRAYS
 from paceline.data.index import INDEX_FOLDER, delete_old_indexes, describe, index_damage, open_split, write_index
 from paceline.data.manifest import FILE_NAME, Manifest, Split, Unreadable, cache_place, is_ours
 from paceline.data.orientation import ROTATED
-from paceline.prepare import journal, verify
+from paceline.prepare import verify
+from paceline.prepare.few_bits import note_on_few_bits
 from paceline.prepare.inspection import Inspection, Photos, inspect_photos
+from paceline.prepare.journal import journal_of
 
 Arrays = dict[str, np.ndarray]
 OnFlaw = Literal["refuse", "skip"]
 
-# An error names so many unreadable files itself; more are in a file beside the journal.
+# An error names so many unreadable files itself; more are in a file beside the manifest.
 NAMED_IN_ERROR = 5
 UNREADABLE_LIST = "unreadable.txt"
 NOT_THERE = "not there"
@@ -83,10 +85,10 @@ def write_prepared(
     try:
         place.mkdir(parents=True, exist_ok=True)
         _refuse_strange(place, source)
-        previous, stamp = _previous(place, source.root), _stamp(place)
+        previous, stamp, noted = _previous(place, source.root), _stamp(place), journal_of(place)
         found = inspect_photos(
             photos,
-            journal=place / journal.FILE_NAME,
+            journal=noted,
             known=() if previous is None else _known(previous),
             workers=workers,
             progress=progress,
@@ -106,6 +108,7 @@ def write_prepared(
                 root="." if place == source.root else str(source.root),
                 index=write_index(place, arrays),
                 made_by=f"Pillow {PIL.__version__}",
+                notes=(*manifest.notes, *note_on_few_bits(photos, found.flags, found.reasons)),
             )
             if _stamp(place) != stamp:
                 _refuse_other(manifest, source)
@@ -113,7 +116,9 @@ def write_prepared(
             manifest.save()
             kept = {manifest.index} | ({previous.index} if previous is not None else set())
             delete_old_indexes(place, kept, alone=alone)
-            (place / journal.FILE_NAME).unlink(missing_ok=True)
+            if noted is not None:
+                with suppress(OSError):
+                    noted.unlink()
         return manifest
     except OSError as error:
         raise DataError(
@@ -135,10 +140,6 @@ def _refuse_strange(place: Path, source: Source) -> None:
     if (place / INDEX_FOLDER).is_symlink():
         raise DataError(
             f"{place / INDEX_FOLDER}: a link, so the index would be written where it leads. Remove it. {_elsewhere(source)}"
-        )
-    if not journal.is_ours(place / journal.FILE_NAME):
-        raise DataError(
-            f"{place / journal.FILE_NAME}: not written by paceline, so nothing is added to it. Rename it. {_elsewhere(source)}"
         )
 
 

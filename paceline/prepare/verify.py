@@ -7,14 +7,14 @@ random places, files failed here exactly where they failed the full decode. Othe
 
 from __future__ import annotations
 
-import io
 import os
 from typing import NamedTuple
 
 from PIL import Image
 
+from paceline.config.image_name import FORMATS, SUFFIX_FORMATS
 from paceline.config.plain_file import read_plain
-from paceline.data.header import MOST_BYTES, endless_jpeg
+from paceline.data.header import MOST_BYTES, TooMuch, open_picture
 from paceline.data.orientation import flags_of, orientation_of
 from paceline.data.picture import UnknownRange, to_rgb
 from paceline.data.records import digest_of
@@ -25,19 +25,6 @@ CMYK = 2
 NOT_JPEG = 8
 MISNAMED = 16  # content is another format than the suffix says
 
-# What may stand behind an image suffix; "MPO" is a JPEG followed by further ones (stereo, burst, depth).
-FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
-SUFFIX_FORMATS = {
-    b".jpg": "JPEG",
-    b".jpeg": "JPEG",
-    b".png": "PNG",
-    b".ppm": "PPM",
-    b".pgm": "PPM",
-    b".bmp": "BMP",
-    b".tif": "TIFF",
-    b".tiff": "TIFF",
-    b".webp": "WEBP",
-}
 GREY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L"})
 TEXT_BYTES = frozenset(range(32, 127)) | frozenset(b"\t\r\n")
 
@@ -76,8 +63,6 @@ def verify_bytes(data: bytes, name: bytes, mtime: int) -> Facts:
     """The same of bytes that were read already, whose name tells of what format they should be."""
     if not data:
         raise NotAnImage("empty file (0 bytes)")
-    if endless := endless_jpeg(data):
-        raise NotAnImage(endless)
     content, height, width, flags = decode(data)
     suffix = os.path.splitext(name)[1].lower()
     if suffix in SUFFIX_FORMATS and SUFFIX_FORMATS[suffix] != content:
@@ -88,7 +73,7 @@ def verify_bytes(data: bytes, name: bytes, mtime: int) -> Facts:
 def decode(data: bytes) -> tuple[str, int, int, int]:
     """Decode one image -> (format, height, width, flags). Raises NotAnImage where any part of it cannot be decoded."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with open_picture(data, FORMATS) as image:
             content = "JPEG" if image.format == "MPO" else str(image.format)
             (width, height), mode = image.size, image.mode
             if content == "JPEG":
@@ -96,7 +81,7 @@ def decode(data: bytes) -> tuple[str, int, int, int]:
             image.load()
             if mode in ("I", "F"):
                 to_rgb(image)
-    except UnknownRange as reason:
+    except (UnknownRange, TooMuch) as reason:
         raise NotAnImage(str(reason)) from None
     except Exception as error:
         # Pillow's readers raise whatever a damaged file leads them into: OSError, SyntaxError, struct.error, ...

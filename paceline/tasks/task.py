@@ -228,7 +228,7 @@ class Task(ABC):
         least = self.slots_to_try(place.device) if each_shape_counts(system, place.device) else 0
         largest = self.shapes.largest_of_run(plan)
         loader = Loader(
-            records=self.train_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
+            records=records_for(self.train_index, system),
             fetch_threads=threads_that_fetch(self.train_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_train, largest),
@@ -255,7 +255,7 @@ class Task(ABC):
             return [Forward(np.zeros(len(numbers), np.int64), numbers, fit.shape, partial(self.draw_val, fit))]
 
         return Loader(
-            records=self.val_index.records.kept_on_disk(store_cache_bytes(system.store_cache)),
+            records=records_for(self.val_index, system),
             fetch_threads=threads_that_fetch(self.val_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_val, Fit(min(largest), largest)),
@@ -317,6 +317,12 @@ class Task(ABC):
 def each_shape_counts(system: System, device: torch.device) -> bool:
     """Whether a step's first input of a new shape costs more than others: on accelerators, and where the network is compiled."""
     return device.type != "cpu" or system.compile
+
+
+def records_for(index: Index, system: System) -> Records:
+    """A split's photos as the system has them read: through its cache of far stores, and their bytes compared or not."""
+    records = index.records.kept_on_disk(store_cache_bytes(system.store_cache))
+    return records if system.check_photos else records.unchecked()
 
 
 def threads_that_fetch(records: Records, system: System) -> int:

@@ -12,6 +12,7 @@ import pytest
 from instance_sets import CATEGORY_IDS, make_instances
 from PIL import Image
 
+import paceline.data.records
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline.bench import input as bench
@@ -23,6 +24,7 @@ from paceline.bench.input_simulation import boundary, memory, simulate
 from paceline.cli.bench import run as command
 from paceline.config.errors import DataError, UserError
 from paceline.data import stream as bench_stream
+from paceline.data.records import digest_of
 
 # torchvision 0.29 announces that its image decoders will go; the peer still has them. pycocotools has numpy's older protocol.
 pytestmark = [
@@ -75,6 +77,18 @@ def test_every_contender_makes_whole_batches(contests, task, decode):
         assert [take() for _ in range(2)] == [8 if task == "maskrcnn" else BATCH] * 2
 
 
+@pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
+def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, monkeypatch):
+    hashed: list[int] = []
+    monkeypatch.setattr(paceline.data.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
+    name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
+    for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):
+        hashed.clear()
+        with one() as take:
+            take()
+        assert bool(hashed) == compared
+
+
 def test_records_with_fetch_threads_and_bare_decoding_make_whole_batches_too(photos):
     paths = sorted(photos.rglob("*.jpg"))
     for make in (lambda: ours(records_of(paths), 32, 2, "simplejpeg", 2), lambda: bare_decode(paths, 2)):
@@ -121,7 +135,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
     report = json.loads(out.read_text())
     ratios = report["ratio_of_images_per_cpu_second"]
     assert [name.split()[1] for name in ratios] == (["simplejpeg,"] * (2 if task == "ssd" else 1))
-    assert all(set(of) == {"best peer", "tuned peer", "bare decode"} for of in ratios.values())
+    assert all(set(of) == {"best peer", "tuned peer", "bare decode", "unchecked"} for of in ratios.values())
     assert all(of["best peer"]["low"] <= of["best peer"]["median"] <= of["best peer"]["high"] for of in ratios.values())
     assert report["best_peer"].startswith("torchvision")
     assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in report["images_per_cpu_second"].values())
@@ -131,7 +145,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
 def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
-    assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "bare"]
+    assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     assert "ours is measured alone" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UserError, match="--peers: peers are in benchmarks/"):
         command(["input", "--peers", "all"])

@@ -10,6 +10,7 @@ from html_pages import picture_in, read_page
 from PIL import Image
 
 from paceline.data.index import Index, index_over, whole_files
+from paceline.data.records import digest_of
 from paceline.prepare.box_source import prepare_boxes
 from paceline.prepare.check.box_page import box_page
 from paceline.prepare.check.suspicious import KINDS, find_suspicious
@@ -31,7 +32,7 @@ def make_index(root: Path, split: str, images: list[list[Row]], *, seed: int = 0
         Image.fromarray(noise).resize((SIZE[1], SIZE[0])).save(path, "JPEG")
         names.append(f"{split}/{i}.jpg".encode())
         lengths.append(path.stat().st_size)
-        digests.append(1000 * seed + i)
+        digests.append(digest_of(path.read_bytes()))
     rows = [row for image in images for row in image]
     boxes = np.array([box for box, _, _ in rows], np.float64).reshape(len(rows), 4)
     extra = {
@@ -159,6 +160,7 @@ def test_the_pixels_under_a_box_are_the_photos(tmp_path: Path) -> None:
     picture.paste((250, 20, 20), (120, 80, 140, 100))
     picture.save(tmp_path / "train/0.jpg", "JPEG", quality=95, subsampling=0)
     index.lengths[0] = (tmp_path / "train/0.jpg").stat().st_size
+    index.extra["digests"][0] = digest_of((tmp_path / "train/0.jpg").read_bytes())
     for focus in ((), (0,)):
         tile = make_tile(index, 0, CLASSES, side=300, focus=focus)
         red = np.asarray(picture_in(tile.photo))[..., 0] > 128

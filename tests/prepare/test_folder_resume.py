@@ -17,7 +17,7 @@ from paceline.data.index import Index
 from paceline.data.manifest import cache_place, find_manifest
 from paceline.prepare.class_source import prepare_folder
 from paceline.prepare.ensure import ensure_prepared
-from paceline.prepare.journal import Journal, read_journal
+from paceline.prepare.journal import Journal, journal_of, read_journal
 from paceline.prepare.verify import Facts
 
 KILLED = """
@@ -37,10 +37,11 @@ def test_a_killed_prepare_leaves_no_manifest_and_the_next_one_goes_on(photos, ve
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run([sys.executable, "-c", KILLED, str(photos)], env=environment, timeout=60)
     assert died.returncode == -signal.SIGKILL and find_manifest(photos) is None
-    kept = {name for name, _ in read_journal(photos / "prepare.journal")}
+    kept = {name for name, _ in read_journal(journal_of(photos))}
     assert len(kept) >= 64
-    with open(photos / "prepare.journal", "ab") as file:
-        file.write(b"v2 4711 17")  # what a kill may leave of a line
+    assert not list(photos.glob("*journal*"))
+    with open(journal_of(photos), "ab") as file:
+        file.write(b"v3 4711 17")  # what a kill may leave of a line
     progress = []
     manifest = prepare_folder(photos, progress=lambda done, total: progress.append((done, total)))
     assert len(verified) == 130 - len(kept) and progress[0] == (0, 130) and progress[-1] == (130, 130)
@@ -71,7 +72,7 @@ def test_after_a_refusal_only_the_mended_file_is_decoded(photos, verified):
 
 @pytest.mark.parametrize(
     "torn",
-    [b"v2 5 6 7", b"v2 1 2 3 4 5 6 name-without-newline", b"\0\0\0\0\n", b"v0 1 2 3 4 5 6 x\n", b"v2 a b c d e f x\n"],
+    [b"v3 5 6 7", b"v3 1 2 3 4 5 6 7 name-without-newline", b"\0\0\0\0\n", b"v2 1 2 3 4 5 6 x\n", b"\0" * (1 << 15)],
 )
 def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
     path = tmp_path / "journal"
@@ -87,6 +88,54 @@ def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
         (b"first", facts),
         (odd, facts),
     ]
+
+
+def test_a_changed_bit_of_the_journal_makes_its_photo_be_verified_again(tmp_path):
+    path, facts = tmp_path / "journal", Facts(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
+    journal = Journal(path)
+    journal.append([(b"a/b.jpg", facts), (b"c.jpg", facts)])
+    journal.close()
+    data, whole = path.read_bytes(), {(b"a/b.jpg", facts), (b"c.jpg", facts)}
+    for bit in range(0, 8 * len(data), 7):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert set(read_journal(path)) <= whole, bit
+
+
+def test_a_journal_that_a_folder_brings_is_not_believed(photos, verified):
+    """As an earlier version left it, and as this one writes it: beside the photos neither is looked at, or touched."""
+    for name in ("prepare.journal", "another.journal"):
+        journal = Journal(photos / name)
+        for path in sorted(photos.rglob("*.jpg")):
+            status = path.stat()
+            facts = Facts(status.st_size, status.st_mtime_ns, 12, 16, 0, 7)
+            journal.append([(os.fsencode(path.relative_to(photos)), facts)])
+        journal.close()
+    before = (photos / "prepare.journal").read_bytes()
+    prepare_folder(photos)
+    assert len(verified) == 10 and (photos / "prepare.journal").read_bytes() == before
+
+
+def test_another_users_journal_is_not_believed(photos, verified, monkeypatch):
+    """As one in a cache folder that several users share."""
+    (photos / "train" / "cat" / "0.jpg").write_bytes(b"")
+    with pytest.raises(DataError):
+        prepare_folder(photos)
+    verified.clear()
+    paint(photos / "train" / "cat" / "0.jpg")
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    prepare_folder(photos)
+    assert len(verified) == 10
+
+
+@pytest.mark.parametrize("cache", ["a file", "nowhere"])
+def test_without_a_cache_that_can_be_written_prepare_works_and_remembers_nothing(photos, tmp_path, monkeypatch, cache):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "a file") if cache == "a file" else "~nobody-of-this-name/x")
+    prepare_folder(photos)
+    assert sorted(os.listdir(photos)) == ["index", "manifest.json", "train", "val"]
 
 
 def test_two_prepares_at_once_both_end_with_a_valid_index(photos):

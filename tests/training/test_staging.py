@@ -118,7 +118,9 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
     copy.write_bytes(data)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a failing disk leaves it
     with (
-        pytest.raises(DataError, match=r"0\.jpg: other bytes than .*photos/train/ant/0\.jpg had\. .*data clear"),
+        pytest.raises(
+            DataError, match=r"train/ant/0\.jpg: other bytes than when it was prepared\. Remove the copy, .*data clear"
+        ),
         staged_photos(task, disk, world, QUIET, print),
     ):
         pass

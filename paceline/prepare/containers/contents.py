@@ -146,6 +146,7 @@ class ContainedPhotos(Photos):
             file_sizes=np.array([status.size for status in held.statuses], np.int64),
             remedy="Give the same command again.",
             stored_lengths=held.stored,
+            changed="",
             **_named("record", held.names),
             **name_arrays(held.files),
         )

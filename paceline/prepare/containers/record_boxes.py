@@ -5,7 +5,6 @@ Letters: N photos, M objects of one photo.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.errors import DataError
+from paceline.data.header import open_picture
 from paceline.prepare.formats.annotations import Annotations, PhotoLabels, as_annotations
 from paceline.prepare.shapes.masks import run_lengths
 
@@ -70,7 +70,7 @@ def _run_lengths(photo: PhotoBoxes, name: str) -> list[Any]:
     found = []
     for data in photo.masks:
         try:
-            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            with open_picture(data, ("PNG",)) as image:
                 if image.size != (photo.width, photo.height):
                     raise DataError(
                         f"{name}: a mask of {image.size[0]} x {image.size[1]} pixels, the photo has {photo.width} x {photo.height}."

@@ -1,7 +1,7 @@
 """Containers (tar, zip, WebDataset, RecordIO, TFRecord) -> manifest.json and index; their bytes stay where they are.
 
 A container is listed first (archives.py, record_files.py), then every photo in it is decoded once, as photos in folders
-are, and what was verified is kept in PLACE/prepare.journal until the manifest is written.
+are, and what was verified is kept in a journal until the manifest is written.
 """
 
 from __future__ import annotations
