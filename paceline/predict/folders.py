@@ -55,7 +55,7 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Li
     found = Listing()
     away = {key for folder in apart_from if (key := _key(folder)) is not None}
     taken: set[tuple[str, str]] = set()
-    real = cache(os.path.realpath)
+    real = cache(lambda folder: os.path.realpath(str(folder)))
 
     def take(photo: Path, place: PurePath) -> None:
         key = real(photo.parent), photo.name  # a link beside its photo is a photo of its own
