@@ -49,4 +49,4 @@ def link_step(folder: Path, link: str) -> int | None:
     path = folder / link
     if not path.is_symlink() or not path.is_dir():
         return None
-    return step_of(path.readlink().name)
+    return step_of(str(path.readlink()))  # one that leads out of the folder is none of ours

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
+from paceline.config.plain_file import read_entry
 from paceline.config.sealed import parse
 from paceline.log.events import metrics_of
 from paceline.metrics.confusion import BACKGROUND
@@ -32,6 +33,8 @@ from paceline.report.scored import class_table, draw_curves, read_curves, size_t
 from paceline.tasks.workload import Workload
 from paceline.workloads import WORKLOADS
 
+# Of a predictions file: five thousand images with a hundred masks each have a tenth.
+MOST_BYTES = 1 << 30
 MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
 MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
 MOST_BESIDE = 12  # of a detector's table of classes that leaves room for a chart below it
@@ -55,7 +58,7 @@ def predictions_section(
         return None
     try:
         with _damage():
-            predictions = parse(files[-1].read_bytes())
+            predictions = parse(read_entry(files[-1], MOST_BYTES))
             step = int(predictions["step"])
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
