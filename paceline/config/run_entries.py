@@ -28,13 +28,13 @@ def check_entries(run: Path) -> None:
         inside = entry.name in FOLDERS
         if _PROBE.fullmatch(entry.name) and entry.is_symlink() and os.readlink(entry.path) == _NOWHERE:
             continue
-        if wrong := _wrong(entry, (inside, entry.name in FILES)):
+        if wrong := _wrong(entry, must_be="folder" if inside else "file" if entry.name in FILES else ""):
             raise _refusal(entry.path, wrong)
         for inner in _listed(Path(entry.path)) if inside else ():
             own = entry.name == CHECKPOINTS and _OWN_LINK.fullmatch(inner.name) and inner.is_symlink()
             if own and _STEP.fullmatch(os.readlink(inner.path)):
                 continue
-            if wrong := _wrong(inner, (False, False)):
+            if wrong := _wrong(inner):
                 raise _refusal(inner.path, wrong)
 
 
@@ -46,16 +46,15 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _wrong(entry: os.DirEntry[str], kinds: tuple[bool, bool]) -> str:
-    """What an entry is, where that is wrong; kinds: whether it must be a folder, and whether it must be a file."""
+def _wrong(entry: os.DirEntry[str], *, must_be: str = "") -> str:
+    """What an entry is, where that is wrong; must_be: "folder", "file" or "" for either."""
     if entry.is_symlink():
         return "a link, and what is written under this name would go elsewhere"
     folder, file = entry.is_dir(), entry.is_file()
     if not folder and not file:
         return "neither a file nor a folder"
-    if kinds[0] and file or kinds[1] and folder:
-        return "a file where a run has a folder" if file else "a folder where a run has a file"
-    return ""
+    found = "folder" if folder else "file"
+    return f"a {found} where a run has a {must_be}" if must_be not in ("", found) else ""
 
 
 def _refusal(path: str, wrong: str) -> UserError:

@@ -72,7 +72,9 @@ def _own(path: str, flags: int) -> int:
 
 
 def _cut_torn_tail(path: Path) -> bool:
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "r+b") as file:
+    with open(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "r+b"
+    ) as file:
         size = end = file.seek(0, os.SEEK_END)
         if size > MOST_BYTES:  # a hole of any length, which is read as zeros
             raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {MOST_BYTES:,} that are read", str(path))
