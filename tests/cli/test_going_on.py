@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -99,6 +100,28 @@ def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two
     said = command(capsys, *words_for(photos, run))
     refused(said, "finished")
     assert "written now" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [("--steps 2", 0), ("--quality.targets top1 1.5 --eval-every 1 --patience 1 --optim.lr 1e-9", 1)],
+)
+def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
+    class_photos, tmp_path, capsys, monkeypatch, more, code
+):
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("paceline.report.page.write_whole", full)
+    words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
+    said = command(capsys, *words)
+    assert said.code == code and "Traceback" not in said.err, said
+    last = (said.out + said.err).strip().splitlines()[-1]
+    assert "no report (" in last and "No space left on device" in last
+    assert last.endswith(f"paceline report {tmp_path / 'run'}")
+    refused(command(capsys, *words), "this run is finished", "cannot be written: ", "No space left on device", lines=6)
+    monkeypatch.undo()
+    refused(command(capsys, *words), "this run is finished", "written now", lines=6)
 
 
 def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
