@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -133,7 +134,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
             raise UserError(
-                f"{what}. Put it back as it was, or train what it says now: paceline train {file} --out ANOTHER"
+                f"{what}. Put it back as it was, or train what it says now: paceline train {shlex.quote(str(file))} --out ANOTHER"
             )
         changed(f"{what}; it is taken as it stands")
     return facts
