@@ -190,3 +190,22 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
     assert said.code == 0 and "resumed from step-000002" in said.out, said
     refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed: 1 in the checkpoint, 5 now", lines=5)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "way"), [(0, 5, "without --limit-val"), (5, 4, "with --limit-val 5"), (5, 0, "limit-val 5")]
+)
+def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
+    class_photos, tmp_path, capsys, no_report, first, then, way
+):
+    def words(limit: int, steps: int) -> list[object]:
+        more = ["--limit-val", limit] if limit else []
+        flags = ["--data", class_photos, "--out", tmp_path / "run", "--eval-every", 2, "--steps", steps]
+        return ["train", "resnet50-tiny", *flags, *TINY, *more]
+
+    assert command(capsys, *words(first, 2)).code == 0
+    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    said = command(capsys, *words(then, 4))
+    refused(said, f"scored {first or 9} validation images, and this command asks for {then or 9}", way)
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+    assert command(capsys, *words(first, 4)).code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coco_sets import make_set
+from listed_photos import list_photos
 from tiny_runs import TINY, command, refused
 
 from paceline.config.errors import DataError
@@ -130,3 +132,19 @@ def test_a_request_that_nobody_can_have_made_is_damage(classes, tmp_path, reques
     replace(classes, folder=tmp_path / "copy", root=str(classes.root_path), request=request_).save()
     with pytest.raises(DataError, match="damaged"):
         Manifest.load(tmp_path / "copy")
+
+
+def test_what_only_describes_a_set_asks_no_host_that_its_index_names(tmp_path, capsys) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/of/somebody.tar"
+        list_photos(tmp_path, [url])
+        made = Manifest.load(tmp_path)
+        arrays = {name: np.load(tmp_path / made.index / f"val.{name}.npy") for name in made.splits["val"].arrays}
+        arrays["file_sizes"] = np.array([4096])
+        split = replace(made.splits["val"], arrays=describe(arrays), records="ranges")
+        replace(made, index=write_index(tmp_path, {"val": arrays}), splits={"val": split}).save()
+        said = command(capsys, "data", "info", tmp_path)
+        assert said.code == 0 and f"photos lie at {url[:-16]}, which was not asked" in said.out, said
+        with pytest.raises(BlockingIOError):
+            server.accept()
