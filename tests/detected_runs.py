@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from html_pages import Page, read_page
+from listed_photos import list_photos
 from PIL import Image
 from pycocotools import mask as coco_mask
 
@@ -106,6 +107,7 @@ def make_run(
     log.write("end", step=60, epoch=3.0, seconds=60.0, status="success", best={})
     for image in images:
         Image.new("RGB", (WIDTH, HEIGHT), (60 * image["index"], 90, 90)).save(data / image["file"])
+    list_photos(data, [image["file"] for image in images])
     write_predictions(run, predictions_of(images, masks="masks" in images[0]))
     return run
 

@@ -53,7 +53,7 @@ REASONS = {
     "launch/hosts.py": (2, "a file with a drawn name"),
     "launch/process.py": (1, "RUN/launch/output.txt, appended to"),
     "launch/through_slurm.py": (1, "RUN/launch/job-number beside a script of ours"),
-    "log/lines.py": (3, "a run's events, appended to; a torn last line is cut; pack.jsonl after its beginning was looked at"),
+    "log/lines.py": (4, "a run's events, appended to; a torn last line is cut; pack.jsonl after its beginning was looked at"),
     "log/output.py": (3, "/dev/null, and descriptors 1 and 2"),
     "mlperf/judge.py": (1, "into a temporary folder"),
     "models/forms/write.py": (2, "parts of whole, for an --out that is not there"),
@@ -63,7 +63,7 @@ REASONS = {
     "prepare/formats/devkit.py": (1, "--devkit asks to sort val/; nothing is replaced"),
     "prepare/pipeline.py": (2, "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path"),
     "prepare/shapes/render.py": (5, "a folder with a drawn name; its place only where nothing or an empty folder is"),
-    "runs/run_folder.py": (7, "a run's folder, held by its lock: what a start that failed made there"),
+    "runs/run_folder.py": (6, "a run's folder, held by its lock, which is neither followed nor cut: what a start that failed made there"),
     "training/loop.py": (1, "RUN/STOP, which asks for what was done"),
 }  # fmt: skip
 

@@ -48,6 +48,7 @@ def link_step(folder: Path, link: str) -> int | None:
     """The step that `last` or `best` points to; None where there is no such link, or what it points to is gone."""
     path = folder / link
     try:
-        return step_of(path.readlink().name) if path.is_dir() else None
+        # One that leads out of the folder is none of ours.
+        return step_of(str(path.readlink())) if path.is_dir() else None
     except OSError:  # no link, or none any more
         return None

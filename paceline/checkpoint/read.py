@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,11 +20,14 @@ from torch import Tensor
 from paceline.checkpoint.layout import BEST, FORMAT, INDEX, LAST, STATE, link_step, list_steps, step_name, step_of
 from paceline.checkpoint.snapshot import Snapshot, with_strides
 from paceline.config.errors import CheckpointError, UserError
+from paceline.config.plain_file import open_plain_sized, read_entry
 from paceline.config.sealed import is_whole, parse
 
 SUFFIX = ".safetensors"
 # A training beside a reader may delete what `last` and `best` led to; so many times they are followed anew.
 MOST_TRIES = 20
+# Of a file of tensors, the optimiser's of the largest network that timm has among them; and of JSON.
+MOST_TENSORS, MOST_TEXT = 16 << 30, 64 << 20
 # Differences of two recipes that a message lists.
 MOST_KEYS = 5
 
@@ -104,7 +108,7 @@ def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
 def read_index(path: Path) -> dict[str, Any]:
     """index.json of the checkpoint at `path`, if it is as it was written. raise CheckpointError"""
     try:
-        index = parse((path / INDEX).read_bytes())
+        index = parse(read_entry(path / INDEX, MOST_TEXT))
         if index["format"] != FORMAT:
             raise CheckpointError(f"{path}: written in format {index['format']}; this paceline reads format {FORMAT}.")
         if not is_whole(index):
@@ -118,20 +122,24 @@ def read_index(path: Path) -> dict[str, Any]:
             raise ValueError("impossible file names")
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no checkpoint there ({INDEX} is missing).") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path / INDEX}: cannot be read ({error.strerror or error}).") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path / INDEX}: damaged ({error!r}).") from None
     return index
 
 
 def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
     """A file's content, if it is what the index says."""
+    most, said = MOST_TENSORS if path.suffix == SUFFIX else MOST_TEXT, entry["bytes"]
     try:
-        size = path.stat().st_size
-        content = path.read_bytes() if size == entry["bytes"] else b""
+        descriptor, size = open_plain_sized(path, links=False)
+        os.close(descriptor)
+        content = read_entry(path, most) if size == said else b""
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    if size != entry["bytes"]:
-        raise CheckpointError(f"{path}: damaged, {size:,} bytes where {entry['bytes']:,} were written.")
+    if size != said:
+        raise CheckpointError(f"{path}: damaged, {size:,} bytes where {said:,} were written.")
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         raise CheckpointError(f"{path}: damaged, its content is not what was written (checksum).")
     return content

@@ -15,7 +15,8 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
-from paceline.data.freshness import check_fresh
+from paceline.config.printable import one_line, some
+from paceline.data.freshness import addresses, check_fresh
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest, find_manifest, prepare_again
 from paceline.data.staged_folder import clear
@@ -60,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
             f"{flags.folder}: no manifest of paceline for it. Prepare it first: paceline prepare --help lists the kinds."
         )
     manifest = Manifest.load(place)
-    if (stale := check_fresh(manifest)) is not None:
+    if (stale := check_fresh(manifest, network=False)) is not None:
         raise UserError(f"{flags.folder}: out of date: {stale}. Prepare it again:\n  {prepare_again(manifest)}")
     facts = describe(manifest)
     if flags.json:
@@ -70,6 +71,8 @@ def run(arguments: Sequence[str]) -> int:
         say(f"{name}: {split['records']:,} records of {split['classes']:,} classes, {split['bytes']:,} bytes")
         say(f"  lie as {split['kind']} in {split['files']:,} files, {split['first_file']} first")
         say(f"  labels_sha256 {split['labels_sha256']}")
+    if places := addresses(manifest):
+        say(f"photos lie at {some(map(one_line, places))}, which was not asked")
     say(f"content {facts['content_hash']}")
     say(f"manifest: {place}")
     return 0

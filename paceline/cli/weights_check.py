@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +85,8 @@ def run_check(arguments: Sequence[str]) -> int:
             _row("", line)
     if not fits and re.match(TIMMS, next(iter(tensors))):
         _row(
-            "next", f"its names are as timm's: paceline weights check {path} --recipe resnet50 --model.trunk timm/NAME"
+            "next",
+            f"its names are as timm's: paceline weights check {shlex.quote(str(path))} --recipe resnet50 --model.trunk timm/NAME",
         )
     if file.kind == PICKLED:
         _row("next", conversion(path))
@@ -126,7 +128,10 @@ def _of_its_run(path: Path) -> dict[str, Recipe]:
     try:
         return {
             str(run): saved_recipe(
-                read_run(run), run, named="", again=lambda name: f"paceline eval {run} --workload {name}"
+                read_run(run),
+                run,
+                named="",
+                again=lambda name: shlex.join(("paceline", "eval", str(run), "--workload", name)),
             )
         }
     except UserError as problem:

@@ -1,7 +1,8 @@
 """The one way to open a file that somebody else made: a plain file only, at once, and no more of it than its reader asks for.
 
 A named pipe, a device or a socket under the name of a photo would keep a reader waiting for ever, or feed it without end. The
-file is opened without waiting and judged by what was opened, so that no other can take its place in between; links are followed.
+file is opened without waiting and judged by what was opened, so that no other can take its place in between; links are followed,
+but for the entries of a folder that came as a whole: a link among them was not laid by who named the folder (`read_entry`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ def open_plain(path: str | bytes | Path) -> int:
     return open_plain_sized(path)[0]
 
 
-def open_plain_sized(path: str | bytes | Path) -> tuple[int, int]:
-    """-> the descriptor, and the file's bytes as the file system has them. Raises OSError as `open_plain`."""
+def open_plain_sized(path: str | bytes | Path, *, links: bool = True) -> tuple[int, int]:
+    """-> the descriptor, and the file's bytes as the file system has them. Raises OSError as `open_plain`; also of a link, unless
+    `links` are followed."""
     try:
-        descriptor = os.open(path, _FLAGS)
+        descriptor = os.open(path, _FLAGS if links else _FLAGS | os.O_NOFOLLOW)
     except OSError as error:
+        if not links and os.path.islink(path):
+            raise OSError(errno.ELOOP, "this is a link, not a plain file", os.fsdecode(path)) from None
         if error.errno == errno.ENXIO:  # a socket cannot be opened at all
             raise _not_plain(os.stat(path).st_mode, path) from None
         raise
@@ -52,9 +56,14 @@ def require_plain(path: str | bytes | Path) -> int:
     return size
 
 
-def read_plain(path: str | bytes | Path, most: int) -> bytes:
+def read_entry(path: str | bytes | Path, most: int) -> bytes:
+    """As `read_plain`, of a file in a run's folder. Raises OSError for a link too."""
+    return read_plain(path, most, links=False)
+
+
+def read_plain(path: str | bytes | Path, most: int, *, links: bool = True) -> bytes:
     """The whole content of a plain file. Raises OSError as `open_plain`, and where it has more than `most` bytes."""
-    descriptor, size = open_plain_sized(path)
+    descriptor, size = open_plain_sized(path, links=links)
     try:
         if size > most:
             raise _too_large(f"{size:,} bytes", most, path)

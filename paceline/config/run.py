@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.plain_file import read_plain
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.sealed import is_whole, parse, sealed
@@ -21,6 +23,8 @@ from paceline.config.system import System, check_system
 from paceline.config.typed import check_kinds, checked, hints_of
 
 FORMAT = 1
+# Of a run.json: twenty thousand names of classes are one.
+MOST_BYTES = 16 << 20
 # What every run.json holds, and of what type; then what provenance adds.
 NEEDED = {
     "format": int,
@@ -112,13 +116,14 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     """
     file = run_file(path)
     try:
-        facts = parse(file.read_bytes())
+        facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
     except FileNotFoundError:
         raise UserError(
             f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
         ) from None
     except (OSError, ValueError) as problem:
-        raise UserError(f"{file}: cannot be read as a run ({problem}). Start a new run with another --out.") from None
+        why = getattr(problem, "strerror", None) or problem
+        raise UserError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
     if not isinstance(facts, dict) or not facts.keys() >= NEEDED.keys():
         lacking = [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]
         raise UserError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
@@ -129,7 +134,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
             raise UserError(
-                f"{what}. Put it back as it was, or train what it says now: paceline train {file} --out ANOTHER"
+                f"{what}. Put it back as it was, or train what it says now: paceline train {shlex.quote(str(file))} --out ANOTHER"
             )
         changed(f"{what}; it is taken as it stands")
     return facts

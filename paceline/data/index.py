@@ -39,6 +39,7 @@ import numpy as np
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.plain_file import require_plain
+from paceline.data.index_check import why_not
 from paceline.data.manifest import FILES, Manifest, prepare_again
 from paceline.data.orientation import UPRIGHT, lies_on_its_side, orientations
 from paceline.data.records import Places, Records, open_records
@@ -200,6 +201,10 @@ def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     needed = [*RECORD_ARRAYS, *NAME_ARRAYS, *(() if manifest.splits[split].records == FILES else (SIZE_ARRAY,))]
     if lacking := [name for name in needed if name not in arrays]:
         raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {_remedy(manifest)}")
+    own_files, boxes = manifest.splits[split].records == FILES, manifest.kind == "boxes"
+    classes = len(manifest.classes if manifest.relabel is None else manifest.relabel)
+    if wrong := why_not(arrays, classes=classes, own_files=own_files, boxes=boxes):
+        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {_remedy(manifest)}")
     return arrays
 
 

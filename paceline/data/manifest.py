@@ -258,7 +258,7 @@ def prepare_command(
 
 def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None) -> str:
     """The command that prepares boxes as `request` asks (prepare/box_source.py BoxRequest), to be pasted."""
-    words = ["paceline prepare", request["layout"]]
+    words = ["paceline prepare", shlex.quote(request["layout"])]
     if not request["images"]:
         words += ["--data", shlex.quote(str(root))]
     words += _flags({name: value for name, value in request.items() if name != "layout"})
@@ -275,20 +275,24 @@ def container_command(request: Mapping[str, Any], out: Path) -> str:
         inside = name in CONTAINER_FILES and "://" not in one and not (name == "classes" and one.isdecimal())
         return os.path.join(out, one) if inside else str(one)
 
-    words = ["paceline prepare", request["layout"]]
+    words = ["paceline prepare", shlex.quote(request["layout"])]
     for name, value in request.items():
         # A class may be number 0; a share, and its seed, are nothing then.
         nothing = value in ("", -1, "refuse", "any", (), []) or (value == 0 and name.startswith("val_"))
         if name != "layout" and not nothing:
             values = value if isinstance(value, (list, tuple)) else [value]
-            words += [f"--{name.replace('_', '-')}", *(shlex.quote(place(name, one)) for one in values)]
+            words += [_flag(name), *(shlex.quote(place(name, one)) for one in values)]
     return " ".join([*words, "--out", shlex.quote(str(out))])
 
 
 def _flags(request: Mapping[str, Any]) -> list[str]:
     """The flags that differ from their defaults."""
     named = [(name, value) for name, value in request.items() if value not in ("", 0, "refuse")]
-    return [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in named]
+    return [f"{_flag(name)} {shlex.quote(str(value))}" for name, value in named]
+
+
+def _flag(name: str) -> str:
+    return shlex.quote(f"--{name.replace('_', '-')}")
 
 
 def prepare_again(manifest: Manifest) -> str:
@@ -327,10 +331,22 @@ def _from_record(record: dict[str, Any], folder: Path) -> Manifest:
         made_by=record["made_by"],
         folder=folder.absolute(),
         category_ids=tuple(record["category_ids"]) if "category_ids" in record else None,
-        request=record.get("request"),
+        request=_request(record.get("request")),
         notes=tuple(record.get("notes", ())),
         part_of=str(record.get("part_of", "")),
     )
+
+
+def _request(record: Any) -> dict[str, Any] | None:
+    """What stands in the command that is printed to be pasted. Raises ValueError for anything but flags and their values."""
+    if record is None:
+        return None
+    values = [one for value in record.values() for one in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(one, str | int | float) for one in values) or not all(map(str.isidentifier, record)):
+        raise ValueError("a request that nobody can have made")
+    if not isinstance(record.get("layout", ""), str):
+        raise ValueError("a layout that is no word")
+    return record
 
 
 def _split(record: dict[str, Any]) -> Split:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
+from paceline.config.run_entries import check_entries
 from paceline.config.whole import whole
 from paceline.launch.axes import File
 from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of, missing
@@ -36,6 +37,7 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     lacks = missing(job)
     if lacks and not dry:
         raise UserError(lacks[0])
+    check_entries(job.folder)
     files = files_of(job)
     there = THROUGH[job.through].there(job, files)
     paths = write_files(job, files)

@@ -53,8 +53,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
 from paceline.config.sealed import parse
-from paceline.log.lines import LineFile, name_lines
+from paceline.log.lines import MOST_BYTES, LineFile, name_lines
 
 # What each kind must hold: field -> kind of value. "number" includes the non-finite ones.
 SCHEMA: dict[str, dict[str, str]] = {
@@ -137,7 +138,7 @@ def read_events(path: Path, say: Callable[[str], None] | None = None) -> list[di
     Raises UserError where the file cannot be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = read_entry(path, MOST_BYTES).decode("utf-8", "replace").split("\n")
     except FileNotFoundError:
         return []
     except OSError as error:

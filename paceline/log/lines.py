@@ -6,14 +6,18 @@ line that a reader finds is whole; a rewrite (for resuming) appears whole or not
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
 from paceline.config.whole import write_whole
 
 _BLOCK = 1 << 16
+# Three thousand ranks that log every step of a day write half of it.
+MOST_BYTES = 1 << 29
 
 
 class LineFile:
@@ -27,7 +31,6 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.touch()
             self.torn = _cut_torn_tail(path)
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -35,7 +38,7 @@ class LineFile:
     def append(self, line: str, *, durable: bool = False) -> None:
         """Write one line (without its newline). `durable` waits until the disk has it."""
         try:
-            with open(self.path, "ab") as file:
+            with open(self.path, "ab", opener=_own) as file:
                 file.write(line.encode() + b"\n")
                 file.flush()
                 if durable:
@@ -46,7 +49,7 @@ class LineFile:
     def lines(self) -> list[str]:
         """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises UserError."""
         try:
-            content = self.path.read_bytes()
+            content = read_entry(self.path, MOST_BYTES)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         return content.decode(errors="surrogateescape").split("\n")[:-1]
@@ -63,9 +66,18 @@ class LineFile:
         return len(lines) - len(kept)
 
 
+def _own(path: str, flags: int) -> int:
+    """An opener: neither follows a link nor waits for a pipe's reader."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
 def _cut_torn_tail(path: Path) -> bool:
-    with open(path, "r+b") as file:
+    with open(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "r+b"
+    ) as file:
         size = end = file.seek(0, os.SEEK_END)
+        if size > MOST_BYTES:  # a hole of any length, which is read as zeros
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {MOST_BYTES:,} that are read", str(path))
         whole = 0
         while end > 0 and whole == 0:
             start = max(0, end - _BLOCK)
@@ -89,4 +101,6 @@ def cannot_write(path: Path, error: OSError) -> UserError:
     remedy = "Free some space or make the folder writable, then give the same command again: an unfinished run resumes."
     if isinstance(error, FileNotFoundError):
         remedy = "The run's folder was removed while the run was using it; the same command starts anew."
+    elif error.errno in (errno.EFBIG, errno.ELOOP, errno.EINVAL):
+        remedy = "Move it away, and give the same command again."
     return UserError(f"{path}: cannot write: {error.strerror or error}.\n{remedy}")

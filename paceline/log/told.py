@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
-from paceline.config.run import read_run
+from paceline.config.plain_file import read_entry
+from paceline.config.run import MOST_BYTES, read_run
 from paceline.config.sealed import parse
 from paceline.config.whole import write_whole
 from paceline.log.sinks import Event
@@ -29,7 +30,7 @@ class Told:
         if resumed_at is None:
             return
         try:
-            facts = parse(file.read_bytes())
+            facts = parse(read_entry(file, MOST_BYTES))
             self.id, self._steps = facts["id"], facts["steps"]
             if not isinstance(self.id, str) or not all(type(step) is int for step in self._steps.values()):
                 raise ValueError("not as it was written")

@@ -24,6 +24,14 @@ from paceline.models.trunk import Trunk
 DEEP_STEMS = {f"{body}conv1.0.weight" for body in ("", "trunk.", "backbone.body.")}
 
 
+# Files of tensors in a run's checkpoint; and what one lacks that was taken out of its run.
+OF_A_RUN = ("model.safetensors", "average.safetensors")
+ALONE = (
+    "no run.json says whose it is: names of its classes, --model.bn-eps, --model.stride-in and --model.padding are not known; a "
+    "run's checkpoint has them in its run's folder, or as  paceline weights convert RUN/checkpoints/best/model.safetensors --to ours"
+)
+
+
 @dataclass(frozen=True)
 class WeightFile:
     """What a file of weights holds."""
@@ -85,6 +93,8 @@ def open_weights(path: Path, *, pickles: bool = False) -> WeightFile:
     ours = replace(ours, needs={**ours.needs, **_needs(facts_beside)})
     written = _names(facts_beside)
     certain = bool(written) or ours.certain
+    if path.name in OF_A_RUN and not facts_beside and not ours.classes and not facts:
+        ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
     return WeightFile(path, kind, form, ours, classes, certain, _eps(facts_beside))
 
@@ -97,7 +107,7 @@ def broken(tensors: dict[str, Tensor]) -> list[str]:
 def run_beside(path: Path) -> Path | None:
     """The folder of the run whose checkpoint this file is; None where it is no run's."""
     folders = path.absolute().parents
-    if path.name not in ("model.safetensors", "average.safetensors") or len(folders) < 3:
+    if path.name not in OF_A_RUN or len(folders) < 3:
         return None
     return folders[2] if folders[1].name == "checkpoints" and (folders[2] / "run.json").is_file() else None
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline.config.errors import DataError
-from paceline.data.freshness import check_fresh, refuse_stale_containers
+from paceline.config.printable import one_line
+from paceline.data.freshness import addresses, check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
 from paceline.prepare.class_source import class_folders, class_place
 from paceline.prepare.formats.class_folders import TRAIN_FOLDER
@@ -18,6 +19,8 @@ from paceline.prepare.formats.imagenet import official_wnids
 from paceline.prepare.pipeline import OnFlaw, write_prepared
 from paceline.prepare.val_split import ValSplit
 
+# Hosts and buckets that a line names.
+MOST_ADDRESSES = 5
 Request = TypeVar("Request")
 
 CALLED: dict[Kind, str] = {"class-folder": "class folders", "boxes": "boxes"}
@@ -56,6 +59,8 @@ def ensure_prepared(
             source_root = source_root if boxes else manifest.root_path
             continue
         _refuse_half(manifest)
+        if asked := _addresses(manifest):
+            say(f"{root}: its index names {asked}, which is asked for its photos")
         stale = why_stale(manifest)
         if stale is None:
             return path.parent
@@ -84,6 +89,13 @@ def ensure_prepared(
         )
     say(f"{source_root}: {why}; verifying its {source.images:,} images once (kept in {place})")
     return write_prepared(source, place).folder
+
+
+def _addresses(manifest: Manifest) -> str:
+    try:
+        return ", ".join(map(one_line, addresses(manifest)[:MOST_ADDRESSES]))
+    except DataError:  # a damaged index is complained of where it is compared
+        return ""
 
 
 def why_stale(manifest: Manifest) -> str | None:

@@ -72,8 +72,8 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
     try:
         content = _content(run, facts, events)
-        root, exif = facts.get("data", {}).get("root", ""), facts["recipe"].get("input", {}).get("exif", "ignore")
-        evaluated, data = _of_kind(events, "eval"), Path(root)
+        data, exif = facts.get("data", {}), facts["recipe"].get("input", {}).get("exif", "ignore")
+        evaluated = _of_kind(events, "eval")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "

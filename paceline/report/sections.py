@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
+from paceline.config.plain_file import read_entry
 from paceline.config.sealed import parse
 from paceline.log.events import metrics_of
 from paceline.metrics.confusion import BACKGROUND
@@ -29,9 +31,12 @@ from paceline.report.detected import (
 )
 from paceline.report.scene_pictures import with_pictures
 from paceline.report.scored import class_table, draw_curves, read_curves, size_table
+from paceline.report.stored_photo import listed
 from paceline.tasks.workload import Workload
 from paceline.workloads import WORKLOADS
 
+# Of a predictions file: five thousand images with a hundred masks each have a tenth.
+MOST_BYTES = 1 << 30
 MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
 MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
 MOST_BESIDE = 12  # of a detector's table of classes that leaves room for a chart below it
@@ -41,11 +46,17 @@ MOST_IN_HALF = 5  # and of one that fits beside another card
 
 
 def predictions_section(
-    run: Path, workload: Workload, data: Path, evaluated: Sequence[Mapping[str, Any]], notes: list[str], *, exif: Exif
+    run: Path,
+    workload: Workload,
+    data: Mapping[str, Any],
+    evaluated: Sequence[Mapping[str, Any]],
+    notes: list[str],
+    *,
+    exif: Exif,
 ) -> dict[str, Any] | None:
     """What the page's template draws of the newest predictions; None where there are none that can be shown.
 
-    data       the data set's root
+    data       what run.json says of the data set
     evaluated  the run's eval events
     notes      where damage is named; the page goes without photos then
     exif       how the run took photos that lie turned
@@ -55,13 +66,19 @@ def predictions_section(
         return None
     try:
         with _damage():
-            predictions = parse(files[-1].read_bytes())
+            predictions = parse(read_entry(files[-1], MOST_BYTES))
             step = int(predictions["step"])
+            hidden = _name_paths(predictions, run, data)
+        if hidden:
+            notes.append(
+                f"predictions/{files[-1].name}: {hidden:,} of its photos are not shown: the data set's index does not list them, "
+                "or is not where it was"
+            )
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
         return {
             **{"template": workload.template, "step": step, "size_heads": heads, "sizes": sizes},
-            **workload.section(predictions, data, exif),
+            **workload.section(predictions, Path(), exif),
         }
     except DataError as error:
         notes.append(f"predictions/{files[-1].name} cannot be read ({error}): no photos are shown.")
@@ -71,6 +88,17 @@ def predictions_section(
         what = f"{type(error).__name__}: {error}"
         notes.append(f"predictions/{files[-1].name}: the workload's own section failed ({what}): no photos are shown.")
     return None
+
+
+def _name_paths(predictions: dict[str, Any], run: Path, data: Mapping[str, Any]) -> int:
+    """Give each photo that may be shown its absolute path, and any other a name alone; -> how many others there are."""
+    images = predictions["images"]
+    known = listed(
+        {str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", ""))
+    )
+    for image in images:
+        image["file"] = known.get(str(image["file"]), os.path.basename(str(image["file"])))
+    return sum(not os.path.isabs(image["file"]) for image in images)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +20,10 @@ from paceline.checkpoint.layout import step_name
 from paceline.checkpoint.retention import check_space
 from paceline.checkpoint.snapshot import bytes_of
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run
+from paceline.config.run import MOST_BYTES, Controls, Run
+from paceline.config.run_entries import PREDICTIONS, check_entries
 from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
 from paceline.config.whole import sweep, write_whole
 from paceline.dist.exchange import from_main
@@ -56,7 +59,7 @@ class RunFolder:
             return
         file, first = self.path / "run.json", self.path / "run-first.json"
         if self.saved.facts is not None and not first.exists():
-            write_whole(first, file.read_bytes(), sync=True)
+            write_whole(first, read_entry(file, MOST_BYTES), sync=True)
         write_whole(file, run.to_json(), sync=True)
 
     @contextmanager
@@ -92,7 +95,7 @@ def open_run_folder(
     if world.is_main:
         path, made = _choose(name, controls.out)
         lock = _lock(path)
-        for folder in (path, path / "predictions"):
+        for folder in (path, path / PREDICTIONS):
             sweep(folder)
         try:
             saved = None
@@ -151,7 +154,8 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
     if not out:
         path = numbered(name)
         return path, _make(path, str(path))
-    if (path / "run.json").exists():
+    if os.path.lexists(path / "run.json"):
+        check_entries(path)
         if (path / STOP_FILE).is_dir():
             raise UserError(
                 f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
@@ -159,6 +163,7 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
         return path, None
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
         raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+    check_entries(path)
     return path, _make(path, f"--out {out}")
 
 
@@ -178,11 +183,12 @@ def _make(path: Path, what: str) -> Path | None:
     return made
 
 
-def _lock(path: Path) -> IO[str]:
+def _lock(path: Path) -> IO[bytes]:
     """Hold the folder for as long as this process lives."""
     file = None
     try:
-        file = (path / ".lock").open("w")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.fdopen(os.open(path / ".lock", flags, 0o666), "rb+", buffering=0)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         assert file is not None

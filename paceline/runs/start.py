@@ -7,6 +7,7 @@ Opening a data set may take minutes, so whatever can be refused without it is re
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
@@ -19,6 +20,7 @@ from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError
 from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.plan import steps_in_epoch
+from paceline.config.printable import short
 from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
 from paceline.config.run import Run, with_defaults
@@ -85,7 +87,7 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
     """Refuse what only the open data could tell of a run that goes on: what they decide of its recipe, and themselves.
 
     given   as for `find_start`
-    Raises CheckpointError when the checkpoint belongs to another recipe or to other data.
+    Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or what was scored so far were other images.
     """
     if start.snapshot is None:
         return
@@ -96,6 +98,15 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
             f"{was.path} was begun on other training images ({facts['train_images']:,} there, "
             f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
             "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+        )
+    scored, now = (was.facts or {})["plan"].get("val_images"), run.plan.val_images
+    if start.standing.step >= 0 and scored != now:
+        limit = (was.facts or {})["controls"].get("limit_val")
+        flag = f"with --limit-val {short(limit)}" if limit else "without --limit-val"
+        raise CheckpointError(
+            f"{was.path}: its evaluations scored {short(scored)} validation images, and this command asks for {now:,}: the best "
+            f"of all would be chosen by unlike numbers. Go on {flag}; "
+            f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --limit-val {now}"
         )
 
 

@@ -96,7 +96,7 @@ class Workload:
     picture: Callable[[np.ndarray, Any, Sequence[str]], tuple[Image.Image, str]]  # pixels, label, names -> captioned
     section: Callable[
         ..., Mapping[str, Any]
-    ]  # (predictions, data root, exif) -> what the template draws, as `pictures`
+    ]  # (predictions, folder of relative files, exif) -> what the template draws, as `pictures`
     template: str  # its jinja file, in paceline/report/ or absolute
 
     # `paceline bench KIND --task NAME`: kind -> what measures it

@@ -129,4 +129,7 @@ def written_late(folder: Path) -> str:
         return ""
     from paceline.report.page import write_report
 
-    return f"\nIts report was missing and is written now: {write_report(folder)}"
+    try:
+        return f"\nIts report was missing and is written now: {write_report(folder)}"
+    except (UserError, OSError) as error:
+        return f"\nIts report is missing and cannot be written: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -123,12 +124,13 @@ class Job:
         )
 
     def write_report(self) -> None:
-        """RUN/report.html, on rank 0."""
+        """RUN/report.html, on rank 0; one that cannot be written is told of, and changes nothing of how the run ended."""
         if self.world.is_main:
             from paceline.report.page import write_report
 
             try:
-                page = write_report(self.folder, self.task.workload)
-            except OSError as error:
-                raise cannot_write(self.folder / "report.html", error) from error
-            self.recorder.tell(f"report: {page}")
+                said = f"report: {write_report(self.folder, self.task.workload)}"
+            except (UserError, OSError) as error:
+                again = f"paceline report {shlex.quote(str(self.folder))}"
+                said = f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}"
+            self.recorder.tell(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -101,6 +102,28 @@ def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two
     assert "written now" not in said.err
 
 
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [("--steps 2", 0), ("--quality.targets top1 1.5 --eval-every 1 --patience 1 --optim.lr 1e-9", 1)],
+)
+def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
+    class_photos, tmp_path, capsys, monkeypatch, more, code
+):
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("paceline.report.page.write_whole", full)
+    words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
+    said = command(capsys, *words)
+    assert said.code == code and "Traceback" not in said.err, said
+    last = (said.out + said.err).strip().splitlines()[-1]
+    assert "no report (" in last and "No space left on device" in last
+    assert last.endswith(f"paceline report {tmp_path / 'run'}")
+    refused(command(capsys, *words), "this run is finished", "cannot be written: ", "No space left on device", lines=6)
+    monkeypatch.undo()
+    refused(command(capsys, *words), "this run is finished", "written now", lines=6)
+
+
 def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
     from paceline.log.recorder import Recorder
 
@@ -167,3 +190,22 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
     assert said.code == 0 and "resumed from step-000002" in said.out, said
     refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed: 1 in the checkpoint, 5 now", lines=5)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "way"), [(0, 5, "without --limit-val"), (5, 4, "with --limit-val 5"), (5, 0, "limit-val 5")]
+)
+def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
+    class_photos, tmp_path, capsys, no_report, first, then, way
+):
+    def words(limit: int, steps: int) -> list[object]:
+        more = ["--limit-val", limit] if limit else []
+        flags = ["--data", class_photos, "--out", tmp_path / "run", "--eval-every", 2, "--steps", steps]
+        return ["train", "resnet50-tiny", *flags, *TINY, *more]
+
+    assert command(capsys, *words(first, 2)).code == 0
+    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    said = command(capsys, *words(then, 4))
+    refused(said, f"scored {first or 9} validation images, and this command asks for {then or 9}", way)
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+    assert command(capsys, *words(first, 4)).code == 0

@@ -19,4 +19,4 @@ def test_scripts_of_the_users_stay(through, script, capsys, tmp_path):
         assert command(capsys, *words).code == 0
     (out / "launch").rename(tmp_path / "elsewhere")
     (out / "launch").symlink_to(tmp_path / "elsewhere")
-    refused(command(capsys, *words), script, "--out")
+    refused(command(capsys, *words), "this is a link", "--out")

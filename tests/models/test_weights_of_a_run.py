@@ -93,3 +93,11 @@ def test_another_epsilon_is_said_where_it_is_not_the_networks(eps, tmp_path, cap
     assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(tmp_path / "w.safetensors")]) == 0
     assert said == ("--model.bn-eps 0.001" in capsys.readouterr().out) == (eps == 1e-3)
     assert not load_weights(resnet(bn_eps=eps), file).said
+
+
+def test_a_checkpoints_file_without_its_run_says_what_it_lacks(tmp_path):
+    file = checkpoint(tmp_path)
+    assert not any("no run.json" in line for line in load_weights(resnet(), file).lines())
+    alone = file.rename(tmp_path / "model.safetensors")
+    (said,) = [line for line in load_weights(resnet(), alone).lines() if "no run.json" in line]
+    assert "names of its classes, --model.bn-eps, --model.stride-in and --model.padding are not known" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from paceline.config.errors import DataError
 from paceline.data.manifest import find_manifest
 from paceline.prepare.box_source import BoxRequest, prepare_boxes
 from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.formats.coco_file import load_json
 
 
 @pytest.fixture
@@ -198,3 +200,20 @@ def test_several_sets_or_a_missing_folder_of_images_are_named(root):
 def test_half_a_request_is_refused(flags, reason):
     with pytest.raises(DataError, match=reason):
         prepare_boxes(None, BoxRequest(**flags))
+
+
+def test_annotations_in_a_zip_unpack_to_no_more_than_annotations_do(tmp_path) -> None:
+    bomb = tmp_path / "annotations.zip"
+    with (
+        zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("instances_train2017.json", "w") as file,
+    ):
+        file.write(b'{"images": [')
+        for _ in range(64):
+            file.write(b" " * 2**20)
+        file.write(b"]}")
+    with pytest.raises(DataError, match="would unpack to 67,108,878, which annotations do not"):
+        load_json(bomb, "train")
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:  # a small one may be as repetitive as it likes
+        archive.writestr("instances_train2017.json", '{"images": [' + " " * 2**20 + "]}")
+    assert load_json(bomb, "train")[1] == {"images": []}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from detected_runs import NAMES, report_of, write_predictions
 from html_pages import Page, picture_in
+from listed_photos import list_photos
 from PIL import Image
 
 from paceline.config.errors import UserError
@@ -60,6 +61,7 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
         others = [{"class": other, "score": 0.05} for other in range(3) if other != answer]
         top5 = [{"class": answer, "score": 0.5 + index / 20}, *others]
         images.append({"index": index, "file": f"{index}.jpg", "label": label, "top5": top5})
+    list_photos(photos, [image["file"] for image in images])
     write_predictions(folder, {"step": 60, "kind": "classification", "classes": NAMES, "images": images})
     return folder
 

@@ -23,14 +23,13 @@ from torch import Tensor
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import require_plain
 from paceline.config.printable import short
+from paceline.models.forms.archive import refuse_bomb
 from paceline.models.forms.mxnet import read_npy_folder
 from paceline.models.forms.params_file import read_params
 from paceline.models.forms.tf_checkpoint import find_index, indexes, read_tf_checkpoint
 
 # A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
 MAX_BYTES = 2 * 2**30
-# torch.save does not compress, and weights hardly can be; zeros can, a thousandfold.
-MOST_UNPACKED = 20
 # Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
 MOST_TEXT = 200
 
@@ -106,7 +105,7 @@ def _safetensors(path: Path) -> Contents:
 
 
 def _torch(path: Path) -> Contents:
-    _refuse_bomb(path)
+    refuse_bomb(path, MAX_BYTES, DAMAGED)
     try:
         with warnings.catch_warnings():  # what it says of a file that is refused is said here, in one line
             warnings.simplefilter("ignore")
@@ -169,21 +168,6 @@ KINDS = (
     Kind(PICKLED, _is_pickle, _pickle),
     Kind("torch.save", lambda _: True, _torch),
 )
-
-
-def _refuse_bomb(path: Path) -> None:
-    """Raises CheckpointError where the directory of an archive names more than a file of weights can hold."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries, size = archive.infolist(), path.stat().st_size
-    except Exception:  # whatever a stranger's bytes make zipfile raise
-        return  # no archive that can be opened: the loader says what it is
-    unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > min(MAX_BYTES, MOST_UNPACKED * size):
-        raise CheckpointError(
-            f"{path}: its {size / 2**20:,.1f} MiB would unpack to {unpacked / 2**20:,.1f} MiB, which weights do not; "
-            "it is not opened"
-        )
 
 
 def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from itertools import chain
@@ -171,7 +172,7 @@ def _images_of(root: Path, file: Path) -> Path:
             return folder
     raise DataError(
         f"{file}: its images are not where they belong ({tried[0]} or {tried[1]}). Move them there, or say where they "
-        f"are:  paceline prepare coco --images DIR --annotations {file} ..."
+        f"are:  paceline prepare coco --images DIR --annotations {shlex.quote(str(file))} ..."
     )
 
 

@@ -18,6 +18,8 @@ from paceline.prepare.formats.label_tools import json_tool
 
 # The largest that are used, Objects365's, have 6 GB.
 MOST_BYTES = 8 << 30
+# In a zip: annotations of COCO pack to a quarter, indented ones to a twentieth; nothing of so many bytes is a bomb.
+MOST_RATIO, ALWAYS_BYTES = 30, 16 << 20
 
 
 def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
@@ -66,6 +68,12 @@ def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
             if len(fitting or names) != 1:
                 raise DataError(
                     f"{path}: it holds {some(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
+                )
+            said, packed = archive.getinfo((fitting or names)[0]).file_size, os.fstat(file.fileno()).st_size
+            if said > max(ALWAYS_BYTES, MOST_RATIO * packed):
+                raise DataError(
+                    f"{path}: its {packed:,} bytes would unpack to {said:,}, which annotations do not; it is not unpacked. Where "
+                    "you trust it, unpack it and name the JSON (--annotations)."
                 )
             with archive.open((fitting or names)[0]) as member:
                 data = member.read(MOST_BYTES + 1)

@@ -1,0 +1,227 @@
+"""A run's folder from somebody else: what is none of a run's files is neither waited for, nor read without bound, nor followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from html_pages import read_page
+from listed_photos import list_photos
+from PIL import Image
+from tiny_runs import TINY, command, forge, refused
+
+import paceline
+from paceline.config.run_entries import check_entries
+
+# What is read of a run's folder, and a verb that reads it; {run} and {photo} are filled in.
+READERS = [
+    ("run.json", "show {run}"),
+    ("run.json", "eval {run}"),
+    ("run.json", "predict {run} {photo}"),
+    ("run.json", "train {run}/run.json --out {run}"),
+    ("events.jsonl", "report {run}"),
+    ("checkpoints/last/index.json", "eval {run}"),
+    ("checkpoints/last/state.json", "predict {run} {photo}"),
+    ("checkpoints/last/model.safetensors", "weights check {run}/checkpoints/last/model.safetensors"),
+    ("mllog.txt", "mlperf analyse {run}/mllog.txt"),
+]
+
+
+@pytest.fixture
+def run(resnet_run, tmp_path) -> Path:
+    return shutil.copytree(resnet_run.folder, tmp_path / "run", symlinks=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits() -> Iterator[None]:
+    """A reader that waits for a pipe's writer is a failure, and not the suite's end."""
+
+    def waited(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def pipe(place: Path) -> None:
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+
+
+def endless(place: Path) -> None:
+    place.unlink(missing_ok=True)
+    place.symlink_to("/dev/zero")
+
+
+def sparse(place: Path) -> None:
+    os.truncate(place, 40 << 30)
+
+
+@pytest.mark.parametrize("odd", [pipe, endless, sparse])
+@pytest.mark.parametrize(("name", "words"), READERS)
+def test_no_verb_waits_for_a_pipe_or_reads_what_has_no_end(run, resnet_run, capsys, odd, name, words) -> None:
+    photo = next(resnet_run.data.glob("val/*/*"))
+    odd(run / name)
+    filled = [word.format(run=run, photo=photo) for word in words.split()]
+    if name == "mllog.txt" and odd is endless:  # named itself, a link is followed; it leads to a device
+        refused(command(capsys, *filled), "a device")
+        return
+    refused(command(capsys, *filled), name.rsplit("/", 1)[-1])
+
+
+@pytest.mark.parametrize("odd", [pipe, endless, sparse])
+def test_a_folder_of_runs_is_listed_past_one_that_cannot_be_read(run, capsys, odd) -> None:
+    shutil.copytree(run, run.parent / "good", symlinks=True)
+    odd(run / "events.jsonl")
+    said = command(capsys, "runs", run.parent)
+    assert said.code == 0 and "good" in said.out and "events.jsonl: cannot be read" in said.err
+
+
+@pytest.mark.parametrize("odd", [pipe, endless, sparse])
+def test_predictions_that_are_no_plain_file_cost_the_report_its_photos_alone(run, capsys, odd) -> None:
+    odd(max((run / "predictions").iterdir()))
+    assert command(capsys, "report", run).code == 0
+    page = read_page((run / "report.html").read_text())
+    assert "no photos are shown" in page.text and not page.pictures
+
+
+ELSEWHERE = "a link, and what is written under this name would go elsewhere"
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "predictions", "checkpoints", "tensorboard", "mllog.txt", "STOP", "launch", "x.part"]
+)
+def test_training_follows_no_link_out_of_its_folder(run, resnet_run, tmp_path, capsys, name) -> None:
+    target = tmp_path / "mine"
+    old = run / name
+    if old.is_dir():
+        shutil.copytree(old, target, symlinks=True)
+        shutil.rmtree(old)
+        (target / ".mine.part").write_text("mine")
+    else:
+        old.unlink(missing_ok=True)
+        target.write_text("all\nmine")
+    old.symlink_to(target)
+    before = {path: path.lstat().st_size for path in [target, *target.rglob("*")]}
+    words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
+    refused(command(capsys, *words), f"{old}: this is {ELSEWHERE}. Remove it, or choose another folder with --out.")
+    assert {path: path.lstat().st_size for path in [target, *target.rglob("*")]} == before
+
+
+@pytest.mark.parametrize("odd", [pipe, endless])
+def test_a_folder_without_a_run_is_probed_and_locked_through_no_link_or_pipe(resnet_run, tmp_path, capsys, odd) -> None:
+    (tmp_path / "new").mkdir()
+    odd(tmp_path / "new" / ".probe")
+    words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", tmp_path / "new", *TINY, "--steps", 1]
+    refused(command(capsys, *words), ".probe: this is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("tensorboard", "a file where a run has a folder"),
+        ("profile", "a file where a run has a folder"),
+        ("mllog.txt", "a folder where a run has a file"),
+        ("report.html", "a folder where a run has a file"),
+    ],
+)
+def test_an_entry_of_the_other_kind_is_refused_before_training(run, resnet_run, capsys, name, wrong) -> None:
+    shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
+    (run / name).write_text("x") if wrong.startswith("a file") else (run / name).mkdir()
+    words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
+    refused(command(capsys, *words), f"{run / name}: this is {wrong}")
+
+
+def test_the_runs_own_links_and_what_a_kill_leaves_of_them_are_fine(run, tmp_path) -> None:
+    steps = run / "checkpoints"
+    (steps / ".best.0a1b.part").symlink_to(os.readlink(steps / "best"))
+    (run / ".probe.77.part").symlink_to("nowhere")
+    (tmp_path / "link").symlink_to(run)
+    check_entries(tmp_path / "link")
+    (steps / "last").unlink()
+    (steps / "last").symlink_to(tmp_path / "other" / "checkpoints" / "step-000001")
+    with pytest.raises(paceline.UserError, match=f"checkpoints/last: this is {ELSEWHERE}"):
+        check_entries(run)
+
+
+@pytest.fixture
+def private(tmp_path) -> Path:
+    """A photo that is nobody else's business."""
+    (tmp_path / "private").mkdir()
+    Image.new("RGB", (64, 64), (255, 0, 0)).save(tmp_path / "private" / "secret.png")
+    return tmp_path / "private"
+
+
+def predictions_name(run: Path, file: str) -> None:
+    """Every photo of the newest predictions is this one."""
+    newest = max((run / "predictions").iterdir())
+    predictions = json.loads(newest.read_text())
+    for image in predictions["images"]:
+        image["file"] = file
+    newest.write_text(json.dumps(predictions))
+
+
+def pictures(run: Path) -> int:
+    paceline.report.page.write_report(run)
+    return len(read_page((run / "report.html").read_text()).pictures)
+
+
+def test_a_report_shows_photos_that_the_data_sets_index_lists_and_no_other(run, private) -> None:
+    assert pictures(run) > 0
+    for name in (str(private / "secret.png"), os.path.relpath(private / "secret.png", run), "secret.png"):
+        predictions_name(run, name)
+        assert pictures(run) == 0
+    said = "of its photos are not shown: the data set's index does not list them"
+    assert said in read_page((run / "report.html").read_text()).text
+    forge(run, {"data.root": str(private), "data.manifest": str(private)})
+    assert pictures(run) == 0
+    list_photos(private, ["secret.png"])  # the user's own data set
+    assert pictures(run) > 0
+
+
+def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run, private) -> None:
+    list_photos(private, ["secret.png"], folder=run / "data")
+    predictions_name(run, "secret.png")
+    forge(run, {"data.root": str(private), "data.manifest": str(run / "data")})
+    assert pictures(run) == 0
+    shutil.move(run / "data", private.parent / "own")  # where `prepare --out` wrote it
+    forge(run, {"data.manifest": str(private.parent / "own")})
+    assert pictures(run) > 0
+
+
+# Files that are opened in these rooms by another way than config/plain_file.py, and why that is right.
+ROOMS = ("checkpoint", "log", "report", "runs", "mlperf", "training", "engine", "predict", "config/run.py")
+OWN_WAYS = {
+    "checkpoint/write.py": 2,  # written just now, and read back
+    "log/output.py": 4,  # the null device, and streams
+    "log/lines.py": 4,  # takes no link, and is opened for writing
+    "report/page.py": 1,  # the template of a workload of one's own: code
+    "runs/run_folder.py": 1,  # the lock, which takes no link
+    "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
+    "training/keeping.py": 1,  # the kernel's
+    "training/alike.py": 1,  # a file that the command line names
+    "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind
+    "predict/answers.py": 2,  # for writing
+}
+OPENS = re.compile(r"\.read_text\(|\.read_bytes\(|\bopen\(|np\.load\(|safe_open\(|load_file\(|copyfile\(")
+# Of other things than files.
+OTHER = re.compile(r"def open|workload\.open|Image\.open")
+
+
+def test_a_runs_files_are_opened_by_one_opener() -> None:
+    package, found = Path(paceline.__file__).parent, {}
+    for room in ROOMS:
+        for path in sorted((package / room).rglob("*.py")) or [package / room]:
+            lines = path.read_text().splitlines()
+            if count := sum(len(OPENS.findall(line)) for line in lines if not OTHER.search(line)):
+                found[path.relative_to(package).as_posix()] = count
+    assert found == OWN_WAYS
