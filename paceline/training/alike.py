@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoint.snapshot import Snapshot
-from paceline.config.python_file import is_in_file
+from paceline.config.python_file import helpers_of, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -120,13 +120,16 @@ def file_digest(path: Path) -> str:
 
 
 def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
-    """Of every file of the package, and of the file of a workload of one's own: a version number tells too little."""
+    """Of every file of the package, of a workload's of one's own and of what that imports: a version number tells too little."""
     found = {
         f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_digest(path)
         for path in sorted(package.rglob("*.py"))
     }
     if is_in_file(recipe.task):
-        found["SHA-256 of the workload's file"] = file_digest(Path(recipe.task.rpartition(":")[0]).expanduser())
+        file = Path(recipe.task.rpartition(":")[0]).expanduser().resolve()
+        found["SHA-256 of the workload's file"] = file_digest(file)
+        for name, helper in helpers_of(file).items():
+            found[f"SHA-256 of {name}, which the workload's file imports,"] = file_digest(helper)
     return found
 
 
