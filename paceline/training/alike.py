@@ -104,7 +104,7 @@ def tensor_digest(tensor: Tensor) -> str:
     """SHA-256 of a tensor's type, shape and values, in the order of its indices and not of memory."""
     plain = tensor.detach().cpu().contiguous()
     found = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}".encode())
-    found.update(plain.reshape(-1).view(torch.uint8).numpy())
+    found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
