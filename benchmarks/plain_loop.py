@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,14 @@ def plain_loop(model: nn.Module, loss_of: Callable[[], Tensor], optim: Optim) ->
 
 def normalised(images: Tensor) -> Tensor:
     """(B, 3, H, W) uint8 by ImageNet's mean and standard deviation."""
-    mean, std = (
-        255 * torch.tensor(values, device=images.device).view(1, 3, 1, 1)
+    mean, std = _mean_and_std(images.device)
+    return (images.float() - mean) / std
+
+
+@cache
+def _mean_and_std(device: torch.device) -> tuple[Tensor, ...]:
+    """On the device, once: made from Python numbers they would make each step wait for it, and end a capture."""
+    return tuple(
+        255 * torch.tensor(values, device=device).view(1, 3, 1, 1)
         for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )
-    return (images.float() - mean) / std

@@ -57,6 +57,31 @@ def test_in_ci_a_skip_is_a_failure_unless_nothing_could_be_installed(tmp_path, c
     assert ended in said, said
 
 
+VISITED = """
+def pytest_collect_file(file_path, parent):
+    print("visited", file_path)
+"""
+
+
+def test_every_file_of_tests_is_collected_by_the_suites_own_configuration(tmp_path):
+    # What pytest leaves out by itself has names that rooms have too, "dist" and "build" among them.
+    root = Path(__file__).parents[1]
+    (tmp_path / "visited.py").write_text(VISITED)
+    # Without the plugin that would import them, the files are only found.
+    flags = ["-p", "visited", "-p", "no:python", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *flags],
+        env=environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        cwd=root,
+        check=False,
+    )
+    found = {Path(line.removeprefix("visited ")) for line in done.stdout.splitlines() if line.startswith("visited ")}
+    assert set((root / "tests").rglob("test_*.py")) <= found, done.stdout + done.stderr
+
+
 def run_pytest(folder: Path, *flags: str, **more: str) -> str:
     """What pytest says of the tests in a folder, with this suite's conftest.py."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

@@ -99,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.host.machine import choose_device, set_threads
     from paceline.host.placing import bound, choose_adapter
     from paceline.tasks.task import InputRank
-    from paceline.training.alike import data_facts, request_facts
+    from paceline.training.alike import data_facts, request_facts, weight_facts
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
@@ -124,6 +124,9 @@ def run(arguments: Sequence[str]) -> int:
             tell(f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}")
         for name in subject.checkpoints:
             model, label, step = _model(flags, subject, name, task, device, tell)
+            if world.world > 1:
+                which = {} if subject.facts is None else {"scored checkpoint": label}
+                world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
             result = evaluate(
                 model,
                 task,

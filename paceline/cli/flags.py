@@ -124,8 +124,8 @@ def parse_recipe(
     changed = settle_length(parsed.recipe, given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
-    # Whether a loss scale fits is the machine's to say: its number format is not known yet where it is asked.
-    check_system(dataclasses.replace(parsed.system, loss_scale=0.0) if asks else parsed.system)
+    # Whether a loss scale or a graph fits is the machine's to say: its number format and accelerator are not known yet.
+    check_system(dataclasses.replace(parsed.system, loss_scale=0.0, graph=False) if asks else parsed.system)
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
     published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))
     layers = (system.env, published.env if published else ())

@@ -10,10 +10,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
@@ -55,6 +57,9 @@ USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code."""
+    ours = arguments is None and threading.current_thread() is threading.main_thread()  # else somebody's who calls us
+    if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _Interrupts())
     settle_environment()
     have_last_words()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -63,11 +68,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             output.quiet_pipe = True  # `paceline show ... | head` is no accident
             output.goes_on = "what this command prints is lost"
         code = _outcome(words)
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: its code stands
         output.flush()  # here, where the loss of a short text is noticed
         told = output.lost is None or isinstance(output.lost, BrokenPipeError) or not output.quiet_pipe
         code = code if told else code or FAILED
     leave_exit_code(code)
+    if ours and code in (FAILED, INTERRUPTED):
+        # Threads may be anywhere, and Python aborts where it meets one that holds stderr while it ends.
+        os._exit(code)
     return code
+
+
+class _Interrupts:
+    """What Ctrl-C does: the first one ends the command in good order, one while it does leaves at once."""
+
+    def __init__(self) -> None:
+        self._ending = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._ending:
+            os._exit(INTERRUPTED)
+        self._ending = True
+        raise KeyboardInterrupt
 
 
 def _outcome(words: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from paceline.config.plain_file import read_plain
 
 # More than any source file has.
 MOST_BYTES = 2**22
+OURS = str(Path(__file__).resolve().parents[1])
 # What begins the names of modules that are made here.
 SITE = "paceline_site_"
 # By its resolved path: when a file was written, its size, and what became of it.
@@ -74,6 +76,48 @@ def from_file(where: str, noun: str) -> Any:
     return getattr(module, attribute)
 
 
+def helpers_of(file: Path) -> dict[str, Path]:
+    """By name, the files of loaded modules that a Python file imports, and that these import: none of a library or of ours.
+
+    Read from import statements, so that a rank whose main program loads more than another's is no different one.
+    """
+    libraries = tuple(Path(path).resolve() for path in {*sysconfig.get_paths().values(), OURS})
+    found: dict[str, Path] = {}
+    waiting = [file]
+    while waiting:
+        for name in _imports_in(waiting.pop()):
+            source = Path(getattr(sys.modules.get(name), "__file__", None) or "").resolve()
+            own = source.suffix == ".py" and not any(source.is_relative_to(folder) for folder in libraries)
+            if own and name not in found:
+                found[name] = source
+                waiting.append(source)
+    return found
+
+
+def _imports_in(file: Path) -> list[str]:
+    """Names that could be modules in a file's import statements, those within functions too."""
+    try:
+        tree = ast.parse(read_plain(file, MOST_BYTES))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    package = next((module.__package__ or "" for module in list(sys.modules.values()) if _is_of(module, file)), "")
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for parts in (alias.name.split(".") for alias in node.names):
+                names += [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            whole = ".".join(filter(None, (*above, node.module)))
+            names += [whole, *(f"{whole}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def _is_of(module: object, file: Path) -> bool:
+    source = Path(getattr(module, "__file__", None) or "")
+    return source.name == file.name and source.resolve() == file
+
+
 def _imported(file: Path) -> ModuleType:
     """The module of a file as it is now: that of an `import`, or the one that was made of it before, so that its classes are
     the same wherever it is asked for; run anew where it was edited.
@@ -102,8 +146,7 @@ def _imported(file: Path) -> ModuleType:
 def _imports_of(file: Path) -> Iterator[ModuleType]:
     """Modules that somebody's own `import`, or `python file.py`, made of the file."""
     for name, module in list(sys.modules.items()):
-        source = Path(getattr(module, "__file__", None) or "")
-        if not name.startswith(SITE) and source.name == file.name and source.resolve() == file:
+        if not name.startswith(SITE) and _is_of(module, file):
             yield module
 
 

@@ -77,7 +77,9 @@ def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, f
         lines.append(f"Different as well: {', '.join(differ[1 : 1 + MOST_FIELDS])}{left_out}.")
     if further:
         lines.append(f"Different in some other way: {further}.")
-    lines.append("Start every rank with the same command, on the same data, with the same version of paceline.")
+    lines.append(
+        "Start every rank with the same command, on the same data and weights, with the same version of paceline."
+    )
     return "\n".join(lines)
 
 

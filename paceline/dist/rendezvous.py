@@ -26,11 +26,14 @@ from paceline.dist.interfaces import describe_interfaces, is_address_of_this_hos
 from paceline.dist.launcher import THIS_HOST, Launch
 from paceline.dist.messages import NOTHING, Messages
 from paceline.dist.roll_call import answer_the_roll, call_the_roll
-from paceline.dist.secret import GREETING, NotOurs, believed, offered, own_secret
+from paceline.dist.secret import GREETING, HOW_TO_SET, NotOurs, OtherSecret, believed, offered, own_secret
 
 POLL_SECONDS = 0.1
 # How long a store may take to show its job's greeting before it is taken for a stranger's.
 GREETING_SECONDS = 3.0
+# So often in a row another secret must greet before nobody waits for it to change: rank 0 greets anew all the while, so no
+# stranger's greeting lasts, and the store of a start that has just ended is gone by then.
+LOOKS_AT_ANOTHER_SECRET = 2
 # Two to the store, and some for gloo: how many files rank 0 may have to hold open.
 CONNECTIONS_PER_RANK = 8
 # One request to the store; longer silence means that its host is gone.
@@ -138,10 +141,17 @@ def _connect(launch: Launch, timeout_seconds: float) -> Messages:
     """Find rank 0's greeting, until `timeout_seconds` have passed."""
     deadline = time.monotonic() + timeout_seconds
     why: str | NotOurs = ""
+    others = 0
     while time.monotonic() < deadline:
         found = _greeted(launch, deadline)
         if isinstance(found, Messages):
             return found
+        others = others + 1 if isinstance(found, OtherSecret) else 0
+        if others == LOOKS_AT_ANOTHER_SECRET:
+            raise RankError(
+                f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} reached rank 0 at "
+                f"{launch.address}:{launch.port}, but {found}.\n{HOW_TO_SET}."
+            )
         # That somebody else's store is there tells more than that rank 0 has given up meanwhile.
         why = why if isinstance(why, NotOurs) and not isinstance(found, NotOurs) else found
         time.sleep(POLL_SECONDS)

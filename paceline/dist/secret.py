@@ -64,6 +64,10 @@ class NotOurs(Exception):
     """A greeting that this rank cannot believe, and why, for the text of an error."""
 
 
+class OtherSecret(NotOurs):
+    """It is this job's, and the variable differs between this rank and rank 0: waiting mends nothing."""
+
+
 def own_secret(environ: Mapping[str, str]) -> bytes | None:
     """The launcher's secret, None without one.
 
@@ -137,11 +141,12 @@ def believed(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
     secret = own_secret(environ)
     if bool(greeting.path) == (secret is not None):
         here, there = (f"has {VARIABLE}", "has none") if secret is not None else (f"has no {VARIABLE}", "has one")
-        raise NotOurs(f"this rank {here}, rank 0 {there}")
+        raise OtherSecret(f"this rank {here}, rank 0 {there}")
     secret = secret or _read(greeting.path)
     if unsealed(secret, GREETING, raw) is None:
-        what = "another secret than the one in its file" if greeting.path else f"another {VARIABLE} than this rank's"
-        raise NotOurs(f"its greeting is signed with {what}")
+        if greeting.path:
+            raise NotOurs("its greeting is signed with another secret than the one in its file")
+        raise OtherSecret(f"its greeting is signed with another {VARIABLE} than this rank's")
     return greeting.key(secret)
 
 

@@ -62,9 +62,9 @@ class StopRequest:
 def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
     """SIGTERM, SIGUSR1 and SIGINT only ask to stop inside the block; the previous handlers come back after it.
 
-    A second SIGINT raises KeyboardInterrupt. `stop_file`: a path whose existence asks the same, where signals do not
-    reach the ranks; one rank looking for it is enough. Outside the main thread Python allows no handlers: there only
-    the file is looked at.
+    A second SIGINT does what one does outside: it raises KeyboardInterrupt. `stop_file`: a path whose existence asks the
+    same, where signals do not reach the ranks; one rank looking for it is enough. Outside the main thread Python allows no
+    handlers: there only the file is looked at.
     """
     request = StopRequest(stop_file)
     if threading.current_thread() is not threading.main_thread():
@@ -77,7 +77,11 @@ def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
         if number == signal.SIGINT:
             interrupts += 1
             if interrupts > 1:
-                raise KeyboardInterrupt
+                outside = previous[signal.SIGINT]
+                if not callable(outside):  # ignored, as of a background job
+                    raise KeyboardInterrupt
+                signal.signal(number, outside)
+                outside(number, frame)
         request.ask("signal")
 
     previous = {number: signal.signal(number, on_signal) for number in CAUGHT}

@@ -1,9 +1,10 @@
-"""One host's end of a launch over ssh: runs the command that starts this host's ranks, and leaves nothing of it behind.
+"""One host's end of a launch, here or over ssh: runs the command that starts this host's ranks, and leaves nothing of it behind.
 
     python3 attend.py bash RUN/launch/node.sh 1        (its standard input is the connection to whoever launched)
 
-A line `stop` asks the command to save and end. The end of the input means that the launcher has gone: the command is asked
-once, and ended a little later with all that it ever started, whatever sessions and process groups those are in.
+A line `stop` asks the command to save and end (`stop 10`: by that signal), `end` ends it at once. The end of the input means that
+the launcher has gone: the command is asked once, and ended a little later. What is ended is all that it ever started, whatever
+sessions and process groups those are in.
 Copied into the run's folder and run there by itself: standard library only, and any Python from 3.8 on.
 """
 
@@ -39,17 +40,20 @@ def attend(command: list[str]) -> int:
 def listen(child: subprocess.Popen[bytes]) -> None:
     """Obey the launcher for as long as it is there."""
     while line := os.read(0, 64):
-        if b"stop" in line:
-            ask(child)
+        for word, *number in map(bytes.split, line.splitlines()):
+            if word == b"stop":
+                ask(child, *map(int, number))
+            elif word == b"end":
+                end_all()
     ask(child)
     time.sleep(GRACE_SECONDS)
     end_all()
 
 
-def ask(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, which torchrun hands on to its ranks."""
+def ask(child: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+    """By default SIGTERM, which torchrun hands on to its ranks."""
     if child.poll() is None:
-        child.send_signal(signal.SIGTERM)
+        child.send_signal(number)
 
 
 def end_all() -> None:

@@ -53,15 +53,17 @@ def stand_of(
     if controls.synthetic != bool(saved["controls"].get("synthetic")):
         on = "data" if controls.synthetic else "synthetic batches"
         raise CheckpointError(f"{path} was trained on {on}; choose another --out.")
+    events = read_events(path / "events.jsonl")
+    ends = [event for event in events if event["event"] == "end"]
+    ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
     asked, had = fitted_to(controls), saved.get("fitted", {}).get("asked", "")
     if asked != had and (asked or not repeats):
         to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]
         raise CheckpointError(
-            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. {how_to_go_on(path, task)}"
+            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. "
+            f"{how_to_go_on(path, task)}{_longer(saved, ended) if ended else ''}"
         )
-    events = read_events(path / "events.jsonl")
-    ends = [event for event in events if event["event"] == "end"]
-    if not ends or ends[-1]["status"] not in ENDED:
+    if not ended:
         return saved, ""
     end = ends[-1]
     scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
@@ -96,6 +98,14 @@ def how_to_go_on(path: Path, task: str) -> str:
     """The command that goes on with the run in `path` as it was asked for; task: its recipe's."""
     own = f" --workload {shlex.quote(task)}" if is_in_file(task) and task.isprintable() else ""
     return f"To go on with it:\n  paceline train {shlex.quote(f'{path}/run.json')}{own} --out {shlex.quote(str(path))}"
+
+
+def _longer(saved: Mapping[str, Any], ended: str) -> str:
+    """Flags with which a run that has ended goes on, for twice its length."""
+    flag = "epochs" if saved["recipe"].get("epochs") else "images_seen"
+    words = f" --{flag.replace('_', '-')} {2 * (saved['recipe'].get(flag) or 0):g}"
+    words += " --quality.targets" if ended == "success" else ""
+    return words + (" --patience 0" if saved["controls"].get("patience") else "")
 
 
 def _ways(

@@ -12,10 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.config.python_file import is_in_file
+import torch
+from torch import Tensor
+
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.config.python_file import helpers_of, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.dist.agreement import digest
 from paceline.host.provenance import versions
 from paceline.models.weight_file import names_beside
 from paceline.tasks.task import Task
@@ -69,7 +74,7 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
     """What a rank knows before it builds the model.
 
     checkpoint  the one that the run goes on from; empty for a fresh run
-    weights     file that a fresh run starts from
+    weights     file or folder that a fresh run starts from
     """
     return {
         **_flat(asdict(run.recipe)),
@@ -77,9 +82,30 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
         **_flat(asdict(run.plan), "plan."),
         "compute threads": run.provenance["threads"]["intra_op"],
         "checkpoint": checkpoint,
-        "SHA-256 of --weights": file_digest(weights) if weights is not None else "",
         "class names beside --weights": ", ".join(map("/".join, names_beside(weights))) if weights is not None else "",
     }
+
+
+def weight_facts(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
+    """What a rank holds once its weights are loaded: a digest of every tensor, whatever kind of file it came from.
+
+    source  what they were loaded from, in words that are alike on all ranks
+    """
+    return {f"SHA-256 of {name} from {source}": tensor_digest(tensor) for name, tensor in tensors.items()}
+
+
+def checkpoint_facts(snapshot: Snapshot, name: str) -> dict[str, Any]:
+    """The same of a checkpoint that the run goes on from: of every rank's own statistics and of all that is no tensor, too."""
+    tensors = {f"{group}.{key}": one for group, ones in snapshot.tensors.items() for key, one in ones.items()}
+    return {**weight_facts(tensors, name), f"SHA-256 of the facts in {name}": digest(snapshot.facts)}
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's type, shape and values, in the order of its indices and not of memory."""
+    plain = tensor.detach().cpu().contiguous()
+    found = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}".encode())
+    found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def file_digest(path: Path) -> str:
@@ -94,13 +120,16 @@ def file_digest(path: Path) -> str:
 
 
 def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
-    """Of every file of the package, and of the file of a workload of one's own: a version number tells too little."""
+    """Of every file of the package, of a workload's of one's own and of what that imports: a version number tells too little."""
     found = {
         f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_digest(path)
         for path in sorted(package.rglob("*.py"))
     }
     if is_in_file(recipe.task):
-        found["SHA-256 of the workload's file"] = file_digest(Path(recipe.task.rpartition(":")[0]).expanduser())
+        file = Path(recipe.task.rpartition(":")[0]).expanduser().resolve()
+        found["SHA-256 of the workload's file"] = file_digest(file)
+        for name, helper in helpers_of(file).items():
+            found[f"SHA-256 of {name}, which the workload's file imports,"] = file_digest(helper)
     return found
 
 

@@ -37,7 +37,7 @@ from paceline.log.sinks import makers
 from paceline.runs.run_folder import open_run_folder
 from paceline.runs.start import check_start, find_start, fingerprint
 from paceline.tasks.task import InputRank, Task
-from paceline.training.alike import data_facts, request_facts, run_facts
+from paceline.training.alike import checkpoint_facts, data_facts, request_facts, run_facts, weight_facts
 from paceline.training.building import build_model, build_state, refuse_synthetic_weights, weights_file
 from paceline.training.fitting import Pace, fit, try_out
 from paceline.training.job import Job
@@ -171,9 +171,15 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         if roles.evaluators:
             say(in_roles(plan))
         model = build_model(task, run, roles.peers, trains=not roles.evaluates)
+        if start.snapshot is None:
+            world.broadcast_(model.state_dict().values())  # what a workload of one's own draws may differ by rank
         if weights is not None:
             for line in task.load_weights(model, weights).lines():
                 say(line)
+        if world.world > 1 and start.snapshot is not None:
+            world.agree(checkpoint_facts(start.snapshot, start.checkpoint), "weights")
+        elif world.world > 1 and weights is not None:
+            world.agree(weight_facts(model.state_dict(), "--weights"), "weights")
         state = build_state(model, run, roles.peers)
         run_folder.check_space(state, controls.keep)
         if start.snapshot is not None and not roles.evaluates:  # those are handed what they evaluate

@@ -50,6 +50,14 @@ def test_whether_a_loss_scale_fits_is_judged_by_the_machines_precision(asked, mo
         _ = parsed("--system.loss-scale", "128").system
 
 
+@pytest.mark.parametrize("words", [(), ("--system", "gpu")])
+def test_whether_steps_can_be_captured_is_judged_by_the_machines_accelerator(asked, monkeypatch, words):
+    assert parsed(*words, "--system.graph").system.graph
+    monkeypatch.setitem(SYSTEMS, (words or ("auto",))[-1], System)
+    with pytest.raises(RecipeError, match=r"--system\.graph"):
+        _ = parsed(*words, "--system.graph").system
+
+
 def test_numbers_that_no_machine_has_are_refused_before_it_is_asked(asked):
     with pytest.raises(RecipeError, match=r"--system\.loader-threads"):
         parsed("--system.loader-threads", "-1")

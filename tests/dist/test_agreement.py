@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from paceline.cli.flags import parse_recipe
 from paceline.config.errors import AlikeError
+from paceline.config.python_file import from_file
 from paceline.config.run import Controls
 from paceline.dist.agreement import agree
 from paceline.dist.messages import Messages
@@ -88,6 +90,23 @@ def test_paths_and_a_machines_memory_are_no_difference() -> None:
     names = list(here)
     assert {"optim.lr", "seed", "system.precision", "eval-every", "version of torch"} <= set(names)
     assert "system.memory-gib" not in names
+
+
+def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypatch):
+    for number, text in enumerate(
+        ("import json, numpy\nfrom own_loss_weights import SHARE", "from own_shares import SHARE")
+    ):
+        (tmp_path / ("work.py", "own_loss_weights.py")[number]).write_text(text)
+    (tmp_path / "own_shares.py").write_text("SHARE = 0.5")
+    (tmp_path / "not_imported.py").write_text("SHARE = 0.5")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from_file(f"{tmp_path}/work.py:SHARE", "share")
+    recipe = replace(RECIPES["ssd-tiny"](), task=f"{tmp_path}/work.py:SHARE")
+    here = source_digests(tmp_path / "none", recipe)
+    assert len(here) == 3
+    (tmp_path / "own_shares.py").write_text("SHARE = 0.6")
+    text = said_by([here, source_digests(tmp_path / "none", recipe)])[0]
+    assert text.startswith("the ranks do not agree: SHA-256 of own_shares, which the workload's file imports, is ")
 
 
 @pytest.mark.parametrize(

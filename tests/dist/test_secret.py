@@ -118,6 +118,39 @@ def test_a_greeting_of_another_job_or_secret_is_not_believed() -> None:
         believed(stored(SECRET.encode(), Greeting("other", "1", "")), "job", {VARIABLE: SECRET})
 
 
+@pytest.mark.parametrize("secret", ["", "wrong horse battery staple"])
+def test_a_rank_with_another_secret_waits_for_no_timeout_to_say_so(monkeypatch, secret) -> None:
+    raw = stored(SECRET.encode(), Greeting("job", "1", ""))
+    monkeypatch.setenv(VARIABLE, secret)
+    monkeypatch.setattr(rendezvous, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "POLL_SECONDS", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        launch = replace(ONE_HOST, rank=1, port=server.getsockname()[1])
+        store = dist.HashStore()
+        store.set(f"{rendezvous._prefix('job')}/{GREETING}", raw)
+        monkeypatch.setattr(rendezvous, "_client_within", lambda *_: store)
+        with pytest.raises(RankError, match=f"reached rank 0 at .*{VARIABLE}(.|\n)*Give every rank the same one"):
+            rendezvous._connect(launch, 3600)
+
+
+def test_a_stranger_who_greets_for_a_moment_keeps_no_rank_away(monkeypatch) -> None:
+    greeting = Greeting("job", "1", "")
+    forged, ours = (stored(secret, greeting) for secret in (b"wrong horse battery staple", SECRET.encode()))
+    monkeypatch.setenv(VARIABLE, SECRET)
+    monkeypatch.setattr(rendezvous, "GREETING_SECONDS", 0.05)
+    found = iter([forged, ours])
+    monkeypatch.setattr(rendezvous, "_greeted", lambda launch, _: greeted(next(found), launch.job))
+    assert isinstance(rendezvous._connect(replace(ONE_HOST, rank=1), 3600), Messages)
+
+
+def greeted(raw: bytes, job: str) -> Messages | NotOurs:
+    """What a rank makes of a greeting that stays as it is for as long as it looks."""
+    try:
+        return Messages(dist.HashStore(), believed(raw, job, os.environ), 1)
+    except NotOurs as problem:
+        return problem
+
+
 def test_a_changed_greeting_is_not_believed() -> None:
     mac, _, text = stored(SECRET.encode(), Greeting("job", "1", "")).partition(b" ")
     changed = json.loads(text) | {"number": "2"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -31,6 +33,60 @@ def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[i
         job, lambda: Process(("bash", "-c", script), job.log, signal.SIGTERM), say=lambda text: said.append(text)
     )
     return code, "\n".join(said)
+
+
+# What it starts leaves its session and group, as torchrun's ranks do.
+HELD = """
+setsid sleep 600 & echo $! > {0}/pid.part; mv {0}/pid.part {0}/pid
+trap 'echo asked > {0}/asked; exit 0' TERM
+while :; do sleep 0.05; done
+"""
+LAUNCHER = """
+import signal, sys, time
+from pathlib import Path
+from paceline.launch.process import Process
+Process(("bash", "-c", sys.argv[2]), Path(sys.argv[1], "log"), signal.SIGTERM)
+time.sleep(600)
+"""
+
+
+def begun(tmp_path: Path) -> int:
+    """The number of the process that HELD leaves, once it is there."""
+    until = time.monotonic() + 60
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return int((tmp_path / "pid").read_text())
+
+
+def ends(process: int) -> bool:
+    """Whether it ends."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_running(tmp_path):
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, tmp_path, HELD.format(tmp_path)])
+    left = begun(tmp_path)
+    launcher.kill()
+    launcher.wait()
+    assert ends(left)
+    assert (tmp_path / "asked").exists()  # it could have saved
+
+
+def test_a_job_that_is_ended_at_once_leaves_nothing_running(tmp_path):
+    process = Process(("bash", "-c", HELD.format(tmp_path)), tmp_path / "log", signal.SIGTERM)
+    left = begun(tmp_path)
+    process.kill()
+    assert process.poll() is not None and ends(left)
+    assert not (tmp_path / "asked").exists()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,37 @@ def build_slowly(recipe, classes):
 BUILT_SLOWLY = replace(WORKLOAD, build=build_slowly)
 
 
+def on_disks_of_their_own() -> Recipe[ResNetModel, PhotoInput]:
+    """The small recipe, of whose run rank 1 sees other checkpoints: RUN.rank1, as if its host had a disk of its own."""
+    import paceline.runs.start as start
+
+    if os.environ.get("RANK") == "1":
+        ours = start.newest_valid
+        start.newest_valid = lambda folder, *more: ours(beside_run("rank1"), *more)
+    return small()
+
+
+def drawn_by_rank() -> Recipe[ResNetModel, PhotoInput]:
+    """The small recipe with an average of the weights, in a network that every rank draws by itself."""
+    return replace(small(), task=f"{__file__}:DRAWN_BY_RANK", ema=0.999, quality=Quality())
+
+
+def drawn_alike() -> Recipe[ResNetModel, PhotoInput]:
+    """The same; all ranks draw as rank 0 does there."""
+    return replace(drawn_by_rank(), task=f"{__file__}:DRAWN_ALIKE")
+
+
+def draw(seed: int):
+    """Initialise a network by `seed` in place of the recipe's."""
+    import torch
+
+    return lambda recipe, model, _: WORKLOAD.initialise(recipe, model, torch.Generator().manual_seed(seed))
+
+
+DRAWN_BY_RANK = replace(WORKLOAD, initialise=draw(int(os.environ.get("RANK", 0))))
+DRAWN_ALIKE = replace(WORKLOAD, initialise=draw(0))
+
+
 def beside_run(suffix: str) -> Path:
     """A file beside the run's folder."""
     return Path(f"{sys.argv[sys.argv.index('--out') + 1]}.{suffix}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from small_run import Trainer, said
 
 pytestmark = pytest.mark.multi
@@ -48,11 +51,76 @@ def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, t
     assert refused(trainer, tmp_path / "run", own).startswith('data.hash is "')
 
 
-def test_other_weights_are_noticed(trainer, tmp_path):
-    first = trainer.finished(tmp_path / "first", "--steps 1 --limit-val 3 --seed 3")
-    other = trainer.finished(tmp_path / "other", "--steps 1 --limit-val 3 --seed 4")
-    own = [["--weights", str(run / "checkpoints" / "last")] for run in (first, other)]
-    assert refused(trainer, tmp_path / "run", own).startswith('SHA-256 of --weights is "')
+@pytest.fixture(scope="module")
+def two_runs(trainer) -> list[Path]:
+    """Two runs of other weights, which say the same of themselves."""
+    runs = [
+        trainer.finished(trainer.folder / f"of-{seed}", f"--steps 1 --limit-val 3 --seed {seed}") for seed in (3, 4)
+    ]
+    shutil.copyfile(runs[0] / "run.json", runs[1] / "run.json")
+    return runs
+
+
+def checkpoint(run: Path) -> Path:
+    return run / "checkpoints" / "last"
+
+
+def as_arrays(run: Path, folder: Path) -> Path:
+    """Its weights as a folder of .npy files."""
+    folder.mkdir()
+    for name, array in load_file(checkpoint(run) / "model.safetensors").items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def test_other_weights_are_noticed_whatever_they_are_kept_in(trainer, two_runs, tmp_path):
+    folders = [as_arrays(run, tmp_path / run.name) for run in two_runs]
+    for number, places in enumerate((list(map(checkpoint, two_runs)), folders)):
+        own = [["--weights", str(place)] for place in places]
+        message = refused(trainer, tmp_path / f"run{number}", own)
+        assert message.startswith("SHA-256 of ") and " from --weights is " in message
+
+
+def test_the_same_weights_in_files_of_another_kind_are_the_same(trainer, two_runs, tmp_path):
+    file = shutil.copy(
+        checkpoint(two_runs[0]) / "model.safetensors", tmp_path
+    )  # away from its run, which names classes
+    own = [["--weights", str(file)], ["--weights", str(as_arrays(two_runs[0], tmp_path / "arrays"))]]
+    trainer.finished(tmp_path / "run", "--steps 1 --limit-val 3", ranks=2, own=own)
+
+
+def scored_apart(trainer: Trainer, *own: list[str]) -> str:
+    """Two ranks that `eval` must refuse alike, before anything is scored; -> the message."""
+    ended = trainer.run(["eval"], ranks=2, own=own)
+    assert [rank.code for rank in ended] == [2, 2] and "Traceback" not in said(ended), said(ended)
+    assert "images of" not in said(ended)
+    return ended[0].text
+
+
+def test_ranks_that_hold_other_weights_score_nothing(trainer, two_runs):
+    text = scored_apart(trainer, *([str(run)] for run in two_runs))
+    assert "the ranks do not agree: SHA-256 of " in text and " from best is " in text
+    more = ["--recipe", f"{trainer.recipes}:small", "--data", str(trainer.photos), "--system", "cpu"]
+    text = scored_apart(trainer, *([str(checkpoint(run) / "model.safetensors"), *more] for run in two_runs))
+    assert "the ranks do not agree: SHA-256 of " in text and " from weights is " in text
+
+
+def test_ranks_that_go_on_from_other_copies_of_a_checkpoint_are_refused(trainer, two_runs, tmp_path):
+    run = Path(shutil.copytree(two_runs[0], tmp_path / "run", symlinks=True))
+    other = trainer.finished(tmp_path / "other", "--steps 1 --limit-val 3 --seed 3 --system.precision bf16")
+    (other / "checkpoints").rename(tmp_path / "run.rank1")
+    ended = trainer.run(trainer.train(run, "--steps 2 --limit-val 3 --seed 3", recipe="on_disks_of_their_own"), ranks=2)
+    assert [rank.code for rank in ended] == [2, 2], said(ended)
+    assert "the ranks do not agree: SHA-256 of " in ended[0].text and " from step-" in ended[0].text, said(ended)
+
+
+def test_first_weights_that_each_rank_draws_by_itself_are_rank_0s(trainer, tmp_path):
+    found = []
+    for recipe in ("drawn_by_rank", "drawn_alike"):
+        run = trainer.finished(tmp_path / recipe, "--steps 1 --limit-val 0", ranks=2, recipe=recipe)
+        (file,) = (run / "predictions").glob("*.json")
+        found.append(json.loads(file.read_text())["images"])
+    assert found[0] == found[1]  # of the average, which is mostly the first weights
 
 
 def test_the_smallest_automatic_number_of_threads_is_taken_by_all_and_said(trainer, tmp_path):

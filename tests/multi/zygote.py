@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ def _fork_rank(module: str, environ: dict[str, str], out: str, arguments: list[s
             with open(out, "a") as file, open(environ.get(variable, os.devnull), "w") as other:
                 os.dup2((other if variable in environ else file).fileno(), number)
         os.environ.update(environ)
+        tempfile.tempdir = None  # what was imported may have asked for it
         sys.argv = [f"{module}.py", *arguments]
         code = importlib.import_module(module).main() or 0
     except SystemExit as leaving:
