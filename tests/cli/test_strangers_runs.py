@@ -202,6 +202,7 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 ROOMS = ("checkpoint", "log", "report", "runs", "mlperf", "training", "engine", "predict", "config/run.py")
 OWN_WAYS = {
     "checkpoint/write.py": 2,  # written just now, and read back
+    "checkpoint/retention.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
     "log/lines.py": 4,  # takes no link, and is opened for writing
     "report/page.py": 1,  # the template of a workload of one's own: code
