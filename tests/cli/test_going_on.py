@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, ru
 
     monkeypatch.setattr(Recorder, "passed", passed_and_stopped)
     said = command(capsys, *words_for(photos, run))
-    assert said.code == 75 and "once STOP is removed" in said.out, said
+    assert said.code == 75 and "remove STOP first" in said.out, said
     refused(command(capsys, *words_for(photos, run)), "STOP", "folder")
     (run / "STOP").rmdir()
     monkeypatch.setattr(Recorder, "passed", passed)
@@ -167,3 +168,40 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
     assert said.code == 0 and "resumed from step-000002" in said.out, said
     refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed: 1 in the checkpoint, 5 now", lines=5)
+
+
+def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on(
+    photos, tmp_path, capsys, monkeypatch
+):
+    from paceline.log.recorder import Recorder
+
+    without_report(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "resnet50-tiny", "--data", photos, *TINY, "--steps", STEPS]
+    passed, at = Recorder.passed, tmp_path / "runs" / "resnet50-tiny-001"
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
+        said = command(capsys, *words)
+    assert said.code == 75 and said.out.splitlines()[0] == "run: runs/resnet50-tiny-001", said
+    again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
+    assert shlex.split(again) == [
+        "train",
+        f"{at.relative_to(tmp_path)}/run.json",
+        "--out",
+        str(at.relative_to(tmp_path)),
+    ]
+    said = command(capsys, *shlex.split(again))
+    assert said.code == 0 and "resumed from step-" in said.out, said
+    assert [run.name for run in (tmp_path / "runs").iterdir()] == [at.name]
+
+
+def test_a_launch_whose_folder_nobody_named_says_what_follows_it(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "resnet50-tiny", "--data", photos, "--system", "cpu", "--dry-run"]
+    said = command(capsys, *words)
+    assert said.code == 0 and "the same command with --out runs/resnet50-tiny-001 follows it" in said.out, said
+    script = tmp_path / "runs" / "resnet50-tiny-001" / "launch" / "run.sh"
+    before = script.read_text()
+    script.unlink()
+    assert command(capsys, *words, "--out", "runs/resnet50-tiny-001").code == 0
+    assert script.read_text() == before and len(list((tmp_path / "runs").iterdir())) == 1

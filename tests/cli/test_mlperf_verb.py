@@ -215,7 +215,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         refused(command(capsys, "mlperf", "check", log, other), "several benchmarks")
         refused(command(capsys, "mlperf", "check", log, "--ruleset", "9.9.9"), "no such rules", "4.0.0")
     monkeypatch.setattr("paceline.mlperf.judge.importlib.util.find_spec", lambda name: None)
-    refused(command(capsys, "mlperf", "check", log), "paceline[mlperf]")
+    refused(command(capsys, "mlperf", "check", log), "pip install 'mlperf-logging>=4.1'")
 
 
 def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
