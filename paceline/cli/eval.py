@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from paceline.cli.eval_table import per_class, table
 from paceline.cli.flags import parse
 from paceline.cli.saved import naming, saved_count
 from paceline.cli.voice import complain, say
+from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
@@ -189,7 +189,7 @@ def _weights(flags: Flags) -> Subject:
     if not flags.recipe:
         raise UserError(
             f"{flags.run}: this is a file. Weights do not say what network they are of; name a recipe that does:\n"
-            f"  paceline eval {shlex.quote(str(flags.run))} --recipe ssd --data DIR"
+            f"  {command('eval', flags.run, '--recipe', 'ssd', '--data', 'DIR')}"
         )
     if flags.workload:
         raise UserError(

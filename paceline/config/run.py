@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
@@ -129,7 +130,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
             raise UserError(
-                f"{what}. Put it back as it was, or train what it says now: paceline train {file} --out ANOTHER"
+                f"{what}. Put it back as it was, or train what it says now:  {command('train', file, '--out', 'ANOTHER')}"
             )
         changed(f"{what}; it is taken as it stands")
     return facts

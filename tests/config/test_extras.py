@@ -26,7 +26,7 @@ def test_each_extra_is_as_the_package_declares_it():
 
 def test_nobody_is_told_to_install_a_package_of_our_name():
     # The name is on no index: whoever registers it would be installed by our advice.
-    advice = re.compile(r"pip3? install [^\n]*?['\"\s]paceline\b")
+    advice = re.compile(r"pip3? install [^\n]*?['\" ]paceline\b")
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     sources = [path for path in (ROOT / "paceline").rglob("*.py")]
     found = [f"{path}: {match[0]}" for path in pages + sources for match in advice.finditer(path.read_text())]
