@@ -57,7 +57,9 @@ class Controls:
     steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: int = 0  # use only N training images, evenly spread; 0 = all
     limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
-    time_budget: str = ""  # stop in good order after this long, e.g. 90s, 30m, 2h; all processes of a run count
+    time_budget: str = (
+        ""  # stop in good order after this long, e.g. 30m, 2h or 90 (seconds); all processes of a run count
+    )
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: int = 0  # stop after this many evaluations without a better result; 0 = never
     log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
@@ -206,16 +208,16 @@ def _filled(template: Any, value: Any, where: str) -> Any:
 
 
 def seconds_in(text: str) -> float:
-    """Seconds in a duration such as 90s, 30m or 1.5h; a bare number is seconds; empty is 0.
+    """Seconds in a duration such as 90s, 30m (or 30min) or 1.5h; a bare number is seconds; empty is 0.
 
     Raises RecipeError for anything else.
     """
     if not text:
         return 0.0
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:(s|m|h|d)|sec|(min))?", text.strip())
     if match is None or float(match[1]) == 0:
         raise RecipeError(f"--time-budget {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2] or ("m" if match[3] else "s")]
 
 
 def profile_steps(text: str) -> tuple[range, bool]:
