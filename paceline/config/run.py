@@ -57,9 +57,7 @@ class Controls:
     steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: int = 0  # use only N training images, evenly spread; 0 = all
     limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
-    time_budget: str = (
-        ""  # stop in good order after this long, e.g. 30m, 2h or 90 (seconds); all processes of a run count
-    )
+    time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: int = 0  # stop after this many evaluations without a better result; 0 = never
     log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
