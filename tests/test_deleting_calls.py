@@ -63,7 +63,7 @@ REASONS = {
     "prepare/formats/devkit.py": (1, "--devkit asks to sort val/; nothing is replaced"),
     "prepare/pipeline.py": (2, "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path"),
     "prepare/shapes/render.py": (5, "a folder with a drawn name; its place only where nothing or an empty folder is"),
-    "runs/run_folder.py": (6, "a run's folder, held by its lock, which is neither followed nor cut: what a start that failed made there"),
+    "runs/run_folder.py": (6, "a run's folder, held by its lock, never followed or cut: what a start that failed made there"),
     "training/loop.py": (1, "RUN/STOP, which asks for what was done"),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from paceline.config.lazily import lazily
 KINDS = """usage: paceline bench KIND ...
 
   input    photos (with boxes, with masks) into batches, beside torchvision transforms in a torch DataLoader;
-           with a recipe: each stage of its input, bare limits, and whether it feeds an accelerator (--emulate h200:8)
+           with a recipe: each stage of its input, bare limits, and whether it feeds an accelerator (--emulate a100:8)
   step     a training step, beside torchvision's and timm's model in a plain loop; of SSD, beside the plain
            formulation; of Mask R-CNN, beside torchvision and detectron2; and the shapes that its photos are padded to
   eval     scoring of boxes, beside pycocotools and faster-coco-eval

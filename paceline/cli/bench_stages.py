@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from paceline.config.errors import RecipeError
 from paceline.config.own_file import check_output
 from paceline.config.run import Controls
 from paceline.training.opening import check_request, open_task
+
+# Columns of a table that nobody's terminal limits.
+PIPED = 160
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def run_stages(arguments: Sequence[str]) -> int:
         "machine": machine_facts(device),
     }
     answer(report, out=str(flags.json or ""), printed=False, flag="--json")
-    Console().print(table(report))
+    # What is piped has no width; a table that is cut there is of no use.
+    Console(width=None if sys.stdout.isatty() else PIPED).print(table(report))
     for line in filter(None, (gap(report), emulated(report), report["advice"])):
         say(line)
     return 0

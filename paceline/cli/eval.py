@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from paceline.cli.eval_table import per_class, table
 from paceline.cli.flags import parse
 from paceline.cli.saved import naming, saved_count
 from paceline.cli.voice import complain, say
+from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.plan import evaluation_batch
@@ -28,6 +28,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, check_controls, fill, read_run, refuse_synthetic, run_folder, saved_system
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
+from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.training.opening import check_request
 from paceline.workloads import saved_recipe, workload_of
@@ -121,21 +122,24 @@ def run(arguments: Sequence[str]) -> int:
         world.agree(data_facts(task), "data")
         place = InputRank(world.rank, world.world, device, threads["loader"])
         if subject.facts is None:
-            tell(f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}")
+            tell(_classes_of(flags.run, task))
         for name in subject.checkpoints:
             model, label, step = _model(flags, subject, name, task, device, tell)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
-            result = evaluate(
-                model,
-                task,
-                key=name,
-                batch=flags.batch or _batch(subject, task, world.world),
-                system=system,
-                place=place,
-                world=world,
-            )
+            with open_console(Controls(json=flags.json), world.rank) as console:
+                console.doing(f"scoring {label}", task.val_images)
+                result = evaluate(
+                    model,
+                    task,
+                    key=name,
+                    batch=flags.batch or _batch(subject, task, world.world),
+                    system=system,
+                    place=place,
+                    world=world,
+                    passed=lambda images: console.done(images * world.world),
+                )
             if not world.is_main:
                 continue
             found = {"checkpoint": label, "step": step, "images": result.images, **result.metrics}
@@ -167,6 +171,8 @@ def _check(flags: Flags) -> None:
 
 def _run(flags: Flags) -> Subject:
     """A run folder."""
+    if not flags.run.exists():
+        raise UserError(f"{flags.run}: there is no such run, nor file of weights.")
     if flags.recipe:
         raise UserError(
             f"--recipe {flags.recipe}: {flags.run} has its recipe in run.json. The flag is for a file of weights. Leave it away."
@@ -192,7 +198,7 @@ def _weights(flags: Flags) -> Subject:
     if not flags.recipe:
         raise UserError(
             f"{flags.run}: this is a file. Weights do not say what network they are of; name a recipe that does:\n"
-            f"  paceline eval {shlex.quote(str(flags.run))} --recipe ssd --data DIR"
+            f"  {command('eval', flags.run, '--recipe', 'ssd', '--data', 'DIR')}"
         )
     if flags.workload:
         raise UserError(
@@ -289,13 +295,28 @@ def _batch(subject: Subject, task: Task, world: int) -> int:
     return evaluation_batch(min(most, subject.recipe.global_batch), task.val_images, world)
 
 
+def _classes_of(weights: Path, task: Task) -> str:
+    """Whose classes the rows of the heads are taken for, in words."""
+    from paceline.models.weight_file import open_weights
+
+    if open_weights(weights).classes:
+        return f"the weights name their classes, and rows follow the names: {_in_order(task.classes)}"
+    return f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}"
+
+
 def _in_order(classes: Sequence[str]) -> str:
     """The first class names, which show the order to who knows it."""
     return ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
 
 
 def _where(flags: Flags, task: Task) -> str:
-    return flags.annotations or str(task.manifest.called)
+    """Which images were scored: the JSON, or the data set and its split, by its folder where it has one."""
+    if flags.annotations:
+        return flags.annotations
+    split, request = task.manifest.splits["val"], task.manifest.request or {}
+    folder = "val" if request.get("val_fraction") or split.folder in ("", ".") else f"{split.folder}/"
+    named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
+    return f"{task.manifest.called}, {named}"
 
 
 def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:

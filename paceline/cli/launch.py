@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from paceline.cli.saved import saved_request
 from paceline.cli.show_estimate import check_rates
 from paceline.cli.train import refuse_early
 from paceline.cli.voice import say
+from paceline.config.commands import shown
 from paceline.config.errors import UserError
 from paceline.config.run import Controls, check_controls
 from paceline.config.run_names import numbered
@@ -77,6 +79,9 @@ def run(arguments: Sequence[str]) -> int:
     words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
     base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
 
+    again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
+    if not flags.out:
+        say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
     here = flags.data
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
         say(f"--data {flags.data}: not on this machine; the nodes will look for it")
@@ -94,12 +99,16 @@ def run(arguments: Sequence[str]) -> int:
             minutes=minutes,
             reads=(flags.data, flags.weights),
             writes=(flags.stage,),
+            again=again,
         )
         return launch(job, dry=flags.dry_run, say=print)
 
     if not flags.trials:
-        return start(base)
-    return _trials(asked, flags, base, start)
+        code = start(base)
+        if code == INTERRUPTED and not flags.out:  # the ranks were given an --out, and speak of it
+            say(f"{again} goes on from here")
+        return code
+    return _trials(asked, flags, base, start, again)
 
 
 def _asked_of_slurm(asked: Asked) -> Batch:
@@ -110,7 +119,7 @@ def _asked_of_slurm(asked: Asked) -> Batch:
     return replace(batch, network=published.slurm_network)
 
 
-def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any) -> int:
+def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
     """One run a seed; those that are finished already are counted as they are."""
     done: list[Trial] = []
     codes: list[int] = []
@@ -124,7 +133,7 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any) -> int:
         if flags.dry_run:
             continue
         if codes[-1] == INTERRUPTED:
-            say(f"interrupted in trial {number}; the same command goes on from here")
+            say(f"interrupted in trial {number}; {again} goes on from here")
             return INTERRUPTED
         done.append(read_trial(number, seed, folder))
         say(done[-1].line(asked.name))

@@ -14,6 +14,7 @@ from typing import Any
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
+from paceline.config.extras import to_install
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -27,7 +28,7 @@ One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
 # Decoder -> the module that it is, how to install it, what it is good for.
 DECODERS = {
     "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
-    "nvimgcodec": ("nvidia.nvimgcodec", 'pip install "paceline[fast]"', "decodes a crop alone where it can; Linux"),
+    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes a crop alone where it can; Linux"),
     "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
 }
 

@@ -52,6 +52,18 @@ WORKERS = ("train", "launch", "predict", "preview", "download", "prepare", "pack
 # Verbs of older versions -> what does their work now.
 FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}
 
+# What other tools call it -> what does it here.
+ELSEWHERE = {
+    "test": "paceline eval RUN",
+    "val": "paceline eval RUN",
+    "validate": "paceline eval RUN",
+    "infer": "paceline predict RUN PHOTOS",
+    "detect": "paceline predict RUN PHOTOS",
+    "resume": "paceline train RUN/run.json --out RUN",
+    "track": "paceline predict RUN PHOTOS, photo by photo: objects are not followed from one to the next",
+    "export": "paceline weights convert RUN/checkpoints/best --to FORM --out FILE; ONNX and TorchScript are not written yet",
+}
+
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 
 
@@ -147,6 +159,8 @@ def verb(name: str) -> ModuleType:
     """
     if name in FORMER:
         raise UserError(f"there is no verb {name!r} any more. Use:  {FORMER[name]}")
+    if name in ELSEWHERE:
+        raise UserError(f"there is no verb {name!r}. Use:  {ELSEWHERE[name]}")
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."

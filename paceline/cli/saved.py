@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.voice import complain
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, check_controls, fill, read_run, saved_system
@@ -44,7 +44,7 @@ def saved_request(
 
 def naming(verb: str, path: Path) -> Callable[[str], str]:
     """The command that names a run's own workload, as `saved_recipe` asks for it."""
-    return lambda name: f"paceline {verb} {shlex.quote(str(path))} --workload {shlex.quote(name)}"
+    return lambda name: command(verb, path, "--workload", name)
 
 
 def saved_count(facts: Mapping[str, Any], name: str) -> int:

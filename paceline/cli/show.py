@@ -13,12 +13,12 @@ from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.nodes import published_there, ranks_of
 from paceline.cli.row_machine import on_its_machine
 from paceline.cli.saved import saved_count, saved_request
-from paceline.cli.show_estimate import check_rates, estimate_of, speed_for, speed_of_run
+from paceline.cli.show_estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.cli.voice import complain, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.run import Controls
+from paceline.config.run import Controls, run_file
 from paceline.config.system import System
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe
@@ -59,7 +59,8 @@ def run(arguments: Sequence[str]) -> int:
             world=facts["world"] + evaluating,
             eval_ranks=evaluating,
             train_images=saved_count(facts, "train_images"),
-            val_images=saved_count(facts, "val_images"),
+            # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
+            val_images=0 if controls.synthetic else saved_count(facts, "val_images"),
         )
         classes = len(facts.get("classes", ()))
     arguments, about_row = on_its_machine(arguments)
@@ -114,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     for line in describe(asked.name, recipe, asked.system_name, system, plan, memory):
         say(line)
-    for line in lines:
+    for line in lines or not_known(asked.name if base is None else run_file(run_path)):
         say(line)
     return 0
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
@@ -23,10 +24,6 @@ from paceline.systems.speed import Speed, given_speed, has_published_network, me
 
 # Slower and faster than any machine and network.
 LEAST, MOST = 1e-3, 1e9
-UNKNOWN = (
-    "estimate none: nothing is known of this machine's speed. Measure it: paceline train {name} --synthetic --steps 100 --out probe, "
-    "then paceline show probe; or say it: --rate IMG/S (of one rank)"
-)
 
 
 def check_rates(rate: float, link_gbit: float) -> None:
@@ -98,6 +95,16 @@ def published_end(workload: str, recipe_name: str, system_name: str) -> Result |
     return next(iter(own or [row for row in RESULTS if row.recipe == recipe_name]), None)
 
 
+def not_known(recipe: str | Path) -> list[str]:
+    """What is said in place of an estimate, and how to come to one; recipe: as `train` is given it, a Path for a run.json."""
+    without = ("--data", "", "--stage", "") if isinstance(recipe, Path) else ()  # a run.json names its own
+    return [
+        "estimate none: nothing is known of this machine's speed. Say it: --rate IMG/S (of one rank), or measure it:",
+        f"  {command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
+        f"  {command('show', 'probe')}",
+    ]
+
+
 def estimate_of(
     name: str,
     workload: str,
@@ -108,9 +115,9 @@ def estimate_of(
     speed: Speed | None,
     gbit: float,
 ) -> tuple[list[str], dict[str, Any] | None]:
-    """-> the lines of `show`, and the same as JSON (None where nothing is known)."""
+    """-> the lines of `show`, and the same as JSON (none and None where nothing is known)."""
     if speed is None:
-        return [UNKNOWN.format(name=name)], None
+        return [], None
     told = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=gbit)
     target = published_end(workload, name, system_name)
     facts: dict[str, Any] = asdict(told)

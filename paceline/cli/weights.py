@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ import tyro
 
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
+from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.lazily import lazily
 
@@ -82,13 +82,13 @@ def _get(arguments: Sequence[str]) -> int:
             )
         say(f"{path}: {'its checksum is right' if file.sha256_prefix or file.md5 else 'nobody published its checksum'}")
     kept = flags.out / published.files[-1].name
-    say(f"next:  paceline weights check {shlex.quote(str(kept))}")
+    say(f"next:  {command('weights', 'check', kept)}")
     if kept.suffix == ".pkl":
         from paceline.models.forms.files import conversion
 
         say(f"then:  {conversion(kept)}")
         kept = kept.with_suffix(".safetensors")
-    say(f"or:    paceline train {published.train} --data DIR --weights {shlex.quote(str(kept))}")
+    say(f"or:    {command('train', published.train, '--data', 'DIR', '--weights', kept)}")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import tyro
 
 from paceline.cli.flags import Asked, parse, parse_recipe
 from paceline.cli.voice import say
+from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.printable import some
 
@@ -84,10 +84,8 @@ def run_check(arguments: Sequence[str]) -> int:
         for line in lines[1:]:
             _row("", line)
     if not fits and re.match(TIMMS, next(iter(tensors))):
-        _row(
-            "next",
-            f"its names are as timm's: paceline weights check {shlex.quote(str(path))} --recipe resnet50 --model.trunk timm/NAME",
-        )
+        again = command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", "timm/NAME")
+        _row("next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
         _row("next", conversion(path))
     return 0 if fits and not wild else 1
@@ -128,10 +126,7 @@ def _of_its_run(path: Path) -> dict[str, Recipe]:
     try:
         return {
             str(run): saved_recipe(
-                read_run(run),
-                run,
-                named="",
-                again=lambda name: shlex.join(("paceline", "eval", str(run), "--workload", name)),
+                read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name)
             )
         }
     except UserError as problem:

@@ -39,7 +39,7 @@ class PhotoInput:
     eval_size: int = 224  # evaluation: side of the centre crop, pixels
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
-    decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs paceline[fast]
+    decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs the extra fast: paceline list decoders
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
 

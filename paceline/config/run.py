@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.plain_file import read_plain
 from paceline.config.plan import Plan
@@ -60,7 +60,7 @@ class Controls:
     steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: int = 0  # use only N training images, evenly spread; 0 = all
     limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
-    time_budget: str = ""  # stop in good order after this long, e.g. 90s, 30m, 2h; all processes of a run count
+    time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: int = 0  # stop after this many evaluations without a better result; 0 = never
     log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
@@ -134,7 +134,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
             raise UserError(
-                f"{what}. Put it back as it was, or train what it says now: paceline train {shlex.quote(str(file))} --out ANOTHER"
+                f"{what}. Put it back as it was, or train what it says now:  {command('train', file, '--out', 'ANOTHER')}"
             )
         changed(f"{what}; it is taken as it stands")
     return facts
@@ -210,16 +210,16 @@ def _filled(template: Any, value: Any, where: str) -> Any:
 
 
 def seconds_in(text: str) -> float:
-    """Seconds in a duration such as 90s, 30m or 1.5h; a bare number is seconds; empty is 0.
+    """Seconds in a duration such as 90s, 30m (or 30min) or 1.5h; a bare number is seconds; empty is 0.
 
     Raises RecipeError for anything else.
     """
     if not text:
         return 0.0
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:(s|m|h|d)|sec|(min))?", text.strip())
     if match is None or float(match[1]) == 0:
         raise RecipeError(f"--time-budget {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2] or ("m" if match[3] else "s")]
 
 
 def profile_steps(text: str) -> tuple[range, bool]:

@@ -9,7 +9,7 @@ turned, and everything after it happens as if the file had been upright.
 The decoder is data treatment: a recipe names it, it is recorded, and it never changes with what is installed.
   simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
   nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the
-              same pixels again; Linux, `pip install "paceline[fast]"`
+              same pixels again; Linux, an extra
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
 Other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which libjpeg-turbo complains go
 through Pillow with each decoder; what Pillow refuses, a truncated file for one, is a DataError. Damage below the region
@@ -29,6 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.config.errors import RecipeError
+from paceline.config.extras import to_install
 from paceline.data.crop import Window
 from paceline.data.header import Header, open_picture, undecodable
 from paceline.data.orientation import Source, source_of, turned_pixels
@@ -199,7 +200,7 @@ def _nvimgcodec() -> Any:
     except ImportError as reason:
         raise RecipeError(
             f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
-            'Install it:  pip install "paceline[fast]"   (Linux)   or train with  decoder=simplejpeg'
+            f"Install it:  {to_install('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
         ) from None
     return nvimgcodec
 

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from paceline.config.errors import DataError
+from paceline.config.extras import to_install
 from paceline.data.background import Background
 from paceline.data.bucket_access import open_place, patience_seconds
 from paceline.data.read_ahead import read_ahead
@@ -43,9 +44,7 @@ class ObjectStore(Store):
         try:
             import obstore
         except ImportError:
-            raise DataError(
-                "Reading from buckets and web servers needs obstore:  pip install 'paceline[remote]'"
-            ) from None
+            raise DataError(f"Reading from buckets and web servers needs obstore:  {to_install('remote')}") from None
         self._obstore = obstore
         self._patience = patience_seconds()
         self._lock = threading.Lock()

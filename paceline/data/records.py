@@ -49,7 +49,9 @@ class Damaged(DataError):
 
 
 # What to do where the store, not the file, is the trouble.
-GO_ON = "When that is mended, the same command goes on; a run does from its last checkpoint."
+GO_ON = (
+    "When that is mended, the same command goes on; a run does from its last checkpoint where --out names its folder."
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.extras import to_install
 from paceline.doctor.finding import LOW_DISK_GIB, Finding, Level
 from paceline.host.placing import device_addresses
 from paceline.host.provenance import cpu_name, versions
@@ -44,7 +45,7 @@ def _software() -> list[Finding]:
             Finding(
                 "note",
                 "software",
-                'mllog.txt is written by our own writer; the checker needs: pip install "paceline[mlperf]"',
+                f"mllog.txt is written by our own writer; the checker needs: {to_install('mlperf')}",
             )
         )
     return findings
@@ -136,7 +137,7 @@ def _decoders() -> list[Finding]:
         except RecipeError as problem:
             findings.append(Finding("note", "decoder", str(problem)))
     else:
-        findings.append(Finding("note", "decoder", 'nvimgcodec is not installed: pip install "paceline[fast]" (Linux)'))
+        findings.append(Finding("note", "decoder", f"nvimgcodec is not installed: {to_install('fast')} (Linux)"))
     return findings
 
 

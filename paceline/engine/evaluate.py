@@ -245,12 +245,14 @@ def evaluate(
     system: System,
     place: InputRank,
     world: World,
+    passed: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """Score `model` on the task's validation images, and wait for the result; predictions are on rank 0.
 
-    key    names this evaluation among those of the process
-    batch  most images in one forward
+    key     names this evaluation among those of the process
+    batch   most images in one forward
+    passed  told the number of images of each forward that is sent, on this rank
     Raises RuntimeError on rank 0 when an image was scored twice or not at all.
     """
-    score, _ = run_inference(model, task, batch=batch, system=system, place=place)
+    score, _ = run_inference(model, task, batch=batch, system=system, place=place, passed=passed)
     return Scoring(task, world, score, key).result()

@@ -131,7 +131,7 @@ def exit_code(
     if left is not None:
         return left
     if stopped:
-        say(f"{job.name}: ended before it could save; the same command goes on from its newest checkpoint")
+        say(f"{job.name}: ended before it could save; {job.again} goes on from its newest checkpoint")
         return INTERRUPTED
     say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{printable(kept.rstrip())}")
     return FAILED

@@ -58,7 +58,7 @@ def source() -> Path:
     if root is None:
         raise UserError(
             "image build makes an image of a checkout, and this paceline was installed without one: clone the repository and "
-            "run it there, or write  RUN pip install paceline  into an image of your own."
+            "run it there, or install the clone in an image of your own."
         )
     return root
 

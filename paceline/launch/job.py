@@ -78,6 +78,7 @@ class Job:
     batch: Batch = field(default_factory=Batch)
     walltime_minutes: int = 0  # 0 = no limit is asked for
     between: str = ""  # shell command that runs once on every node before its ranks start
+    again: str = "the same command"  # what goes on with the run, in words: a launch without --out begins another
 
     @property
     def ranks(self) -> int:

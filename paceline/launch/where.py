@@ -75,6 +75,7 @@ def job_of(
     more: tuple[Variable, ...] = (),
     reads: Words = (),
     writes: Words = (),
+    again: str = "the same command",
 ) -> Job:
     """The Job of these words: any verb's, with all paths absolute or seen from the working directory on every node.
 
@@ -83,6 +84,7 @@ def job_of(
     more     variables beside those that the system and this machine bring
     reads    data and weights, as flags or a run.json name them: a container sees them
     writes   folders beside the run's that are written, as flags or a run.json name them: a container may
+    again    what goes on with the run, in words
     Raises UserError as check_where does.
     """
     check_where(where)
@@ -104,5 +106,6 @@ def job_of(
         batch=where.slurm,
         walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
         between=where.between,
+        again=again,
     )
     return inside(job, where.mount, reads=reads, writes=writes)

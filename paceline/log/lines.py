@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline.config.commands import shown
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_entry
 from paceline.config.whole import write_whole
@@ -98,7 +100,11 @@ def name_lines(numbers: Sequence[int]) -> str:
 
 def cannot_write(path: Path, error: OSError) -> UserError:
     """What to say where a file of a run cannot be written."""
-    remedy = "Free some space or make the folder writable, then give the same command again: an unfinished run resumes."
+    folder = path.parent.parent if path.parent.name == "predictions" else path.parent
+    remedy = (
+        "Free some space or make the folder writable, then give the same command again, with "
+        f"{shlex.join(['--out', str(shown(folder))])}: an unfinished run resumes."
+    )
     if isinstance(error, FileNotFoundError):
         remedy = "The run's folder was removed while the run was using it; the same command starts anew."
     elif error.errno in (errno.EFBIG, errno.ELOOP, errno.EINVAL):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.config.errors import UserError
+from paceline.config.extras import to_install
 from paceline.config.lazily import lazily
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.run import Controls
@@ -114,7 +115,7 @@ def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
     if name in TRACKERS:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of that name here, as W&B makes one, is no package
-            raise UserError(f"--sink {name}: the package {name} is not installed: pip install 'paceline[{name}]'")
+            raise UserError(f"--sink {name}: the package {name} is not installed: {to_install(name)}")
         return TRACKERS[name]
     if not is_in_file(name):
         raise UserError(

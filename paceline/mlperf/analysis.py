@@ -2,6 +2,7 @@
 
 Steady rate: training images over the median time from epoch_start to epoch_stop, the first epoch left out; logs without epochs (Intel
 Habana's) are counted in blocks, from block_start to eval_start. That is how the fact sheets' numbers were made from published logs.
+Of ours the events beside the log are asked first, then the steps done: a block only plans its epochs, and may hold an interruption.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
 from paceline.config.sealed import parse
 from paceline.launch.trials import LEAST_FOR_MEAN, olympic_mean
+from paceline.log.events import read_events
 from paceline.mlperf.foreign import read_foreign
 from paceline.mlperf.logs import MOST_BYTES, OURS, TOKEN, Line, benchmark_of, mllog_lines, read_text, value_of
 from paceline.mlperf.row import Row, is_number
@@ -97,7 +101,11 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
         images = COCO_IMAGES
     description = _description(path)
     platform = _text(value_of(lines, "submission_platform"))
-    seconds = _epoch_seconds(lines)
+    done = batch / images if ours and is_number(batch) and is_number(images) and images > 0 else None
+    seconds = _epoch_seconds(lines, done)
+    rate = _events_rate(path) if ours else None
+    if rate is None:
+        rate = images / seconds if is_number(images) and seconds else None
     return Row(
         file=str(path),
         written_by="paceline" if ours else "MLPerf submission",
@@ -112,7 +120,7 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
             (line.metadata["epoch_num"] for line in reversed(evaluations) if is_number(line.metadata.get("epoch_num"))),
             None,
         ),
-        images_per_second=images / seconds if is_number(images) and seconds else None,
+        images_per_second=rate,
         evaluations=len(evaluations),
         eval_seconds=sum(times) if times else None,
         quality=_quality(evaluations[-1].value) if evaluations else {},
@@ -132,8 +140,23 @@ def _text(value: Any) -> str:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
-def _epoch_seconds(lines: Sequence[Line]) -> float | None:
-    """Seconds of the median epoch, evaluation left out."""
+def _events_rate(log: Path) -> float | None:
+    """Images a second by the train events beside a run's log: neither what was only planned nor an interruption is in them."""
+    events = log.with_name("events.jsonl")
+    if not events.is_file():
+        return None
+    with suppress(UserError):  # damaged: the log itself says something
+        told = [event.get("images_per_second") for event in read_events(events) if event["event"] == "train"]
+        found = [rate for rate in told if is_number(rate) and 0 < rate < math.inf]
+        return median(found[1:] or found) if found else None
+    return None
+
+
+def _epoch_seconds(lines: Sequence[Line], step_epochs: float | None = None) -> float | None:
+    """Seconds of the median epoch, evaluation left out.
+
+    step_epochs   epochs of a step, where blocks are counted by the steps that were taken: a block only plans its epochs
+    """
     found = [seconds for seconds in _pairs(lines, "epoch_start", "epoch_stop", "epoch_num") if seconds > 0]
     if found:
         return median(found[1:] or found)
@@ -144,6 +167,9 @@ def _epoch_seconds(lines: Sequence[Line]) -> float | None:
             begun = line
         elif line.key == "eval_start" and begun is not None:
             count = begun.metadata.get("epoch_count")
+            steps = [one.metadata.get("step_num") for one in (begun, line)]
+            if step_epochs and all(map(is_number, steps)):
+                count = (steps[1] - steps[0]) * step_epochs
             if is_number(count) and count > 0 and line.ms > begun.ms:
                 blocks.append((line.ms - begun.ms) / 1000 / count)
             begun = None

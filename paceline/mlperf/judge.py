@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.extras import to_install
 
 TIMEOUT = 600  # seconds; the longest published logs take a few
 # Neither has an exit code of its own.
@@ -56,7 +57,7 @@ def package_folder() -> Path:
     """Where mlperf_logging lies. Raises UserError where it is not installed."""
     found = importlib.util.find_spec("mlperf_logging")
     if found is None or not found.submodule_search_locations:
-        raise UserError('MLPerf\'s checkers are not installed. Run:  pip install "paceline[mlperf]"')
+        raise UserError(f"MLPerf's checkers are not installed. Run:  {to_install('mlperf')}")
     return Path(next(iter(found.submodule_search_locations)))
 
 

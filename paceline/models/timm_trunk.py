@@ -3,7 +3,7 @@
 The network is timm's own, with one thing changed: its BatchNorms become ours (models/batch_norm.py), so that `bn_span` holds, or
 frozen ones. First weights are timm's, drawn from the recipe's seed; nothing is ever downloaded. A file that was saved from timm's
 classifier or from its feature network fills the trunk by name (`--weights`).
-Source: timm's `create_model(name, features_only=True)`; pip install "paceline[timm]".
+Source: timm's `create_model(name, features_only=True)`; an extra.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.config.errors import RecipeError
+from paceline.config.extras import to_install
 from paceline.config.trunk import TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import draw_layers
@@ -212,7 +213,7 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
         import timm
         from timm.layers.drop import DropPath
     except ImportError:
-        raise RecipeError(f'--model.trunk timm/{name}: timm is not installed. pip install "paceline[timm]"') from None
+        raise RecipeError(f"--model.trunk timm/{name}: timm is not installed. {to_install('timm')}") from None
     # Of the registry alone: create_model would also load names like hf-hub:... from the network.
     known = timm.list_models()
     if name not in known:

@@ -86,11 +86,14 @@ class Predictor:
             found.append(result)
         return found[0] if _is_one(photos) else found
 
-    def stream(self, photos: Iterable[Photo], *, batch: int | None = None) -> Iterator[Result | Unreadable]:
+    def stream(self, photos: Photo | Iterable[Photo], *, batch: int | None = None) -> Iterator[Result | Unreadable]:
         """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
 
-        photos  taken as they are needed, a few ahead; files are read and decoded on threads
+        photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead; files are
+                read and decoded on threads
         """
+        if _is_one(photos) or isinstance(photos, str | os.PathLike):  # a name is no list of letters
+            photos = _listed(photos)
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
         inputs = in_order(photos, self._read_or_say, ahead=MOST_THREADS + size)
         while part := list(islice(inputs, size)):

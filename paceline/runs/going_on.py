@@ -7,15 +7,15 @@ Standard library and small readers only: a refusal must not wait for torch.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.config.commands import to_go_on
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import length_in_steps
-from paceline.config.python_file import is_in_file, same_workload
+from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, read_run, seconds_in
 from paceline.log.events import metrics_of, read_events
@@ -96,8 +96,7 @@ def is_another(path: Path, saved: Mapping[str, Any], name: str) -> str:
 
 def how_to_go_on(path: Path, task: str) -> str:
     """The command that goes on with the run in `path` as it was asked for; task: its recipe's."""
-    own = f" --workload {shlex.quote(task)}" if is_in_file(task) and task.isprintable() else ""
-    return f"To go on with it:\n  paceline train {shlex.quote(f'{path}/run.json')}{own} --out {shlex.quote(str(path))}"
+    return f"To go on with it:\n  {to_go_on(path, task)}"
 
 
 def _longer(saved: Mapping[str, Any], ended: str) -> str:

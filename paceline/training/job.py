@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.accelerators import peak_memory
 from paceline.checkpoint.background import CheckpointWriter
+from paceline.config.commands import to_go_on
 from paceline.config.due import Due
 from paceline.config.errors import UserError
 from paceline.config.plan import evaluation_batch
@@ -54,6 +55,13 @@ class Job:
     def world(self) -> World:
         """The ranks that do what this one does: all of them, unless some only evaluate."""
         return self.roles.peers
+
+    def goes_on(self) -> str:
+        """How a run that was interrupted goes on, in words: a command without --out began a run of its own each time."""
+        if self.run.controls.out:
+            return "the same command goes on from here"
+        again = to_go_on(self.folder, self.run.recipe.task)
+        return f"{'under the same launcher ' if self.world.world > 1 else ''}it goes on with:  {again}"
 
     def train_loader(self) -> Any:
         """Batches from the state's step on; a context manager."""

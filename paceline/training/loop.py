@@ -27,7 +27,7 @@ from paceline.runs.standing import Ending, Over, over_after
 from paceline.training.job import Job
 from paceline.training.warm_up import warm_up
 
-STOPPED_INSIDE = "stopped inside an evaluation; the same command goes on with it"
+STOPPED_INSIDE = "stopped inside an evaluation"
 
 
 def loop(job: Job) -> Ending:
@@ -198,7 +198,7 @@ def stop(job: Job, reason: Reason) -> None:
         return
     job.recorder.doing("stopping: saving a checkpoint")
     save(job)
-    raise Over("interrupted", f"stopped by a {reason}; the same command goes on from here")
+    raise Over("interrupted", f"stopped by a {reason}")
 
 
 def finish(job: Job, over: Over) -> Ending:
@@ -208,9 +208,10 @@ def finish(job: Job, over: Over) -> Ending:
     reason, standing = over.reason, job.standing
     if over.status == "interrupted" and job.world.is_main:
         try:
-            (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the same command shall go on
+            (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the run shall go on
         except OSError as problem:
-            reason += f", once {STOP_FILE} is removed ({problem.strerror})"
+            reason += f" (remove {STOP_FILE} first: {problem.strerror})"
+        reason += f"; {job.goes_on()}"
     step = job.state.step if over.step is None else over.step
     job.recorder.end(
         step,

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paceline.accelerators import device_name
+from paceline.config.commands import shown
 from paceline.config.due import Due
 from paceline.config.length import plan_in_words
 from paceline.config.plan import shorten, training_ranks
@@ -101,6 +102,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     ):
         system = run_folder.saved.system(request.system, given=request.given, world=roles.trainers)
         say, warn = (console.say, console.tell) if world.is_main else (lambda _: None,) * 2
+        say(f"run: {shown(run_folder.path)}")
         placed = to_the_end.enter_context(bound(system, world, warn))
         named = "system.intra_op_threads" in request.given
         system_of_threads = run_folder.saved.with_threads(system, given=named, world=roles.trainers)

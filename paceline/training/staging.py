@@ -7,7 +7,6 @@ and back. Each node's first rank copies, all nodes at once; the others wait on t
 from __future__ import annotations
 
 import hashlib
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.config.commands import command
 from paceline.data.index import Index
 from paceline.data.manifest import prepare_again
 from paceline.data.staged_copy import StagedCopy, Wanted, in_words
@@ -46,7 +46,7 @@ def staged_photos(task: Task, stage: str, world: World, console: Console, say: S
     with ExitStack() as held:
         copy = StagedCopy(folder, {"from": str(task.manifest.root_path), "hash": task.manifest.content_hash}, again)
         held.callback(copy.close)
-        remedy = f"Remove the copy, and it is made anew:  paceline data clear {shlex.quote(str(folder.parent))}"
+        remedy = f"Remove the copy, and it is made anew:  {command('data', 'clear', folder.parent)}"
         if world.local_rank == 0:
             _bring(copy, task, _Teller(console, say, folder.parent))
         _wait_for_all(world)

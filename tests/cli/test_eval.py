@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,29 @@ def test_photos_are_counted_by_class():
     lines = table(Evaluation({"top1": 0.5}, 4, described))
     rows = [line.split() for line in lines[-3:]]
     assert rows == [["ant", "3", "33.3", "66.7"], ["bee", "1", "100.0", "100.0"], ["cat", "0", "n/a", "n/a"]]
+
+
+def test_the_split_that_was_scored_is_named(resnet_run, tmp_path, capsys):
+    own = command(capsys, "eval", resnet_run.folder)
+    assert own.code == 0 and f"9 images of {resnet_run.data}, val/" in own.out, own
+    other = tmp_path / "other"
+    shutil.copytree(resnet_run.data / "val", other / "test")
+    said = command(capsys, "eval", resnet_run.folder, "--data", other)
+    assert said.code == 0 and f"9 images of {other}, test/" in said.out, said
+
+
+def test_scoring_shows_how_far_it_is_on_a_terminal(resnet_run, capsys, monkeypatch):
+    from paceline.log.live_line import LiveLine
+
+    seen: list[tuple[str, int, int]] = []
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(LiveLine, "draw", lambda self: seen.append((self.now.what, self.now.done, self.now.of)))
+    assert command(capsys, "eval", resnet_run.folder).code == 0
+    assert any(what.startswith("scoring") and of == 9 for what, done, of in seen), seen
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path, capsys):
+    refused(
+        command(capsys, "eval", tmp_path / "w.safetensors", "--recipe", "ssd-tiny"), "w.safetensors: there is no such"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -135,7 +136,7 @@ def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, ru
 
     monkeypatch.setattr(Recorder, "passed", passed_and_stopped)
     said = command(capsys, *words_for(photos, run))
-    assert said.code == 75 and "once STOP is removed" in said.out, said
+    assert said.code == 75 and "remove STOP first" in said.out, said
     refused(command(capsys, *words_for(photos, run)), "STOP", "folder")
     (run / "STOP").rmdir()
     monkeypatch.setattr(Recorder, "passed", passed)
@@ -209,3 +210,40 @@ def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
     refused(said, f"scored {first or 9} validation images, and this command asks for {then or 9}", way)
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
     assert command(capsys, *words(first, 4)).code == 0
+
+
+def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on(
+    photos, tmp_path, capsys, monkeypatch
+):
+    from paceline.log.recorder import Recorder
+
+    without_report(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "resnet50-tiny", "--data", photos, *TINY, "--steps", STEPS]
+    passed, at = Recorder.passed, tmp_path / "runs" / "resnet50-tiny-001"
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
+        said = command(capsys, *words)
+    assert said.code == 75 and said.out.splitlines()[0] == "run: runs/resnet50-tiny-001", said
+    again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
+    assert shlex.split(again) == [
+        "train",
+        f"{at.relative_to(tmp_path)}/run.json",
+        "--out",
+        str(at.relative_to(tmp_path)),
+    ]
+    said = command(capsys, *shlex.split(again))
+    assert said.code == 0 and "resumed from step-" in said.out, said
+    assert [run.name for run in (tmp_path / "runs").iterdir()] == [at.name]
+
+
+def test_a_launch_whose_folder_nobody_named_says_what_follows_it(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "resnet50-tiny", "--data", photos, "--system", "cpu", "--dry-run"]
+    said = command(capsys, *words)
+    assert said.code == 0 and "the same command with --out runs/resnet50-tiny-001 follows it" in said.out, said
+    script = tmp_path / "runs" / "resnet50-tiny-001" / "launch" / "run.sh"
+    before = script.read_text()
+    script.unlink()
+    assert command(capsys, *words, "--out", "runs/resnet50-tiny-001").code == 0
+    assert script.read_text() == before and len(list((tmp_path / "runs").iterdir())) == 1

@@ -309,3 +309,13 @@ def test_show_with_data_takes_as_many_images_as_asked(capsys, ssd_run):
     words = ["show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--train-images", 5, "--val-images", 2, "--json"]
     plan = described(command(capsys, *words))["plan"]
     assert (plan["train_images"], plan["val_images"]) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [("test", "eval"), ("infer", "predict"), ("detect", "predict"), ("resume", "train RUN/run.json --out RUN"),
+     ("track", "predict"), ("export", "not written yet")],
+)  # fmt: skip
+def test_a_verb_of_other_tools_is_answered_with_ours(word, ours, capsys):
+    said = command(capsys, word)
+    assert said.code == 2 and ours in said.err and "Did you mean" not in said.err, said

@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tiny_runs import command, refused
+from tiny_runs import command, refused, train, without_report
 
+from paceline.log.events import read_events
 from paceline.log.mllog import PREFIX, MLLog
 from paceline.tasks.mlperf import optimiser_facts
 
@@ -215,7 +216,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         refused(command(capsys, "mlperf", "check", log, other), "several benchmarks")
         refused(command(capsys, "mlperf", "check", log, "--ruleset", "9.9.9"), "no such rules", "4.0.0")
     monkeypatch.setattr("paceline.mlperf.judge.importlib.util.find_spec", lambda name: None)
-    refused(command(capsys, "mlperf", "check", log), "paceline[mlperf]")
+    refused(command(capsys, "mlperf", "check", log), "pip install 'mlperf-logging>=4.1'")
 
 
 def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
@@ -471,3 +472,28 @@ def test_a_log_that_cannot_be_read_leaves_the_others_in_the_table(capsys, tmp_pa
     bad.write_text("nothing\n")
     said = command(capsys, "mlperf", "analyse", good, bad)
     assert said.code == 2 and "somebody" in said.out and f"left out: {bad}" in said.err, said
+
+
+def test_the_rate_of_a_run_cut_short_or_resumed_later_is_that_of_the_steps_it_took(
+    class_photos, tmp_path, capsys, monkeypatch
+):
+    without_report(monkeypatch)
+    run = tmp_path / "run"
+    assert train(capsys, class_photos, run, "--log-every", 1, steps=2).code == 0
+    rates = [event["images_per_second"] for event in read_events(run / "events.jsonl") if event["event"] == "train"]
+    log = run / "mllog.txt"
+    # Hours later, in the eyes of the log's clock: what an interruption leaves between two of its lines.
+    text = log.read_text()
+    late = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 9 * 3_600_000), text)
+    at = text.index("\n", text.index('"block_start"')) + 1
+    log.write_text(text[:at] + late[at:])
+    table = json.loads(command(capsys, "mlperf", "analyse", run, "--json").out)
+    assert table["runs"][0]["images_per_second"] == pytest.approx(rates[1])
+    # The log alone: two steps of 8 images, not the two epochs that were planned.
+    (tmp_path / "alone").mkdir()
+    alone = tmp_path / "alone" / "mllog.txt"
+    alone.write_text(text)
+    row = json.loads(command(capsys, "mlperf", "analyse", alone, "--json").out)["runs"][0]
+    lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
+    times = {line["key"]: line["time_ms"] for line in reversed(lines)}
+    assert row["images_per_second"] == pytest.approx(16_000 / (times["eval_start"] - times["block_start"]))

@@ -146,10 +146,10 @@ def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path
     words = ["--model.depth", 50, "--model.width", 4, "--system.no-compile"]
     refused(
         train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", file),
-        f"{file}: pickled arrays are read by one verb alone: "
-        f"paceline weights convert {file} --to ours --out {out}, then name that file.",
+        f"{file}: pickled arrays are read by one verb alone. Name the file that it writes:  "
+        f"paceline weights convert {file} --to ours --out {out}",
     )
-    said = command(capsys, *safetensors_of(file))
+    said = command(capsys, "weights", "convert", file, "--to", "ours", "--out", out)
     assert said.code == 0 and "note: these weights are for a network with --model.stride-in 1x1" in said.out
     refused(train(capsys, photos, tmp_path / "run", *words, "--weights", out), f"{out}: ", "--model.stride-in 1x1")
     assert not (tmp_path / "run").exists()

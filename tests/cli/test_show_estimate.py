@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiny_runs import command
 
-from paceline.cli.show_estimate import estimate_of, speed_for, speed_of_run
+from paceline.cli.show_estimate import estimate_of, not_known, speed_for, speed_of_run
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog
@@ -100,8 +100,10 @@ def test_a_row_of_the_system_alone_stands_in_where_its_chip_has_no_fit():
 
 
 def test_where_nothing_is_known_it_says_how_to_know():
-    text, facts = told("ssd-mlperf-1024", "mi300x8")
-    assert facts is None and "estimate none" in text and "--rate IMG/S" in text and "show" in text
+    assert told("ssd-mlperf-1024", "mi300x8") == ("", None)
+    text = "\n".join(not_known("ssd-mlperf-1024"))
+    assert "estimate none" in text and "--rate IMG/S" in text
+    assert "  paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n  paceline show probe" in text
 
 
 def test_a_run_is_estimated_from_what_it_measured(capsys, ssd_run):

@@ -313,7 +313,7 @@ def test_a_web_server_has_no_patterns(server: FaultyServer) -> None:
 
 def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(DataError, match=r"pip install 'paceline\[remote\]'"):
+    with pytest.raises(DataError, match=r"pip install 'obstore>=0.11'"):
         store_of("s3://bucket/a.tar")
 
 

@@ -11,6 +11,7 @@ from tiny_runs import command, train, without_report
 
 import paceline.log.beside as beside
 from paceline.config.errors import UserError
+from paceline.config.extras import EXTRAS
 from paceline.config.run import Controls
 from paceline.log.beside import Beside
 from paceline.log.events import read_events
@@ -126,10 +127,11 @@ def test_a_refusal_leaves_an_older_run_as_it_was(photos, file, tmp_path, capsys,
     assert train(capsys, photos, run, steps=3).code == 0
 
 
-def test_a_package_that_is_not_installed_is_named_with_its_extra(monkeypatch, tmp_path):
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(EXTRAS, "nosuchpackage", ("nosuchpackage>=2",))
     monkeypatch.setitem(TRACKERS, "nosuchpackage", Noted)
     for _ in range(2):
-        with pytest.raises(UserError, match=r"pip install 'paceline\[nosuchpackage\]'"):
+        with pytest.raises(UserError, match=r"pip install 'nosuchpackage>=2'"):
             makers(Controls(sink=("nosuchpackage",)))
         (tmp_path / "nosuchpackage").mkdir(exist_ok=True)  # a folder of that name is no package
         monkeypatch.syspath_prepend(tmp_path)

@@ -28,7 +28,7 @@ def installed(name: str) -> bool:
 
 def need(name: str, extra: str) -> None:
     if not installed(name):
-        pytest.skip(f"{name} is not installed: pip install 'paceline[{extra}]'")
+        pytest.skip(f"{name} is not installed: pip install '.[{extra}]'")
 
 
 def test_a_step_is_new_once_of_each_kind_and_over_a_kill(tmp_path):

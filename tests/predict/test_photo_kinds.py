@@ -270,3 +270,12 @@ def test_a_picture_without_labels_has_boxes_alone():
     named, bare = np.asarray(boxes.draw()), np.asarray(boxes.draw(labels=False))
     assert named.shape == bare.shape and (named != bare).any()
     assert (np.asarray(boxes.draw(0.95)) == (90, 90, 90)).all()  # nothing of this score
+
+
+def test_a_stream_of_one_folder_is_its_photos_and_not_the_letters_of_its_name(predictor, scene, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.fromarray(scene).save(folder / name)
+    assert [Path(found.file).name for found in predictor.stream(str(folder))] == ["a.png", "b.png"]
+    assert [Path(found.file).name for found in predictor.stream(str(folder / "a.png"))] == ["a.png"]

@@ -7,7 +7,6 @@ arrays are read for `paceline weights` alone, which asks for them: everywhere el
 from __future__ import annotations
 
 import pickle
-import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from paceline.config.commands import command
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import require_plain
 from paceline.config.printable import short
@@ -84,7 +84,7 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
     kind = next(kind for kind in KINDS if kind.told(path))
     if kind.name == PICKLED and not pickles:
         raise CheckpointError(
-            f"{path}: pickled arrays are read by one verb alone: {conversion(path)}, then name that file."
+            f"{path}: pickled arrays are read by one verb alone. Name the file that it writes:  {conversion(path)}"
         )
     return kind
 
@@ -92,7 +92,7 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
 def conversion(path: Path) -> str:
     """The command that writes a file of pickled arrays as one that is read everywhere."""
     out = path.with_suffix(".safetensors")
-    return f"paceline weights convert {shlex.quote(str(path))} --to ours --out {shlex.quote(str(out))}"
+    return command("weights", "convert", path, "--to", "ours", "--out", out)
 
 
 def _safetensors(path: Path) -> Contents:

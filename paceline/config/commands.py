@@ -1,0 +1,31 @@
+"""Commands of ours inside messages: whole, quoted for a shell, to be pasted as they stand. Standard library only.
+
+`tests/cli/test_printed_commands.py` carries out what each message names.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from paceline.config.python_file import is_in_file
+
+
+def command(*words: object) -> str:
+    """`paceline WORDS`, each word quoted where a shell wants it; a Path is written as `shown` writes it."""
+    return shlex.join(["paceline", *(str(shown(word) if isinstance(word, Path) else word) for word in words)])
+
+
+def shown(path: Path) -> Path:
+    """The path as a person types it here: from the working folder where it lies below that, else as it is."""
+    try:
+        below = path.relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path
+    return path if below == Path() or str(below).startswith("-") else below
+
+
+def to_go_on(run: Path, task: str = "") -> str:
+    """The command that goes on with the run in the folder `run`, as it was asked for; task: its recipe's."""
+    own = ["--workload", task] if is_in_file(task) and task.isprintable() else []
+    return command("train", run / "run.json", *own, "--out", run)

@@ -1,0 +1,257 @@
+"""Every command of ours in a message is carried out as it was printed, and each place that prints one is accounted for.
+
+A place is (file, function, verb): a string with `paceline VERB`, or a call of `config/commands.py`. It is a *form* where its words
+leave something to fill in (DIR, RUN, FILE), then its verb and flags have to exist; otherwise it has a situation here whose
+message is produced and whose command is run, or an entry in ELSEWHERE with the test that runs it, or in REASONS with why none can.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from run_files import cut_after
+from tiny_runs import Said, command, without_report
+
+import paceline
+from paceline.cli.main import VERBS
+
+PACKAGE = Path(paceline.__file__).parent
+# Calls that make a command, by their names.
+MAKERS = ("command", "to_go_on", "conversion", "prepare_again", "prepare_command", "box_command", "container_command")
+PRINTED = re.compile(r"\bpaceline (?:--[a-z]+ )?(" + "|".join(VERBS) + r"|\{\w+\})(?![\w'])")
+# Words that stand for something of the reader's.
+TO_FILL_IN = re.compile(r"(?<![\w{/.-])[A-Z][A-Z_]{2,}(?![\w}])|\.\.\.|a\|b|\|")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One message in earnest.
+
+    places   what prints its commands
+    words    of the command that is given
+    code     how that ends
+    follow   exit code of each printed command, in their order
+    """
+
+    places: tuple[tuple[str, str, str], ...]
+    words: Callable[[Path, Path], list[object]]
+    code: int
+    follow: tuple[int, ...]
+
+
+def recipe_file(here: Path, data: Path) -> str:
+    """A recipe of one's own that trains in a blink, in a file whose name wants quotes."""
+    changes = "{" + ", ".join(f"{name!r}: {value}" for name, value in (
+        ("model.depth", 10), ("model.width", 8), ("input.size", 32), ("input.eval_size", 32), ("input.eval_resize", 36),
+        ("global_batch", 8), ("optim.lr", 0.01),
+    )) + "}"  # fmt: skip
+    text = (
+        "from paceline.config.recipe import override\nfrom paceline.recipes import RECIPES\n\n\n"
+        f"def small():\n    return override(RECIPES['resnet50-tiny'](), {changes})\n"
+    )
+    (here / "my recipes.py").write_text(text)
+    return "./my recipes.py:small"
+
+
+def unfinished(here: Path, data: Path) -> Path:
+    """A copy of the run `RUN`, as a kill leaves it."""
+    return cut_after(here / "a run", 2)
+
+
+def edited(here: Path, data: Path) -> list[object]:
+    file = here / "a run" / "run.json"
+    facts = json.loads(file.read_text())
+    facts["controls"]["log_every"] = 1
+    file.write_text(json.dumps(facts))
+    return ["eval", "a run"]
+
+
+SITUATIONS = {
+    "a speed that is not known": Situation(
+        (("cli/show_estimate.py", "not_known", "train"), ("cli/show_estimate.py", "not_known", "show")),
+        lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
+        0,
+        (0, 0),
+    ),
+    "a speed that is not known, of a run on data": Situation(
+        (),
+        lambda here, data: ["show", "a run/run.json", "--system", "gaudi8", "--system.chip", "none", "--world", "1"],
+        0,
+        (0, 0),
+    ),
+    "a run of another recipe": Situation(
+        (("config/commands.py", "to_go_on", "train"), ("runs/going_on.py", "how_to_go_on", "to_go_on")),
+        lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
+        2,
+        (0,),
+    ),
+    "a run.json that was edited": Situation((), edited, 2, (0,)),
+    "a verb that is none": Situation((), lambda here, data: ["trian"], 2, (2,)),
+    "a flag that is none": Situation(
+        (("cli/flags.py", "_check_names", "{}"),),
+        lambda here, data: ["train", "resnet50-tiny", "--nonsense", "1"],
+        2,
+        (0,),
+    ),
+}  # fmt: skip
+
+ELSEWHERE = {
+    ("training/job.py", "goes_on", "to_go_on"): "cli/test_going_on.py",
+    ("cli/download.py", "run", "download"): "download/test_download_verb.py",
+    ("cli/download.py", "_carry_out", "prepare"): "download/test_download_verb.py",
+    ("cli/download.py", "_carry_out", "train"): "download/test_download_verb.py",
+    ("cli/download.py", "_by_account", "prepare"): "download/test_download_verb.py",
+    ("cli/download.py", "_by_account", "train"): "download/test_download_verb.py",
+    ("cli/weights_check.py", "run_check", "conversion"): "cli/test_pickled_weights.py",
+    ("models/forms/files.py", "kind_of", "conversion"): "cli/test_pickled_weights.py",
+    ("models/forms/files.py", "conversion", "weights"): "cli/test_pickled_weights.py",
+}
+MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
+OF_PREPARING = "of preparing data: no test of this file carries it out"
+REASONS = {
+    **{
+        (file, function, maker): OF_PREPARING
+        for file, function, maker in (
+            ("cli/data.py", "run", "prepare_again"),
+            ("data/box_split.py", "open_boxes", "prepare_again"),
+            ("data/index.py", "_remedy", "prepare_again"),
+            ("data/manifest.py", "again", "container_command"),
+            ("data/manifest.py", "prepare_command", "prepare"),
+            ("data/manifest.py", "prepare_again", "prepare_command"),
+            ("data/manifest.py", "prepare_again", "box_command"),
+            ("data/manifest.py", "_read", "prepare_command"),
+            ("pack/source.py", "prepared_source", "prepare_again"),
+            ("prepare/box_source.py", "of", "box_command"),
+            ("prepare/class_source.py", "of", "prepare_command"),
+            ("prepare/class_source.py", "class_folders", "prepare_command"),
+            ("prepare/containers/source.py", "prepare_containers", "container_command"),
+            ("prepare/ensure.py", "ensure_prepared", "prepare_again"),
+            ("prepare/ensure.py", "ensure_prepared", "prepare_command"),
+            ("prepare/ensure.py", "_refuse_half", "prepare_again"),
+            ("prepare/formats/class_folders.py", "_split_command", "prepare_command"),
+            ("tasks/instance_predictions.py", "require_masks", "train"),
+            ("training/staging.py", "staged_photos", "prepare_again"),
+        )
+    },
+    ("prepare/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
+    ("prepare/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
+    ("cli/data.py", "run", "prepare"): "--help, in a sentence",
+    ("cli/doctor.py", "run", "train"): "README's first command",
+    ("cli/main.py", "overview", "train"): "README's first command",
+    (
+        "cli/flags.py",
+        "_first_paragraph",
+        "show",
+    ): "of the recipe whose --help it is; tests/cli/test_menus.py shows each",
+    ("cli/image.py", "_build", "image"): "wants a container engine",
+    ("cli/report.py", "run", "report"): "an example of a folder's name",
+    ("cli/saved.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("cli/weights_check.py", "_of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("cli/weights.py", "_get", "weights"): "wants published weights",
+    ("cli/weights.py", "_get", "conversion"): "wants published weights",
+    ("cli/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
+    ("doctor/container.py", "read_host", "doctor"): "its output goes into a variable of the host",
+    ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
+    ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
+    ("models/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
+    ("training/staging.py", "staged_photos", "data"): "tests/data/test_staged_copy.py damages such a copy",
+}
+
+
+def strings_and_calls(path: Path) -> Iterator[tuple[str, ast.expr]]:
+    """(function, node) of each string that is no docstring, and of each call of a maker of commands."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(body := getattr(node, "body", None), list) and body and isinstance(body[0], ast.Expr)
+    }
+
+    def walk(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr]]:
+        for child in ast.iter_child_nodes(node):
+            inside = child.name if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else function
+            called = isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id in MAKERS
+            string = isinstance(child, ast.JoinedStr) or (isinstance(child, ast.Constant) and type(child.value) is str)
+            if (called or string) and id(child) not in skipped:
+                assert isinstance(child, ast.expr)
+                yield inside, child
+            if not isinstance(child, ast.Constant):
+                yield from walk(child, inside)
+
+    return walk(tree, "")
+
+
+def spelled(node: ast.expr) -> str:
+    """A string as its reader sees it, with {} where a value comes."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{x}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) else ""
+
+
+def places() -> dict[tuple[str, str, str], str]:
+    """Each place that prints a command which is no form, with what it prints."""
+    found: dict[tuple[str, str, str], str] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        for function, node in strings_and_calls(path):
+            if isinstance(node, ast.Call):
+                words = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+                maker = node.func.id if isinstance(node.func, ast.Name) else ""
+                if not any(TO_FILL_IN.search(word) for word in words):
+                    found[name, function, words[0] if maker == "command" and words else maker] = ast.unparse(node)
+                continue
+            text = spelled(node)
+            for call in PRINTED.finditer(text):
+                verb, rest = re.sub(r"\{\w+\}", "{}", call[1]), re.split(r"[`\n;]|, | \(", text[call.end() :])[0]
+                form = TO_FILL_IN.search(rest) or rest.strip(" .:)`") == ""
+                if not form and verb == "list":
+                    found[name, function, f"list {rest.split()[0].strip('`).,')}"] = call[0] + rest
+                elif not form and function:  # what stands outside of functions is help
+                    found[name, function, verb] = call[0] + rest
+    return found
+
+
+def test_each_place_that_prints_a_command_has_a_situation_or_a_reason():
+    known = {place for one in SITUATIONS.values() for place in one.places} | set(ELSEWHERE) | set(REASONS)
+    found = places()
+    menus = {f"list {menu}" for menu in MENUS}
+    lacking = {place: text for place, text in found.items() if place not in known and place[2] not in menus}
+    assert not lacking, "\n".join(f"{place}: {text}" for place, text in lacking.items())
+    assert not known - set(found), f"these print no command any more: {known - set(found)}"
+    for test in ELSEWHERE.values():
+        assert (PACKAGE.parent / "tests" / test).is_file(), test
+
+
+@pytest.mark.parametrize("menu", MENUS)
+def test_a_menu_that_messages_name_is_there(menu, capsys):
+    assert command(capsys, "list", menu).code == 0
+
+
+def commands_in(said: Said) -> list[list[str]]:
+    """The words of each command in a message: in backticks, or behind two spaces (or `: `) up to the line's end."""
+    text = said.out + said.err
+    found = re.findall(r"`paceline ([^`]*)`|(?:^|  |: )paceline (\S.*)$", text, flags=re.M)
+    return [shlex.split(ticked or bare) for ticked, bare in found]
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_printed_command_does_what_its_message_says(name, resnet_run, tmp_path, capsys, monkeypatch):
+    situation = SITUATIONS[name]
+    without_report(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(resnet_run.folder, tmp_path / "a run", symlinks=True)
+    said = command(capsys, *situation.words(tmp_path, resnet_run.data))
+    assert said.code == situation.code, said
+    printed = commands_in(said)
+    assert len(printed) == len(situation.follow), (printed, said)
+    for words, code in zip(printed, situation.follow):
+        then = command(capsys, *words)
+        assert then.code == code, (words, then)
