@@ -93,11 +93,11 @@ def test_a_number_of_threads_that_cannot_be_is_refused(photos, run, capsys, thre
 
 def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two_threads, tmp_path, capsys):
     run = shutil.copytree(two_threads, tmp_path / "run", symlinks=True)
-    (run / ".report.html.part").write_text("<html>cut off")
+    (run / ".report.html.0123abcd.part").write_text("<html>cut off")
     assert not (run / "report.html").exists()
     refused(command(capsys, *words_for(photos, run)), "finished", "written now", "report.html")
     assert "</html>" in (run / "report.html").read_text()
-    assert not (run / ".report.html.part").exists()
+    assert not (run / ".report.html.0123abcd.part").exists()
     said = command(capsys, *words_for(photos, run))
     refused(said, "finished")
     assert "written now" not in said.err
