@@ -145,9 +145,12 @@ class Manifest:
 
     @property
     def called(self) -> Path:
-        """The folder that names this set, in messages and for --data: where its files were named one by one `root_path` is only
-        what their paths have in common, and nobody named that."""
-        return self.folder if self.in_containers or (self.request or {}).get("images") else self.root_path
+        """The folder that a user names for it: prepare's --out, or the data's own where the manifest lies in the cache.
+
+        Where photos and annotations were named one by one, `root_path` is only what lies above them all.
+        """
+        cached = self.folder.is_relative_to(cache_place(self.root_path))
+        return self.root_path if cached and not (self.request or {}).get("images") else self.folder
 
     @property
     def class_order_hash(self) -> str:

@@ -86,7 +86,8 @@ def _photo_folders(manifest: Manifest) -> list[Path]:
     if manifest.in_containers:
         return []
     folders = [Path(os.path.normpath(manifest.root_path / split.folder)) for split in manifest.splits.values()]
-    return folders if manifest.called != manifest.root_path else [manifest.root_path, *folders]
+    named = (manifest.request or {}).get("images")
+    return folders if named else [manifest.root_path, *folders]
 
 
 def _check_frames(manifest: Manifest, request: PackRequest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,11 @@ def ensure_prepared(
             why = str(error)
             continue
         if manifest.kind != kind:
+            if not boxes and (manifest.request or {}).get("images"):  # its root is only what lies above the named files
+                raise DataError(
+                    f"{root}: prepared boxes, and class folders are wanted: train/CLASS/*.jpg. Train a detector on it:\n"
+                    f"  paceline train ssd-custom --data {shlex.quote(str(manifest.called))}"
+                )
             why = f"its manifest is one of {CALLED[manifest.kind]}, not of {CALLED[kind]}"
             source_root = source_root if boxes else manifest.root_path
             continue

@@ -69,3 +69,12 @@ def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(
         assert main(["pack", "mine", "--to", "webdataset", "--out", inside]) == 2
         assert "lies in the data set that is packed" in capsys.readouterr().err
     assert main(["pack", "mine", "--to", "webdataset", "--out", "packed"]) == 0, capsys.readouterr().err
+
+
+def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
+    capsys.readouterr()
+    assert main(["train", "resnet50-tiny", "--data", "mine", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("paceline: mine: prepared boxes, and class folders are wanted")
+    assert main(["show", *shlex.split(said.splitlines()[1])[2:]]) == 0

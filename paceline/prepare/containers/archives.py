@@ -9,8 +9,6 @@ A WebDataset's tars hold files that share the name up to the first dot, KEY.jpg 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,13 +19,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.containers.exports import find_export, unpack_first
 from paceline.containers.member import Member, shown
 from paceline.containers.reading import read_at
 from paceline.containers.tar import inner_tars, tar_members
 from paceline.containers.webdataset import read_label, samples
 from paceline.containers.zip import zip_members
 from paceline.data.class_folder import is_image_name
-from paceline.data.stores import Status, scheme_of
+from paceline.data.stores import Status
 from paceline.prepare.containers.contents import AS_IT_IS, RANGES, Contents, Held, contents, folder_names
 from paceline.prepare.containers.files import ContainerFiles
 from paceline.prepare.containers.sample_boxes import sample_annotations
@@ -37,12 +36,6 @@ if TYPE_CHECKING:
     from paceline.prepare.containers.source import ContainerRequest
 
 
-# What tells an archive of annotated boxes, and the verb that reads it unpacked.
-BOXES = (
-    (re.compile(rb"(^|/)(_annotations\.coco|instances_[^/]*)\.json$"), "coco"),
-    (re.compile(rb"(^|/)data\.ya?ml$"), "yolo"),
-    (re.compile(rb"(^|/)annotations/[^/]*\.xml$", re.IGNORECASE), "voc"),
-)
 SPLITS = {TRAIN_FOLDER: "train", **{name: "val" for name in VAL_FOLDERS}, "test": "test"}
 
 
@@ -155,8 +148,7 @@ def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str
             for name, status, members in zip(files.names, files.statuses, photos)
         ]
         return {files.split: replace(contents(kind, held), ignored=ignored)}
-    if not devkit:
-        _refuse_boxes(files, found, {one.laid.label for one in chain.from_iterable(photos)})
+    _refuse_export(files, found, photos, devkit)
     named = {one.laid.split for one in chain.from_iterable(photos)} - {""}
     if not named:
         return {files.split: replace(_in_order(files, photos, kind, files.split, devkit), ignored=ignored)}
@@ -175,29 +167,20 @@ def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str
     return result
 
 
-def _refuse_boxes(files: ContainerFiles, found: Sequence[Sequence[Found]], labels: set[bytes]) -> None:
-    """Raises DataError for an archive with annotations of boxes, or whose folders of photos are splits, not classes."""
-    for archive, members in zip(map(os.fsdecode, files.names), found):
-        for pattern, verb in BOXES:
-            told = next((one.path for one in members if pattern.search(one.path)), None)
-            if told is not None:
-                if scheme_of(archive):
-                    raise DataError(
-                        f"{archive}: {shown(told)} annotates boxes, and class folders are read here. Download and unpack it."
-                    )
-                folder = os.path.splitext(archive)[0]
-                module = "zipfile" if archive.lower().endswith(".zip") else "tarfile"
-                raise DataError(
-                    f"{archive}: {shown(told)} annotates boxes, and class folders are read here. Unpack it and prepare the folder:\n"
-                    f"  python3 -m {module} -e {shlex.quote(archive)} {shlex.quote(folder)}\n"
-                    f"  paceline prepare {verb} {shlex.quote(folder)}"
-                )
-    if labels and all(os.fsdecode(label).lower() in SPLITS for label in labels):
-        first = next(one.path for members in found for one in members if is_image_name(os.path.basename(one.path)))
-        raise DataError(
-            f"{os.fsdecode(files.names[0])}: {shown(first)} lies in no class folder: {' and '.join(sorted(map(shown, labels)))} are "
-            "splits, not classes. Pack it as train/CLASS/photo.jpg and val/CLASS/photo.jpg, or name its boxes with --annotations."
-        )
+def _refuse_export(
+    files: ContainerFiles, found: Sequence[Sequence[Found]], photos: Sequence[Sequence[Found]], devkit: bool
+) -> None:
+    """Raises DataError where an archive holds annotations of boxes, or its folders are splits: neither are classes."""
+    for name, members, pictures in zip(files.names, found, photos):
+        export = find_export(os.fsdecode(one.path) for one in members)
+        if export is not None:
+            raise DataError(f"{os.fsdecode(name)}: {unpack_first(os.fsdecode(name), export)}")
+        labels = {os.fsdecode(one.laid.label).lower() for one in pictures}
+        if labels and labels <= SPLITS.keys() and not devkit:
+            raise DataError(
+                f"{os.fsdecode(name)}: its photos lie in {' and '.join(f'{label}/' for label in sorted(labels))}, which are splits "
+                "and no classes. Name the photos' COCO JSON with --annotations FILE, or pack them as train/CLASS/photo.jpg."
+            )
 
 
 def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:

@@ -63,6 +63,12 @@ def read_source(root: Path, layout: Layout | None = None) -> BoxSet:
         if inner:
             raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
         raise DataError(f"{root}: no annotations of boxes found in it. {export_to_choose(root) or WANTED}")
+    if not READERS[chosen][0](root):
+        if (other := detect_layout(root)) is not None:
+            command = f"paceline prepare {other} {shlex.quote(str(root))}"
+            raise DataError(f"{root}: its annotations are of another layout:  {command}")
+        if advice := export_to_choose(root):
+            raise DataError(f"{root}: no annotations of that layout found in it. {advice}")
     return READERS[chosen][1](root)
 
 
@@ -119,14 +125,8 @@ def _read_json(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) ->
 def _read_coco_folder(root: Path) -> BoxSet:
     pairs = find_coco(root)
     if not pairs:
-        if (other := detect_layout(root)) is not None:
-            raise DataError(
-                f"{root}: its annotations are of another layout:  paceline prepare {other} {shlex.quote(str(root))}"
-            )
         listed = some(path.name for path in sorted((root / "annotations").glob("*.json")))
-        raise DataError(
-            f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {export_to_choose(root) or WANTED}"
-        )
+        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {WANTED}")
     return _read_json(pairs, root)
 
 
