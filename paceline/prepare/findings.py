@@ -1,68 +1,63 @@
-"""What `paceline prepare` says of the data set that it found: its splits, what is odd in them, what was left out."""
+"""What prepare found in a data set, line by line: its splits, what is odd in them, what was left out, and the check page.
+
+One way for all who verify photos: `paceline prepare`, and a training or an evaluation that prepares what nobody prepared.
+"""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from paceline.cli.voice import say
-
-if TYPE_CHECKING:
-    from paceline.data.manifest import Manifest, Split
+from paceline.data.manifest import Manifest, Split
+from paceline.prepare.check.write import write_check_page
 
 # One line each in the report; a list of ten says enough of what kind they are.
 NAMED_IN_REPORT = 10
 
 
-def tell(manifest: Manifest) -> int:
-    """Say what was found and write the check page."""
-    (print_boxes if manifest.kind == "boxes" else _print_classes)(manifest)
+def findings(manifest: Manifest) -> Iterator[str]:
+    """Lines for people; check.html is written beside the manifest before the last ones.
+
+    Raises DataError where the page cannot be written.
+    """
+    yield from (_of_boxes if manifest.kind == "boxes" else _of_classes)(manifest)
     if manifest.again is not None:
         use = "train with: " if "train" in manifest.splits else "score with:  paceline eval RUN"
-        say(f"{use} --data {shlex.quote(str(manifest.folder))}")
-    _check(manifest)
-    return 0
-
-
-def _print_classes(manifest: Manifest) -> None:
-    for name, split in manifest.splits.items():
-        say(f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}")
-        _print_left_out(split)
-    _print_part(manifest)
-    for note in manifest.notes:
-        say(f"note: {note}")
-    if rotated := sum(split.rotated for split in manifest.splits.values()):
-        say(
-            f"note: {rotated:,} photos carry an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
-        )
-    say(f"manifest: {manifest.folder / 'manifest.json'}")
-
-
-def _check(manifest: Manifest) -> None:
-    """Write the check page, and say what it warns of."""
-    from paceline.prepare.check.write import write_check_page
-
+        yield f"{use} --data {shlex.quote(str(manifest.folder))}"
     path, page = write_check_page(manifest)
     for notice in page.notices:
         if not notice.noted:
-            say(f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}")
-    say(f"check:    {path} ({page.verdict[1].lower()})")
+            yield f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}"
+    yield f"check:    {path} ({page.verdict[1].lower()})"
 
 
-def _print_part(manifest: Manifest) -> None:
+def _of_classes(manifest: Manifest) -> Iterator[str]:
+    for name, split in manifest.splits.items():
+        yield f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}"
+        yield from _left_out(split)
+    yield from _noted(manifest)
+    if rotated := sum(split.rotated for split in manifest.splits.values()):
+        yield (
+            f"note: {rotated:,} photos carry an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
+        )
+    yield f"manifest: {manifest.folder / 'manifest.json'}"
+
+
+def _noted(manifest: Manifest) -> Iterator[str]:
     if manifest.part_of:
-        say(f"this is a part of {manifest.part_of}")
+        yield f"this is a part of {manifest.part_of}"
+    for note in manifest.notes:
+        yield f"note: {note}"
 
 
-def print_boxes(manifest: Manifest) -> None:
-    """What was found in a data set of boxes, nothing left out."""
+def _of_boxes(manifest: Manifest) -> Iterator[str]:
     from paceline.prepare.formats.coco2017 import WHOLE
 
     for name, split in manifest.splits.items():
         counts = split.boxes
         if counts is None:
             continue
-        say(
+        yield (
             f"{name}: {split.images:,} images{_odd_photos(split)}, {counts.objects:,} objects of "
             f"{sum(map(bool, split.per_class)):,} classes"
         )
@@ -80,17 +75,15 @@ def print_boxes(manifest: Manifest) -> None:
         }
         for what, count in odd.items():
             if count:
-                say(f"  {what}: {count:,}")
-        _print_left_out(split)
+                yield f"  {what}: {count:,}"
+        yield from _left_out(split)
     if manifest.expect == "coco2017":
-        say(f"this is COCO 2017: {WHOLE}")
-    _print_part(manifest)
-    for note in manifest.notes:
-        say(f"note: {note}")
-    say(f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}")
-    say(f"manifest: {manifest.folder / 'manifest.json'}")
+        yield f"this is COCO 2017: {WHOLE}"
+    yield from _noted(manifest)
+    yield f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}"
+    yield f"manifest: {manifest.folder / 'manifest.json'}"
     if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
-        say(f"train with:  --data {shlex.quote(str(manifest.folder))}")
+        yield f"train with:  --data {shlex.quote(str(manifest.folder))}"
 
 
 def _odd_photos(split: Split) -> str:
@@ -107,8 +100,8 @@ def _odd_photos(split: Split) -> str:
     return f" ({counts})" if counts else ""
 
 
-def _print_left_out(split: Split) -> None:
+def _left_out(split: Split) -> Iterator[str]:
     for broken in split.unreadable[:NAMED_IN_REPORT]:
-        say(f"  left out: {broken.path}: {broken.reason}")
+        yield f"  left out: {broken.path}: {broken.reason}"
     if len(split.unreadable) > NAMED_IN_REPORT:
-        say(f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest")
+        yield f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest"

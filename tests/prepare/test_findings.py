@@ -1,0 +1,55 @@
+"""What is found in a data set is said by whoever prepares it first: prepare, a training, an evaluation."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from coco_sets import edit, make_set
+from photo_folders import make_photos
+
+from paceline.cli.main import main
+from paceline.data.manifest import Kind, cache_place
+from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.held_out import HeldOut, ensure_held_out
+
+
+def odd_boxes(root: Path) -> Path:
+    """A box over the border, and a photo that is in train and in val."""
+    make_set(root)
+    edit(root, lambda record: record["annotations"][0].update(bbox=[30, 20, 30, 30]))
+    shutil.copy(root / "train2017" / "1.jpg", root / "val2017" / "1.jpg")
+    return root
+
+
+def odd_classes(root: Path) -> Path:
+    """A photo that lies in train and in val."""
+    make_photos(root)
+    shutil.copy(root / "train" / "cat" / "0.jpg", root / "val" / "cat" / "0.jpg")
+    return root
+
+
+@pytest.mark.parametrize(("kind", "make", "wanted"), [
+    ("boxes", odd_boxes, ("boxes partly outside their image, cut for training: 1", "1 images of val are images of train too")),
+    ("class-folder", odd_classes, ("Photos of val that are in train too, byte for byte: 1",)),
+])  # fmt: skip
+def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind: Kind, make, wanted):
+    root, said = make(tmp_path / "set"), []
+    place = ensure_prepared(root, kind=kind, say=said.append)
+    assert place == cache_place(root) and str(place / "check.html") in said[-1] and (place / "check.html").is_file()
+    for what in wanted:
+        assert sum(what in line for line in said) == 1
+    assert main(["prepare", "coco" if kind == "boxes" else "folder", str(root), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out.replace(str(tmp_path / "out"), str(place))
+    assert "".join(printed.split()) == "".join("".join(said[1:]).split())
+    said.clear()
+    assert ensure_prepared(root, kind=kind, say=said.append) == place and not said
+
+
+def test_an_evaluation_that_prepares_says_what_is_odd(tmp_path):
+    root = odd_boxes(tmp_path / "set")
+    edit(root, lambda record: record["annotations"][0].update(bbox=[30, 20, 30, 30]), "val")
+    said: list[str] = []
+    place = ensure_held_out(HeldOut(data=str(root)), "boxes", say=said.append)
+    assert "  boxes partly outside their image, cut for training: 1" in said and (place / "check.html").is_file()
