@@ -124,7 +124,8 @@ class BoxSource(Source):
             if alone:
                 notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
         category_ids, classes = class_table(names)
-        unlisted = count_unlisted(self.annotated)
+        unlisted, left_out_pictures = count_unlisted(self.annotated)
+        notes += left_out_pictures
         of_files = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
         reading = reading_of(self.annotated.layout, of_files, found)
         splits, arrays = {}, {}

@@ -10,7 +10,9 @@ from coco_sets import edit, make_set
 from photo_folders import make_photos
 
 from paceline.cli.main import main
+from paceline.config.errors import DataError
 from paceline.data.manifest import Kind, cache_place
+from paceline.predict.folders import find_photos
 from paceline.prepare.ensure import ensure_prepared
 from paceline.prepare.held_out import HeldOut, ensure_held_out
 
@@ -53,3 +55,31 @@ def test_an_evaluation_that_prepares_says_what_is_odd(tmp_path):
     said: list[str] = []
     place = ensure_held_out(HeldOut(data=str(root)), "boxes", say=said.append)
     assert "  boxes partly outside their image, cut for training: 1" in said and (place / "check.html").is_file()
+
+
+def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
+    root = make_photos(tmp_path / "set")
+    for label in ("cat", "dog"):
+        for name in ("0.jpg", "1.jpg"):
+            (root / "train" / label / name).rename(root / "train" / label / name.replace("jpg", "HEIC"))
+    (root / "train" / "cat" / "notes.txt").write_text("x")
+    wanted = "5 files: 4 .heic, 1 .txt; .heic is not read: convert these to JPEG, or name .jpg what is JPEG inside"
+    said: list[str] = []
+    ensure_prepared(root, say=said.append)
+    assert f"note: train: left out {wanted}" in said
+    with pytest.raises(DataError) as refused:
+        find_photos([root / "val"], apart_from=[root / "val" / "cat", root / "val" / "dog"])
+    assert "In it" in str(refused.value)
+    assert find_photos([root]).skipped() == wanted
+    (root / "train" / "dog" / "2.jpg").unlink()
+    with pytest.raises(DataError, match=r"train/dog: no images in this class folder \(2 files: 2 .heic; .*JPEG"):
+        ensure_prepared(root, say=said.append)
+
+
+def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
+    root = make_set(tmp_path / "set")
+    for name in ("7.heic", "8.heic", "labels.txt", ".hidden.heic"):
+        (root / "train2017" / name).write_text("x")
+    said: list[str] = []
+    ensure_prepared(root, kind="boxes", say=said.append)
+    assert sum("train: left out 2 files: 2 .heic; .heic is not read" in line for line in said) == 1

@@ -9,10 +9,12 @@ A class is a folder; its label is its position in the sorted list of folders, as
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.config.errors import DataError
+from paceline.config.left_out import by_suffix
 from paceline.config.printable import some
 from paceline.data.class_folder import list_folder
 from paceline.data.manifest import prepare_command
@@ -32,6 +34,7 @@ class SplitListing:
     names: list[list[bytes]]
     mtimes: list[int]  # nanoseconds, of each class folder, taken before it was listed
     ignored: int
+    others: Counter[str] = field(default_factory=Counter)  # of these, the visible files by their suffix
 
     @property
     def images(self) -> int:
@@ -119,7 +122,7 @@ def list_split(folder: Path) -> SplitListing:
         )
     if not top.folders:
         raise DataError(f"{folder}: empty, no class folders in it. {LAYOUT}")
-    names, mtimes, ignored = [], [], top.ignored
+    names, mtimes, ignored, others = [], [], top.ignored, Counter(top.others)
     for entry in top.folders:
         path = folder / os.fsdecode(entry)
         mtimes.append(path.stat().st_mtime_ns)
@@ -130,10 +133,14 @@ def list_split(folder: Path) -> SplitListing:
                 f"({some(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
             )
         if not inside.images:
-            raise DataError(f"{path}: no images in this class folder. Add some, or remove the folder from every split.")
+            inside_it = f" ({text})" if (text := by_suffix(inside.others)) else ""
+            raise DataError(
+                f"{path}: no images in this class folder{inside_it}. Add some, or remove the folder from every split."
+            )
         names.append(inside.images)
         ignored += inside.ignored
-    return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored)
+        others += inside.others
+    return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored, others)
 
 
 def _why_no_train(root: Path, folders: list[str], images: list[bytes]) -> str:
