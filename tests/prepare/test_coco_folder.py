@@ -251,6 +251,7 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
     request = BoxRequest(val_fraction=0.3, val_seed=5)
     manifest = prepare_boxes(root, request, out=cache_place(root))
     in_val = set(open_boxes(manifest, "val").image_ids)
+    assert f"{len(in_val)} of 43 photos drawn for val, photo by photo; --val-seed 6 draws others" in manifest.notes
     assert 3 < len(in_val) < 25 and not in_val & set(open_boxes(manifest, "train").image_ids)
     assert Manifest.load(manifest.folder).request == {**dataclasses.asdict(request), "layout": "coco"}
     edit(root, lambda record: record["annotations"].pop())
