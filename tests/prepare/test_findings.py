@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 from coco_sets import edit, make_set
-from photo_folders import make_photos
+from photo_folders import make_photos, paint
 
 from paceline.cli.main import main
 from paceline.config.errors import DataError
 from paceline.data.manifest import Kind, cache_place
 from paceline.predict.folders import find_photos
+from paceline.prepare.class_source import prepare_folder
 from paceline.prepare.ensure import ensure_prepared
 from paceline.prepare.held_out import HeldOut, ensure_held_out
+from paceline.prepare.val_split import ValSplit
 
 
 def odd_boxes(root: Path) -> Path:
@@ -83,3 +85,14 @@ def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
     said: list[str] = []
     ensure_prepared(root, kind="boxes", say=said.append)
     assert sum("train: left out 2 files: 2 .heic; .heic is not read" in line for line in said) == 1
+
+
+def test_folders_of_pictures_that_are_not_read_are_not_called_empty(tmp_path):
+    for label in ("cat", "dog"):
+        paint(tmp_path / "set" / label / "0.heic")
+    with pytest.raises(
+        DataError, match=r"only cat, dog. In the first of them: 2 files: 2 .heic; .heic is not read: convert"
+    ):
+        prepare_folder(tmp_path / "set", val=ValSplit(0.2))
+    with pytest.raises(DataError, match=r"cat: only 1 file: 1 .heic; .heic is not read: convert"):
+        prepare_folder(tmp_path / "set" / "cat", val=ValSplit(0.2))

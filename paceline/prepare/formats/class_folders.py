@@ -16,7 +16,7 @@ from pathlib import Path
 from paceline.config.errors import DataError
 from paceline.config.left_out import by_suffix
 from paceline.config.printable import some
-from paceline.data.class_folder import list_folder
+from paceline.data.class_folder import FolderNames, list_folder
 from paceline.data.manifest import prepare_command
 
 TRAIN_FOLDER = "train"
@@ -69,7 +69,7 @@ def list_unsplit(root: Path) -> Listing:
     if TRAIN_FOLDER in folders and val:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
     if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
-        raise DataError(_why_no_train(root, folders, top.images))
+        raise DataError(_why_no_train(root, folders, top))
     return Listing(root, {"train": list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
 
 
@@ -82,7 +82,7 @@ def list_class_folders(root: Path) -> Listing:
     top = list_folder(root)
     folders = [os.fsdecode(name) for name in top.folders]
     if TRAIN_FOLDER not in folders:
-        raise DataError(_why_no_train(root, folders, top.images))
+        raise DataError(_why_no_train(root, folders, top))
     val = [name for name in VAL_FOLDERS if name in folders]
     if not val:
         raise DataError(_why_no_val(root))
@@ -143,14 +143,15 @@ def list_split(folder: Path) -> SplitListing:
     return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored, others)
 
 
-def _why_no_train(root: Path, folders: list[str], images: list[bytes]) -> str:
-    if images:
+def _why_no_train(root: Path, folders: list[str], top: FolderNames) -> str:
+    if top.images:
         return (
-            f"{root}: {len(images):,} images lie directly in it ({os.fsdecode(images[0])}) and there is no train/, "
+            f"{root}: {len(top.images):,} images lie directly in it ({os.fsdecode(top.images[0])}) and there is no train/, "
             f"so their classes are unknown. {LAYOUT}"
         )
     if not folders:
-        return f"{root}: empty, there is nothing to train on. {LAYOUT}"
+        found = f"only {text}" if (text := by_suffix(top.others)) else "empty, there is nothing to train on"
+        return f"{root}: {found}. {LAYOUT}"
     for name in folders:
         if (root / name / TRAIN_FOLDER).is_dir():
             return f"{root}: no train/ in it, but there is one in {root / name}. Use  --data {root / name}"
@@ -161,7 +162,9 @@ def _why_no_train(root: Path, folders: list[str], images: list[bytes]) -> str:
             f"{root}: no train/ and no val/ in it, but folders with photos ({some(folders)}). If these are the classes, set a "
             f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root)}"
         )
-    return f"{root}: no train/ in it, only {some(folders)}. {LAYOUT}"
+    others = sum((list_folder(root / name).others for name in folders[:3]), Counter[str]())
+    inside = f" In the first of them: {text}." if (text := by_suffix(others)) else ""
+    return f"{root}: no train/ in it, only {some(folders)}.{inside} {LAYOUT}"
 
 
 def _has_classes(root: Path, folders: list[str]) -> bool:
