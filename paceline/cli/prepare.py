@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cli.flags import parse
 from paceline.cli.prepare_containers import LAYOUTS, ContainerFlags, Progress, coco_zips, imagenet_tars, prepare
-from paceline.cli.prepare_told import tell
 from paceline.cli.shared_flags import out_folder
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
+
+if TYPE_CHECKING:
+    from paceline.data.manifest import Manifest
 
 KINDS = """usage: paceline prepare KIND ...
 
@@ -104,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
     if kind in ("coco", "voc", "yolo"):
         return _boxes(kind, rest)
     if kind in LAYOUTS:
-        return tell(prepare(kind, rest, _progress))
+        return _printed(prepare(kind, rest, _progress))
     known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
     raise UserError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
 
@@ -118,7 +120,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
         if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
             raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
         found = ContainerFlags((flags.train_tar,), (flags.val_tar,), devkit=flags.devkit, **_flaws(flags))
-        return tell(imagenet_tars(found, _progress))
+        return _printed(imagenet_tars(found, _progress))
     out = out_folder(flags.out)
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
@@ -137,7 +139,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             val=ValSplit(flags.val_fraction, flags.val_seed, flags.val_group),
             progress=progress,
         )
-    return tell(manifest)
+    return _printed(manifest)
 
 
 def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
             raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
         allowed = {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
         found = ContainerFlags(**allowed, **_flaws(coco))
-        return tell(coco_zips(coco.zips, found, _progress))
+        return _printed(coco_zips(coco.zips, found, _progress))
     out = out_folder(flags.out)
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
@@ -186,7 +188,15 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
             workers=flags.workers or None,
             progress=progress,
         )
-    return tell(manifest)
+    return _printed(manifest)
+
+
+def _printed(manifest: Manifest) -> int:
+    from paceline.prepare.findings import findings
+
+    for line in findings(manifest):
+        say(line)
+    return 0
 
 
 @contextmanager

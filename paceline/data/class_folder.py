@@ -6,11 +6,13 @@ Names are bytes, as the file system keeps them, so that no encoding can lose one
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import is_image_name
+from paceline.config.left_out import suffix_of
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,19 @@ class FolderNames:
 
     images   files with an image suffix (.jpg, .JPEG, ...); a broken link is among them, to be named when it is read
     folders  folders
-    ignored  number of other entries: other suffixes, and all whose name starts with a dot (._x.jpg, .ipynb_checkpoints)
+    others   how many files have which other suffix, in small letters; "" for none
+    hidden   number of entries whose name starts with a dot (._x.jpg, .ipynb_checkpoints)
     """
 
     images: list[bytes]
     folders: list[bytes]
-    ignored: int
+    others: Counter[str]
+    hidden: int
+
+    @property
+    def ignored(self) -> int:
+        """Number of entries that are neither images nor folders."""
+        return self.others.total() + self.hidden
 
 
 def one_line_name(folder: Path | str, name: bytes) -> bytes:
@@ -36,18 +45,18 @@ def one_line_name(folder: Path | str, name: bytes) -> bytes:
 
 def list_folder(folder: Path) -> FolderNames:
     """The entries of `folder`, links followed. Raises DataError where it cannot be listed."""
-    images, folders, ignored = [], [], 0
+    images, folders, others, hidden = [], [], Counter[str](), 0
     try:
         with os.scandir(os.fsencode(folder)) as entries:
             for entry in entries:
                 if entry.name.startswith(b"."):
-                    ignored += 1
+                    hidden += 1
                 elif _is_folder(entry):
                     folders.append(one_line_name(folder, entry.name))
                 elif is_image_name(entry.name):
                     images.append(one_line_name(folder, entry.name))
                 else:
-                    ignored += 1
+                    others[suffix_of(entry.name)] += 1
     except FileNotFoundError:
         raise DataError(f"{folder}: no such folder. Check the path (--data).") from None
     except NotADirectoryError:
@@ -60,7 +69,7 @@ def list_folder(folder: Path) -> FolderNames:
         raise DataError(
             f"{folder}: cannot be listed ({error.strerror}). Check the disk or mount, then try again."
         ) from None
-    return FolderNames(sorted(images), sorted(folders), ignored)
+    return FolderNames(sorted(images), sorted(folders), others, hidden)
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:

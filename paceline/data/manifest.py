@@ -71,6 +71,9 @@ class BoxCounts:
     stamp: str  # SHA-256 over their names, sizes and times: equal means unchanged
     digest: str  # SHA-256 over their names and bytes, looked at where the stamp differs
     polygons_not_finite: int = 0  # left out too; manifests of older versions counted them as left_out_polygons
+    masks_without_pixel: int = 0  # though the box has some: taken as no mask, as are
+    masks_beside_box: int = 0  # masks that lie off their object's box
+    without_mask: int = 0  # objects, crowds apart, that the annotations give none, among others that have one
     exif: str = (
         ""  # which reading of rotated photos ("apply", "ignore") the annotations' sizes fit; "": they do not tell
     )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import PREDICTED_SUFFIX_FORMATS
+from paceline.config.left_out import by_suffix, suffix_of
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 # predictions.json, finished or not, begins so: what follows is the list of answers (answers.py).
@@ -32,15 +33,14 @@ class Listing:
     photos: list[Path] = field(default_factory=list)
     places: list[PurePath] = field(default_factory=list)  # of each photo: its path in the named folder, or its name
     refused: list[Unreadable] = field(default_factory=list)  # what would be photos, but cannot be taken
-    others: Counter[str] = field(default_factory=Counter)  # files that are no photos, by suffix ("" for none)
+    others: Counter[str] = field(default_factory=Counter)  # files that are left out, by suffix ("" for none)
     passed: Counter[str] = field(default_factory=Counter)  # hidden entries, and folders that were not entered, by why
 
     def skipped(self) -> str:
         """What was passed over in the named folders, on one line; "" where nothing was."""
         parts = []
-        if count := sum(self.others.values()):
-            kinds = ", ".join(f"{number} {suffix or 'without suffix'}" for suffix, number in self.others.most_common())
-            parts.append(f"{count} file{'s that are no photos' if count > 1 else ' that is no photo'}: {kinds}")
+        if left_out := by_suffix(self.others):
+            parts.append(left_out)
         parts += [f"{number} {why}" for why, number in self.passed.items()]
         return "; ".join(parts)
 
@@ -106,7 +106,7 @@ def _in_folder(top: Path, found: Listing, away: set[tuple[int, int]]) -> Iterato
             elif path.suffix.lower() in SUFFIXES:
                 yield path
             else:
-                found.others[path.suffix.lower()[:20]] += 1
+                found.others[suffix_of(os.fsencode(name))] += 1
         # Folders before links to folders, which may lead to one of them; the last of the list is taken first.
         waiting += sorted(below, key=lambda path: (path.is_symlink(), path.name), reverse=True)
 

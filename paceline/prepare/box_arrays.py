@@ -10,6 +10,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.data.box_split import classes_of
 from paceline.prepare.formats.annotations import Annotations
+from paceline.prepare.mask_checks import useless_masks, without
 from paceline.prepare.segmentation import mask_arrays, starts_of
 
 
@@ -51,6 +52,10 @@ def box_arrays(
     masks, left_out_polygons, polygons_not_finite = mask_arrays(
         [annotations.segmentations[i] for i in order.tolist()], heights[rows], widths[rows], blame
     )
+    none = (np.diff(masks["object_polygons"]) == 0) & (np.diff(masks["object_rles"]) == 0)
+    empty, beside = useless_masks(masks, boxes, heights[rows], widths[rows])
+    if (empty | beside).any():
+        masks = without(masks, empty | beside)
     counts = np.bincount(rows, minlength=number)
     arrays = {
         "image_ids": annotations.image_ids.astype(np.int64),
@@ -73,6 +78,9 @@ def box_arrays(
         "empty_images": int(np.count_nonzero(counts == 0)),
         "left_out_polygons": left_out_polygons,
         "polygons_not_finite": polygons_not_finite,
+        "masks_without_pixel": int(np.count_nonzero(empty)),
+        "masks_beside_box": int(np.count_nonzero(beside)),
+        "without_mask": 0 if none.all() else int(np.count_nonzero(none & (crowd == 0))),
     }
     return arrays, numbers
 

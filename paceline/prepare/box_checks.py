@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import is_image_name
+from paceline.config.left_out import OTHER_PICTURES, by_suffix, suffix_of
 from paceline.config.printable import some
 from paceline.prepare.formats.class_names import first_twice
 from paceline.prepare.formats.layouts import BoxSet
@@ -88,19 +90,30 @@ def class_names(source: BoxSet, request: BoxRequest, command: str) -> tuple[dict
     return names, notes
 
 
-def count_unlisted(source: BoxSet) -> dict[str, int]:
-    """Image files in each folder of images that no split speaks of; a shared folder counts for its first split."""
+def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
+    """-> image files in each folder of images that no split speaks of, and notes on pictures there that no reader takes.
+
+    A shared folder counts for its first split.
+    """
     listed = {
         os.path.join(annotations.images_folder, name)
         for annotations in source.splits.values()
         for name in annotations.file_names
     }
-    counts, seen = {}, set()
+    counts, seen, notes = {}, set(), []
     for key, split in source.splits.items():
         counts[key] = 0
+        others = Counter[str]()
         for folder, _, names in os.walk(split.images_folder):
             if folder not in seen:
                 seen.add(folder)
-                paths = (os.path.join(folder, name) for name in names if is_image_name(os.fsencode(name)))
-                counts[key] += sum(path not in listed for path in paths)
-    return counts
+                for name in names:
+                    if os.path.join(folder, name) in listed:
+                        continue
+                    if is_image_name(os.fsencode(name)):
+                        counts[key] += 1
+                    elif not name.startswith(".") and (suffix := suffix_of(os.fsencode(name))) in OTHER_PICTURES:
+                        others[suffix] += 1
+        if left_out := by_suffix(others):
+            notes.append(f"{key}: left out {left_out}")
+    return counts, notes

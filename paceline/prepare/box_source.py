@@ -125,10 +125,17 @@ class BoxSource(Source):
             val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
             digests = found.digests[rows_of(usable["train"])]
             usable["train"], usable["val"], alone = split_off(usable["train"], val, digests=digests)
+            # The draw is each photo's own, so the number scatters: people who asked for a fifth look at what they got.
+            drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
+            notes.append(
+                f"{drawn:,} of {whole:,} photos drawn for val, {'group by group' if val.val_group else 'photo by photo'}; "
+                f"--val-seed {val.val_seed + 1} draws others"
+            )
             if alone:
                 notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
         category_ids, classes = class_table(names)
-        unlisted = count_unlisted(self.annotated)
+        unlisted, left_out_pictures = count_unlisted(self.annotated)
+        notes += left_out_pictures
         of_files = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
         reading = reading_of(self.annotated.layout, of_files, found)
         splits, arrays = {}, {}

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.left_out import by_suffix
 from paceline.data.manifest import FILES, Expect, Manifest, prepare_command
 from paceline.prepare.formats.class_folders import (
     Listing,
@@ -99,6 +100,8 @@ class ClassSource(Source):
         for key, split in self.listing.splits.items():
             rows = np.arange(first, first + len(self.labels[key]))
             first += len(rows)
+            if left_out := by_suffix(split.others):
+                notes.append(f"{key}: left out {left_out}")
             is_good = ~np.isin(rows, list(found.reasons))
             good, labels = rows[is_good], self.labels[key][is_good]
             if photos.kind == FILES:

@@ -14,6 +14,7 @@ from paceline.config.printable import one_line
 from paceline.data.freshness import addresses, check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
 from paceline.prepare.class_source import class_folders, class_place
+from paceline.prepare.findings import findings
 from paceline.prepare.formats.class_folders import TRAIN_FOLDER
 from paceline.prepare.formats.class_names import names_changed
 from paceline.prepare.formats.imagenet import official_wnids
@@ -39,7 +40,7 @@ def ensure_prepared(
 
     root        a data set's folder, or one that prepare wrote to
     kind        what is wanted of it
-    say         takes one line, when something is prepared
+    say         takes a line, where something is prepared: first that it is, then what prepare finds, warnings and check page too
     on_missing  boxes: "skip" leaves out images that are not on disk, where the set is prepared now
     small       up to so many images are prepared without asking; beyond, DataError with the command to run
     `root` itself is never written to. Raises DataError as `prepare_folder` and `prepare_boxes` do.
@@ -94,7 +95,10 @@ def ensure_prepared(
             f"{source_root}: {source.images:,} images, {why}. Verify them once, before training:\n  {command}"
         )
     say(f"{source_root}: {why}; verifying its {source.images:,} images once (kept in {place})")
-    return write_prepared(source, place).folder
+    manifest = write_prepared(source, place)
+    for line in findings(manifest):
+        say(line)
+    return manifest.folder
 
 
 def _addresses(manifest: Manifest) -> str:

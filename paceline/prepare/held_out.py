@@ -27,10 +27,11 @@ from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places
 from paceline.prepare.box_source import BoxSource
 from paceline.prepare.class_source import ClassSource
 from paceline.prepare.ensure import why_stale
+from paceline.prepare.findings import findings
 from paceline.prepare.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
 from paceline.prepare.formats.imagenet import check_flat_val
 from paceline.prepare.formats.layouts import BoxSet, read_one_split, read_single_json
-from paceline.prepare.pipeline import write_prepared
+from paceline.prepare.pipeline import Source, write_prepared
 
 SplitName = Literal["", "val", "test", "train"]
 # What a split may be called in a data set, in order of preference.
@@ -56,7 +57,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
 
     kind  what is needed: class folders, or boxes
-    say   takes one line, when something is prepared
+    say   takes a line, where something is prepared: first that it is, then what prepare finds
     Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
     """
     if wanted.annotations or wanted.images:
@@ -91,10 +92,10 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     if kind == "boxes":
         found = read_one_split(source, names)
         _announce(say, found, place)
-        return write_prepared(BoxSource.of(found, command=""), place).folder
+        return _written(BoxSource.of(found, command=""), place, say)
     listing = _class_folders(source, names)
     say(f"{listing.splits['val'].folder}: verifying its {listing.images:,} photos once (kept in {place})")
-    return write_prepared(ClassSource.of(listing), place).folder
+    return _written(ClassSource.of(listing), place, say)
 
 
 def _layout(root: Path) -> str:
@@ -127,14 +128,19 @@ def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Pat
         return place
     found = read_single_json(images, annotations)
     _announce(say, found, place)
-    return write_prepared(BoxSource.of(found, command=""), place).folder
+    return _written(BoxSource.of(found, command=""), place, say)
 
 
 def _announce(say: Callable[[str], None], found: BoxSet, place: Path) -> None:
     count = len(found.splits["val"].file_names)
     say(f"{found.splits['val'].source}: verifying its {count:,} images once (kept in {place})")
-    for note in found.notes:
-        say(f"note: {note}")
+
+
+def _written(source: Source, place: Path, say: Callable[[str], None]) -> Path:
+    manifest = write_prepared(source, place)
+    for line in findings(manifest):
+        say(line)
+    return manifest.folder
 
 
 def _is_prepared(place: Path, kind: Kind) -> bool:

@@ -30,7 +30,7 @@ def test_a_folder_of_odd_files_gets_an_answer_for_every_good_photo_and_a_reason_
     said = command(capsys, "predict", run, odd, "--out", out)
     assert said.code == 1 and said.err == ""
     lines = said.out.splitlines()
-    assert lines[0] == "skipped 2 files that are no photos: 1 .mp4, 1 .txt"
+    assert lines[0] == "skipped 2 files: 1 .mp4, 1 .txt"
     assert next(line for line in lines if line.startswith("7 photos in ")).endswith(f"images/s: {out}")
     at = lines.index("without an answer: 3 of 10")
     assert [line.split(":")[0].strip() for line in lines[at + 1 :]] == [str(odd / name) for name in BAD]

@@ -128,7 +128,8 @@ def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsy
     assert manifest.request and manifest.request["val_fraction"] == 0.3
     assert sum(split.images for split in manifest.splits.values()) == 17
     os.remove(photos / "dog" / "litter0_0.jpg")
-    assert ensure_prepared(photos, say=said.append) and "litter0_0.jpg is gone" in said[1]
+    said.clear()
+    assert ensure_prepared(photos, say=said.append) and "litter0_0.jpg is gone" in said[0]
 
 
 def test_a_train_folder_without_val_is_split_where_it_lies(photos, tmp_path):
@@ -181,7 +182,7 @@ def test_photos_of_boxes_are_grouped_too(tmp_path):
         request = BoxRequest(val_fraction=0.4, val_seed=seed, val_group="^(1)")
         manifest = prepare_boxes(tmp_path, request)
         assert manifest.request and manifest.request["val_group"] == "^(1)"
-        assert manifest.notes == ("8 photos do not match --val-group and stand alone in the validation split",)
+        assert manifest.notes[1:] == ("8 photos do not match --val-group and stand alone in the validation split",)
         ids = set(open_boxes(manifest, "val").image_ids.tolist())
         assert len({number in ids for number in (1, 10, 11, 12)}) == 1
         sides.add(1 in ids)

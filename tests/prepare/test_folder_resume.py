@@ -156,7 +156,7 @@ def test_two_prepares_at_once_both_end_with_a_valid_index(photos):
     assert results == [cache_place(photos)] * 2
     index = Index.open(results[0], "train")
     assert len(index) == 66 and all(index.read(i) for i in range(66))
-    assert sorted(os.listdir(results[0])) == ["index", "manifest.json"]
+    assert sorted(os.listdir(results[0])) == ["check.html", "index", "manifest.json"]
 
 
 def test_the_number_of_threads_changes_nothing(photos, tmp_path):

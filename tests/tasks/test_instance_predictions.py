@@ -198,7 +198,15 @@ def test_a_score_holds_strings_and_no_bitmaps() -> None:
 def prepared(root: Path, segmentations: list[Any]) -> BoxSplit:
     """The val split of a set whose single photo (40 x 30) has one dog for each segmentation; None: the key is missing."""
     make_set(root)
-    objects = [box(1, 3, 2, 2, 8, 8, **({} if given is None else {"segmentation": given})) for given in segmentations]
+    objects = [
+        box(
+            1,
+            3,
+            *((2, 2, 8, 8) if given is not THIN else (2.1, 2.1, 0.1, 0.1)),
+            **({} if given is None else {"segmentation": given}),
+        )
+        for given in segmentations
+    ]
     edit(root, lambda record: record.update(annotations=document([1, 2], objects)["annotations"]), "val")
     return open_boxes(prepare_boxes(root), "val")
 

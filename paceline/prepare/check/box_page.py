@@ -18,6 +18,7 @@ import numpy as np
 from paceline.config.printable import some
 from paceline.data.index import Index
 from paceline.data.randomness import hash_keys
+from paceline.prepare.check.labels import coordinate_notices
 from paceline.prepare.check.parts import (
     Find,
     Notice,
@@ -57,12 +58,13 @@ class Suspicion:
     exact: bool  # False: there are at least so many
 
 
-def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) -> Page:
+def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], notices: Sequence[Notice] = ()) -> Page:
     """The page.
 
     root     the data set's folder, for the headline
     classes  names of the classes 1..K
     splits   name -> index of a box data set, training first
+    notices  of what the indexes do not tell
     """
     suspicions, pairs, turned = _suspicions(splits, classes), twins(splits), turned_photos(splits)
     objects = {split: _objects_of_classes(index, len(classes)) for split, index in splits.items()}
@@ -79,7 +81,13 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) ->
         root,
         classes,
         splits,
-        twin_notice(len(pairs), noted=True) + _notices(objects, classes) + turned_notice(splits, len(turned)),
+        [
+            *notices,
+            *coordinate_notices(splits),
+            *twin_notice(len(pairs), noted=True),
+            *_notices(objects, classes),
+            *turned_notice(splits, len(turned)),
+        ],
         boxes=sum(sum(suspicion.counts.values()) for suspicion in suspicions),
         grave=any(suspicion.kind.grave for suspicion in suspicions),
         finds=[

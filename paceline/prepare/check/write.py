@@ -13,6 +13,7 @@ from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.prepare.check.box_page import box_page
 from paceline.prepare.check.class_page import class_page
+from paceline.prepare.check.labels import mask_notices
 from paceline.prepare.check.parts import Page
 
 FILE_NAME = "check.html"
@@ -25,7 +26,7 @@ def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
     """
     if manifest.kind == "boxes":
         splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
-        page = box_page(manifest.called, manifest.classes, splits)
+        page = box_page(manifest.called, manifest.classes, splits, mask_notices(manifest))
     else:
         splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
         page = class_page(manifest.called, manifest.class_names or manifest.classes, splits)

@@ -9,12 +9,14 @@ A class is a folder; its label is its position in the sorted list of folders, as
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.config.errors import DataError
+from paceline.config.left_out import by_suffix
 from paceline.config.printable import some
-from paceline.data.class_folder import list_folder
+from paceline.data.class_folder import FolderNames, list_folder
 from paceline.data.manifest import prepare_command
 
 TRAIN_FOLDER = "train"
@@ -32,6 +34,7 @@ class SplitListing:
     names: list[list[bytes]]
     mtimes: list[int]  # nanoseconds, of each class folder, taken before it was listed
     ignored: int
+    others: Counter[str] = field(default_factory=Counter)  # of these, the visible files by their suffix
 
     @property
     def images(self) -> int:
@@ -66,7 +69,7 @@ def list_unsplit(root: Path, out: Path | None = None) -> Listing:
     if TRAIN_FOLDER in folders and val:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
     if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
-        raise DataError(_why_no_train(root, folders, top.images, out))
+        raise DataError(_why_no_train(root, folders, top, out))
     return Listing(root, {"train": list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
 
 
@@ -79,7 +82,7 @@ def list_class_folders(root: Path, out: Path | None = None) -> Listing:
     top = list_folder(root)
     folders = [os.fsdecode(name) for name in top.folders]
     if TRAIN_FOLDER not in folders:
-        raise DataError(_why_no_train(root, folders, top.images, out))
+        raise DataError(_why_no_train(root, folders, top, out))
     val = [name for name in VAL_FOLDERS if name in folders]
     if not val:
         raise DataError(_why_no_val(root, out))
@@ -119,7 +122,7 @@ def list_split(folder: Path) -> SplitListing:
         )
     if not top.folders:
         raise DataError(f"{folder}: empty, no class folders in it. {LAYOUT}")
-    names, mtimes, ignored = [], [], top.ignored
+    names, mtimes, ignored, others = [], [], top.ignored, Counter(top.others)
     for entry in top.folders:
         path = folder / os.fsdecode(entry)
         mtimes.append(path.stat().st_mtime_ns)
@@ -130,20 +133,25 @@ def list_split(folder: Path) -> SplitListing:
                 f"({some(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
             )
         if not inside.images:
-            raise DataError(f"{path}: no images in this class folder. Add some, or remove the folder from every split.")
+            inside_it = f" ({text})" if (text := by_suffix(inside.others)) else ""
+            raise DataError(
+                f"{path}: no images in this class folder{inside_it}. Add some, or remove the folder from every split."
+            )
         names.append(inside.images)
         ignored += inside.ignored
-    return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored)
+        others += inside.others
+    return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored, others)
 
 
-def _why_no_train(root: Path, folders: list[str], images: list[bytes], out: Path | None) -> str:
-    if images:
+def _why_no_train(root: Path, folders: list[str], top: FolderNames, out: Path | None) -> str:
+    if top.images:
         return (
-            f"{root}: {len(images):,} images lie directly in it ({os.fsdecode(images[0])}) and there is no train/, "
+            f"{root}: {len(top.images):,} images lie directly in it ({os.fsdecode(top.images[0])}) and there is no train/, "
             f"so their classes are unknown. {LAYOUT}"
         )
     if not folders:
-        return f"{root}: empty, there is nothing to train on. {LAYOUT}"
+        found = f"only {text}" if (text := by_suffix(top.others)) else "empty, there is nothing to train on"
+        return f"{root}: {found}. {LAYOUT}"
     for name in folders:
         if (root / name / TRAIN_FOLDER).is_dir():
             return f"{root}: no train/ in it, but there is one in {root / name}. Use  --data {root / name}"
@@ -154,7 +162,9 @@ def _why_no_train(root: Path, folders: list[str], images: list[bytes], out: Path
             f"{root}: no train/ and no val/ in it, but folders with photos ({some(folders)}). If these are the classes, set a "
             f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root, out)}"
         )
-    return f"{root}: no train/ in it, only {some(folders)}. {LAYOUT}"
+    others = sum((list_folder(root / name).others for name in folders[:3]), Counter[str]())
+    inside = f" In the first of them: {text}." if (text := by_suffix(others)) else ""
+    return f"{root}: no train/ in it, only {some(folders)}.{inside} {LAYOUT}"
 
 
 def _has_classes(root: Path, folders: list[str]) -> bool:

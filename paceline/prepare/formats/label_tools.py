@@ -35,10 +35,13 @@ COCO_FLAGS = "paceline prepare coco --images PHOTOS --annotations EXPORT.json --
 LABEL_STUDIO = f"In Label Studio choose Export > COCO, and name its files:  {COCO_FLAGS}"
 
 
-def export_to_choose(root: Path) -> str:
-    """'FILE is of TOOL, which is not read. What to export in its place', for a folder that no reader knows; "" where none is known."""
+def export_to_choose(root: Path, *, coco: bool = True) -> str:
+    """'FILE is of TOOL, which is not read. What to export in its place', for a folder that no reader knows; "" where none is known.
+
+    coco  name COCO JSONs too, with the command that takes them
+    """
     for path in _candidates(root):
-        known = _known(path)
+        known = _known(path, coco)
         if known:
             return f"{path} is {known[0]}. {known[1]}"
     return ""
@@ -69,7 +72,7 @@ def _candidates(root: Path) -> Iterator[Path]:
         yield from files[:MOST_FILES]
 
 
-def _known(path: Path) -> tuple[str, str] | None:
+def _known(path: Path, coco: bool) -> tuple[str, str] | None:
     """What a file is, and what to do; None for one that says nothing."""
     suffix = path.suffix.lower()
     text = _text(path, MOST_JSON_BYTES if suffix == ".json" else BEGINNING)
@@ -83,7 +86,11 @@ def _known(path: Path) -> tuple[str, str] | None:
         except (ValueError, RecursionError):
             return None
         if isinstance(content, dict) and all(isinstance(content.get(name), list) for name in COCO_LISTS):
-            return "a COCO JSON under another name than the known ones", _named_command(path, content["images"])
+            return (
+                ("a COCO JSON under another name than the known ones", _named_command(path, content["images"]))
+                if coco
+                else None
+            )
         return json_tool(content)
     if suffix == ".csv":
         return _known_csv(text)

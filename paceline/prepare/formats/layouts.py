@@ -103,7 +103,7 @@ def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
         return _read_yolo(root, key)
     if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
         return _read_voc(root, names)
-    if advice := export_to_choose(root):
+    if advice := export_to_choose(root, coco=False):
         raise DataError(f"{root}: no annotations of {' nor '.join(names)} found in it. {advice}")
     raise DataError(
         f"{root}: no annotations of {' nor '.join(names)} found in it. Wanted: a COCO JSON such as "
