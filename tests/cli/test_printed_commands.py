@@ -93,6 +93,10 @@ SITUATIONS = {
 # FILE, TEST -> the places whose commands it carries out.
 ELSEWHERE = {
     (
+        "oracle/test_detectron2_pixels.py",
+        "test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs",
+    ): (("models/weight_file.py", "open_weights", "conversion"),),
+    (
         "cli/test_going_on.py",
         "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
     ): (("training/job.py", "goes_on", "to_go_on"),),
