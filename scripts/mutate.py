@@ -39,6 +39,7 @@ sys.dont_write_bytecode = False
 
 import changes  # noqa: E402
 import pytest  # noqa: E402
+from _pytest.runner import runtestprotocol  # noqa: E402
 from changes import Change  # noqa: E402
 
 # What tests import, once for all jobs; of the package, nothing.
@@ -137,6 +138,18 @@ class Chosen:
             items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in MARKS)]
         else:
             items[:] = sorted((i for i in items if i.nodeid in self._order), key=lambda i: self._order[i.nodeid])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if self._order is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, log=False, nextitem=item)
+        if any(report.failed for report in reports):  # by the change, or by chance on a busy machine?
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self._failed.exists():
