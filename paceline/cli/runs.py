@@ -80,7 +80,8 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
         "recipe": facts["name"],
         "status": last["status"] if last["event"] == "end" else "unfinished",
         "step": last["step"],
-        "steps": facts["plan"].get("stop_after"),
+        # The recipe's length, whatever ended the run or cut it short: --steps is one command's, and the last one's alone is kept.
+        "steps": facts["plan"].get("total_steps"),
         "headline": headline,
         "best": max((value for value in values if not math.isnan(value)), default=None),
         "synthetic": bool(facts["controls"].get("synthetic")),

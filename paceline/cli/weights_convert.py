@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -32,6 +32,7 @@ class Flags:
     file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
     to: str = ""  # form of the new file; empty = list them
     out: str = ""  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
+    colours: Literal["", "rgb", "bgr"] = ""  # order of its pixels' colours, where a detectron2 file does not say it
     classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
 
 
@@ -62,7 +63,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     if out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     check_output(out)
-    file = open_weights(path, pickles=True)
+    file = open_weights(path, pickles=True, colours=flags.colours)
     if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise UserError(

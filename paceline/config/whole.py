@@ -2,8 +2,8 @@
 
 It is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
 meet, on one host or on several that share a folder. A kill leaves a part. Its writer holds it with a lock for as long as it
-lives, so that the next one that writes there can sweep it, and nothing else: no part of a living writer, no link, no folder,
-and no file whose name is not exactly of this kind.
+lives, so that the next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing
+whose name is not exactly of this kind. A folder that is filled first and moved then (`folder_part`) is held and swept likewise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,6 +52,40 @@ def write_whole(path: Path, content: str | bytes | Iterable[str | bytes], *, syn
     pieces = (content,) if isinstance(content, str | bytes) else content
     with whole(path, sync=sync) as part, open(part, "wb") as file:
         file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+@contextmanager
+def folder_part(place: Path) -> Iterator[Path]:
+    """A new folder beside `place`, to be filled and moved from; what is left of it goes when the block ends.
+
+    What killed writers of the same place left goes first. Raises OSError where it cannot be made.
+    """
+    for left in folder_parts(place):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+            finally:
+                os.close(descriptor)
+    part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
+    part.mkdir()
+    descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks: nobody sweeps it
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield part
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def folder_parts(place: Path) -> list[Path]:
+    """Where `folder_part` fills a folder for `place` now, or was killed at it."""
+    with suppress(OSError):
+        found = (place.parent / name for name in os.listdir(place.parent))
+        return [path for path in found if part_of(path) == place and path.is_dir() and not path.is_symlink()]
+    return []
 
 
 def part_of(path: PurePath) -> PurePath | None:

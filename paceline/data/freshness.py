@@ -23,7 +23,7 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
 from paceline.data.background import Background
 from paceline.data.class_folder import list_folder
-from paceline.data.index import index_damage, open_split, places_of
+from paceline.data.index import index_damage, open_split, places_of, remedy
 from paceline.data.manifest import FILES, BoxCounts, Manifest, Split
 from paceline.data.records import digest_of
 from paceline.data.stores import LocalFiles, Status, StoreTrouble, scheme_of, store_of
@@ -67,7 +67,9 @@ def check_fresh(manifest: Manifest, *, network: bool = True) -> str | None:
             reason = _check_split(manifest, name, everything)
             if reason is not None:
                 return reason
-    except (DataError, OSError) as error:
+    except DataError as error:  # less what to do about it, which everybody who asks names too
+        return str(error).removesuffix(remedy(manifest)).rstrip(" .")
+    except OSError as error:
         return str(error)
     return None
 

@@ -158,13 +158,13 @@ def open_split(manifest: Manifest, split: str) -> Index:
     arrays = _required_arrays(manifest, split)
     if manifest.relabel is not None and manifest.kind == "class-folder":
         arrays["labels"] = np.array(manifest.relabel, np.int32)[arrays["labels"]]
-    return index_over(arrays, manifest.root_path, split, kind=manifest.splits[split].records, remedy=_remedy(manifest))
+    return index_over(arrays, manifest.root_path, split, kind=manifest.splits[split].records, remedy=remedy(manifest))
 
 
 def places_of(manifest: Manifest, split: str) -> Places:
     """Where a split's records lie, without opening what holds them. Raises DataError as `open_split` of the arrays."""
     arrays, kind = _required_arrays(manifest, split), manifest.splits[split].records
-    return _places(arrays, manifest.root_path, kind, _remedy(manifest))
+    return _places(arrays, manifest.root_path, kind, remedy(manifest))
 
 
 def index_over(
@@ -200,11 +200,11 @@ def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     arrays = _arrays(manifest, split)
     needed = [*RECORD_ARRAYS, *NAME_ARRAYS, *(() if manifest.splits[split].records == FILES else (SIZE_ARRAY,))]
     if lacking := [name for name in needed if name not in arrays]:
-        raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {_remedy(manifest)}")
+        raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {remedy(manifest)}")
     own_files, boxes = manifest.splits[split].records == FILES, manifest.kind == "boxes"
     classes = len(manifest.classes if manifest.relabel is None else manifest.relabel)
     if wrong := why_not(arrays, classes=classes, own_files=own_files, boxes=boxes):
-        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {_remedy(manifest)}")
+        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {remedy(manifest)}")
     return arrays
 
 
@@ -326,7 +326,8 @@ def _is_index(folder: Path, *, part: bool) -> bool:
     return part or (bool(arrays) and all(names >= needed for names in arrays.values()))
 
 
-def _remedy(manifest: Manifest) -> str:
+def remedy(manifest: Manifest) -> str:
+    """What to do about a damaged index, as it ends each message of one."""
     if manifest.in_containers and manifest.again is None:
         return f"Write its containers and the manifest.json in {manifest.folder} again."
     return f"Prepare the data again:  {prepare_again(manifest)}"
@@ -334,7 +335,7 @@ def _remedy(manifest: Manifest) -> str:
 
 def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     described = manifest.splits[split].arrays
-    return {name: _map(manifest, split, name, shape, _remedy(manifest)) for name, shape in described.items()}
+    return {name: _map(manifest, split, name, shape, remedy(manifest)) for name, shape in described.items()}
 
 
 def _map(manifest: Manifest, split: str, name: str, expected: list[Any], remedy: str) -> np.ndarray:

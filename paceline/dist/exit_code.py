@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
 from paceline.config.whole import write_whole
 from paceline.dist.launcher import read_launch
 
 # The variable: absolute path of the file, on a file system that rank 0's node and the one that waits both see.
 EXIT_CODE_FILE = "PACELINE_EXIT_CODE_FILE"
+MOST_BYTES = 100
 
 
 def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
@@ -33,6 +35,6 @@ def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
 def read_exit_code(path: Path) -> int | None:
     """What rank 0 left; None where it left nothing."""
     try:
-        return int(path.read_text())
+        return int(read_entry(path, MOST_BYTES))
     except (OSError, ValueError):
         return None

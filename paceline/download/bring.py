@@ -14,7 +14,7 @@ from paceline.config.errors import DataError
 from paceline.config.printable import one_line
 from paceline.download.fetch import fetch
 from paceline.download.sources import Archive, DataSet
-from paceline.download.unpack import part_folder, unpack
+from paceline.download.unpack import is_unfinished, unpack
 from paceline.download.wanted import NotWanted, Wanted, require_room
 
 Say = Callable[[str], None]
@@ -58,7 +58,7 @@ def bring(
 
 def is_unpacked(archive: Archive, folder: Path) -> bool:
     """Whether all that the archive gives is in `folder`. Names and counts only: `prepare` opens every photo."""
-    if not archive.gives or part_folder(Path(archive.name), folder).exists():
+    if not archive.gives or is_unfinished(archive.name, folder):
         return False
     for name, count in archive.gives:
         path = folder / name

@@ -1,6 +1,6 @@
 """Unpack a zip or tar that a stranger may have made: all of it under its folder, or none of it.
 
-Files are written to FOLDER/.NAME.unpacking, checked (names, sizes, CRCs), and moved to their places when the last one is on
+Files are written to FOLDER/.NAME.TOKEN.part, checked (names, sizes, CRCs), and moved to their places when the last one is on
 the disk. Refused are names that leave the folder, links, devices, encrypted or otherwise compressed members, two members of
 one name, archives that are cut off, and those that unpack to far more than they are (bombs).
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import filecmp
 import gzip
 import os
-import shutil
 import struct
 import tarfile
 import zipfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
 from paceline.config.printable import short
+from paceline.config.whole import folder_part, folder_parts
 from paceline.download.members import Member, tar_members, zip_members
 from paceline.download.wanted import require_room
 
@@ -40,9 +40,9 @@ DAMAGED = (
 Progress = Callable[[int, int], None]
 
 
-def part_folder(archive: Path, folder: Path) -> Path:
-    """Where the archive's files are until all of them are there."""
-    return folder / f".{archive.name}.unpacking"
+def is_unfinished(archive: str, folder: Path) -> bool:
+    """Whether an archive of this name is being unpacked there, or was when its process was killed."""
+    return bool(folder_parts(folder / archive))
 
 
 def unpack(archive: Path, folder: Path, *, progress: Progress = lambda done, total: None) -> int:
@@ -52,20 +52,13 @@ def unpack(archive: Path, folder: Path, *, progress: Progress = lambda done, tot
     What an earlier attempt left is dropped. A file that is there already with the same bytes stays; with others, nothing is
     moved. Raises DataError for every flaw of the archive, naming the member; then nothing of it is in `folder`.
     """
-    part = part_folder(archive, folder)
     try:
-        if part.is_symlink() or part.is_file():
-            raise DataError(f"{part}: this is no folder of ours. Move it away.")
-        if part.exists():
-            shutil.rmtree(part)
-        part.mkdir(parents=True)
-        try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with folder_part(folder / archive.name) as part:
             count = _write_members(archive, part, folder, progress)
             os.sync()  # a power cut must not leave empty files under final names
             _refuse_conflicts(archive, part, folder)
             _move(part, folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise DataError(
             f"{folder}: {archive.name} cannot be unpacked here ({error.strerror or error}). "

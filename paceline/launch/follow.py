@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import printable
 from paceline.dist.exit_code import read_exit_code
 from paceline.launch.axes import Running
@@ -19,6 +21,7 @@ from paceline.log.events import read_events
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20
+MOST_BYTES = 1 << 24
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 # The exit code of each ending of a run; what an `end` event says decides, whatever the launcher made of the code.
 CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": INTERRUPTED, "failed": FAILED}
@@ -32,14 +35,15 @@ class Tail:
         self._at = path.stat().st_size if path.exists() else 0
 
     def more(self, *, all_of_it: bool = False) -> str:
-        """What came since the last look: whole lines, unless the file is at its end."""
+        """What came since the last look, up to MOST_BYTES: whole lines, unless the file is at its end or they are as long."""
         try:
-            with self._path.open("rb") as file:
+            with os.fdopen(open_plain_sized(self._path, links=False)[0], "rb") as file:
                 file.seek(self._at)
-                new = file.read()
-        except FileNotFoundError:
+                new = file.read(MOST_BYTES)
+        except OSError:  # none yet, or nothing that a job writes
             return ""
-        new = new if all_of_it else new[: new.rfind(b"\n") + 1]
+        whole = new.rfind(b"\n") + 1
+        new = new if all_of_it or (not whole and len(new) == MOST_BYTES) else new[:whole]
         self._at += len(new)
         return new.decode(errors="replace")
 
@@ -96,7 +100,7 @@ def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Ca
     limit = time.monotonic() + 60 * minutes if minutes else math.inf
     while True:
         code = running.poll()
-        if text := tail.more(all_of_it=code is not None):
+        while text := tail.more(all_of_it=code is not None):
             say(printable(text.rstrip("\n")))
             kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
         if code is not None:

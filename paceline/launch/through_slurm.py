@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
+from paceline.config.whole import write_whole
 from paceline.launch.axes import File, Running, Through
 from paceline.launch.job import Job, Words
 from paceline.launch.slurm_job import still_there, submit
 from paceline.launch.slurm_script import script
 
 JOB_NUMBER = "job-number"
+MOST_BYTES = 1 << 20
 
 
 def files(job: Job, command: Words) -> tuple[File, ...]:
@@ -43,17 +46,23 @@ def there(job: Job, files: tuple[File, ...]) -> Running | None:
     Its walltime may be another: --walltime auto changes with what is known of the run's speed.
     Raises UserError where it was submitted with other files: those would be replaced under it, and what is new would not count.
     """
-    number = job.launch_folder / JOB_NUMBER
-    if not number.exists() or (found := still_there(number.read_text().strip())) is None:
+    if (found := still_there(_text(job.launch_folder / JOB_NUMBER).strip())) is None:
         return None
     for file in files:
-        path = job.launch_folder / file.name
-        if not path.exists() or _but_for_time(path.read_text()) != _but_for_time(file.text):
+        if _but_for_time(_text(job.launch_folder / file.name)) != _but_for_time(file.text):
             raise UserError(
                 f"{job.folder}: job {found.number} is still there with another {file.name} than this command's. Give its own "
                 f"command again to follow it, wait for its end, or take it away: scancel {found.number}"
             )
     return found
+
+
+def _text(path: Path) -> str:
+    """What an earlier launch wrote; "" where there is none, or anything else than a small text."""
+    try:
+        return read_entry(path, MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _but_for_time(script: str) -> str:
@@ -63,7 +72,7 @@ def _but_for_time(script: str) -> str:
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     """Submit it."""
     submitted = submit(paths[0])
-    (job.launch_folder / JOB_NUMBER).write_text(f"{submitted.number}\n")
+    write_whole(job.launch_folder / JOB_NUMBER, f"{submitted.number}\n")
     return submitted
 
 

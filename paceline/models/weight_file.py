@@ -14,8 +14,8 @@ from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
 from paceline.config.run import read_run
 from paceline.config.trunk import RESNET
-from paceline.models.forms.files import read_contents
-from paceline.models.forms.ours import NEEDS, FormError, Ours
+from paceline.models.forms.files import conversion, read_contents
+from paceline.models.forms.ours import COLOURS, KNOWN_COLOURS, NEEDS, FormError, Ours, UnknownColours
 from paceline.models.forms.table import Form, form_of
 from paceline.models.resnet_fields import resnet_fields
 from paceline.models.trunk import Trunk
@@ -73,17 +73,31 @@ class WeightFile:
         return notes
 
 
-def open_weights(path: Path, *, pickles: bool = False) -> WeightFile:
+def open_weights(path: Path, *, pickles: bool = False, colours: str = "") -> WeightFile:
     """Read a weight file or folder as data, on the CPU; nothing in it is executed.
 
     pickles   whether pickled arrays are read too, as `paceline weights` alone asks
-    Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, or is of a network that none
-    of ours can be.
+    colours   "rgb" or "bgr", of a file that does not say it
+    Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, is of a network that none
+    of ours can be, does not say its colours, or says them itself.
     """
     kind, (tensors, facts) = read_contents(path, pickles=pickles)
     form = form_of(tensors, facts)
     try:
-        ours = form.read(tensors, facts)
+        try:
+            ours = form.read(tensors, facts)
+        except UnknownColours as problem:
+            if not colours:
+                ways = "\n  ".join(conversion(path, order) for order in KNOWN_COLOURS)
+                raise CheckpointError(
+                    f"{path}: {problem}. Write it anew with the one that it was trained with:\n  {ways}"
+                ) from None
+            ours = form.read(tensors, {**facts, COLOURS: colours})
+        else:
+            if colours:
+                raise CheckpointError(
+                    f"{path}: it says itself what its pixels are, or no order matters; leave --colours out."
+                )
     except FormError as problem:
         raise CheckpointError(f"{path}: {problem}.") from None
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has

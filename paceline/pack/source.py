@@ -9,7 +9,7 @@ from paceline.config.errors import DataError, UserError
 from paceline.data.bare_container import prepare_first
 from paceline.data.freshness import check_fresh
 from paceline.data.manifest import Kind, Manifest, manifest_places, prepare_again
-from paceline.prepare.ensure import ensure_prepared
+from paceline.prepare.ensure import ensure_prepared, name_addresses
 from paceline.prepare.formats.layouts import detect_layout
 
 
@@ -17,7 +17,7 @@ def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
     """The manifest of a data set, fresh.
 
     folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
-    say     takes one line, when something is prepared
+    say     takes a line: of hosts that an index names, and when something is prepared
     Raises UserError where there is no such folder, DataError where it cannot be used.
     """
     root = Path(folder).expanduser()
@@ -28,6 +28,7 @@ def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
     stale = None
     for path in manifest_places(root):
         manifest = Manifest.load(path)
+        name_addresses(manifest, root, say)
         if (why := check_fresh(manifest)) is None:
             return manifest
         stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {prepare_again(manifest)}")

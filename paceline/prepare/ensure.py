@@ -66,8 +66,7 @@ def ensure_prepared(
             source_root = source_root if boxes else manifest.root_path
             continue
         _refuse_half(manifest)
-        if asked := _addresses(manifest):
-            say(f"{root}: its index names {asked}, which is asked for its photos")
+        name_addresses(manifest, root, say)
         stale = why_stale(manifest)
         if stale is None:
             return path.parent
@@ -101,11 +100,14 @@ def ensure_prepared(
     return manifest.folder
 
 
-def _addresses(manifest: Manifest) -> str:
+def name_addresses(manifest: Manifest, root: Path, say: Callable[[str], None]) -> None:
+    """One line of the hosts and buckets that an index names, before any of them is asked; none for photos on a disk."""
     try:
-        return ", ".join(map(one_line, addresses(manifest)[:MOST_ADDRESSES]))
+        named = ", ".join(map(one_line, addresses(manifest)[:MOST_ADDRESSES]))
     except DataError:  # a damaged index is complained of where it is compared
-        return ""
+        return
+    if named:
+        say(f"{root}: its index names {named}, which is asked for its photos")
 
 
 def why_stale(manifest: Manifest) -> str | None:

@@ -26,7 +26,7 @@ from paceline.data.freshness import check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places
 from paceline.prepare.box_source import BoxSource
 from paceline.prepare.class_source import ClassSource
-from paceline.prepare.ensure import why_stale
+from paceline.prepare.ensure import name_addresses, why_stale
 from paceline.prepare.findings import findings
 from paceline.prepare.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
 from paceline.prepare.formats.imagenet import check_flat_val
@@ -57,7 +57,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
 
     kind  what is needed: class folders, or boxes
-    say   takes a line, where something is prepared: first that it is, then what prepare finds
+    say   takes a line, of hosts that an index names, and where something is prepared: first that it is, then what prepare finds
     Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
     """
     if wanted.annotations or wanted.images:
@@ -71,6 +71,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     for path in manifest_places(root):
         manifest = Manifest.load(path)
         if manifest.kind == kind and wanted.split in ("", "val"):
+            name_addresses(manifest, root, say)
             if _is_fresh(manifest):
                 return path.parent
             refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")

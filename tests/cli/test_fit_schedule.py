@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -94,3 +95,35 @@ def test_more_steps_than_the_recipe_has_leave_it_as_it_is(photos, tmp_path, caps
     said = command(capsys, *words_for(photos, run, "--images-seen", 40, "--steps", 50))
     assert said.code == 0 and "fitted to --steps 50: the recipe's own 5 steps" in said.out, said
     assert facts_of(run)["recipe"]["images_seen"] == 40
+
+
+@pytest.mark.parametrize(
+    ("first", "flags"),
+    [
+        (["--quality.targets"], ""),
+        (["--quality.targets", "top1", 1e-6], "--quality.targets"),
+        (["--quality.targets", "--patience", 1, "--eval-every", 1, "--optim.lr", 1e-9], "--patience 0"),
+    ],
+    ids=["out of steps", "at its target", "out of patience"],
+)
+def test_a_fitted_run_that_is_finished_prints_a_command_for_other_steps_that_goes_on(
+    first, flags, photos, tmp_path, capsys
+):
+    run = tmp_path / "my run"
+    assert command(capsys, *words_for(photos, run, "--steps", 8, *first)).code == 0
+    (before,) = events_of(run, "end")
+    said = command(capsys, *words_for(photos, run, "--steps", 12, *first))
+    refused(said, "is fitted to --steps 8, this command's is fitted to --steps 12")
+    printed = said.err.partition("To go on with it:\n  paceline ")[2].splitlines()[0]
+    assert flags in printed and "--images-seen 128" in printed, printed
+    assert command(capsys, *shlex.split(printed)).code == 0, printed
+    assert events_of(run, "end")[-1]["step"] > before["step"]
+
+
+def test_a_fitted_run_that_is_cut_off_prints_the_command_that_goes_on_to_its_own_steps(photos, tmp_path, capsys):
+    run = tmp_path / "my run"
+    assert command(capsys, *words_for(photos, run, "--steps", 6, "--save-every", 2)).code == 0
+    cut_after(run, 2)
+    said = command(capsys, *words_for(photos, run, "--steps", 9))
+    printed = said.err.partition("To go on with it:\n  paceline ")[2].splitlines()[0]
+    assert command(capsys, *shlex.split(printed)).code == 0 and events_of(run, "end")[-1]["step"] == 6, printed

@@ -122,6 +122,8 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
     assert last.endswith(f"paceline report {tmp_path / 'run'}")
     refused(command(capsys, *words), "this run is finished", "cannot be written: ", "No space left on device", lines=6)
     monkeypatch.undo()
+    assert command(capsys, *shlex.split(last.rpartition("mended:  paceline ")[2])).code == 0
+    (tmp_path / "run" / "report.html").unlink()
     refused(command(capsys, *words), "this run is finished", "written now", lines=6)
 
 
@@ -209,6 +211,8 @@ def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
     said = command(capsys, *words(then, 4))
     refused(said, f"scored {first or 9} validation images, and this command asks for {then or 9}", way)
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+    other = said.err.partition("other images are scored by  paceline ")[2]
+    assert command(capsys, *shlex.split(other)).code == 0, other
     assert command(capsys, *words(first, 4)).code == 0
 
 

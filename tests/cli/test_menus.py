@@ -11,12 +11,13 @@ from typing import get_args
 import pytest
 from run_files import unfinished
 from shared_runs import SSD
-from tiny_runs import Said, command, forge, refused
+from tiny_runs import TINY, Said, command, forge, refused, without_report
 
 from paceline.cli.habits import OTHERWISE, OURS, SAME
 from paceline.cli.list import DECODERS, is_installed
 from paceline.config.classification import Decoder
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
+from paceline.log.recorder import Recorder
 from paceline.prepare.shapes.outlines import CLASSES
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
@@ -86,7 +87,7 @@ def test_runs_tells_each_run_in_a_line_of_80_columns_and_names_the_damaged_ones(
     assert said.code == 0 and all(len(line) <= 80 for line in said.out.splitlines())
     rows = {line.split()[0]: line for line in said.out.splitlines()}
     assert set(rows) == {"name", "photos-001", "boxes-001", "cut-001"}
-    assert "resnet50-tiny" in rows["photos-001"] and "2/2" in rows["photos-001"] and "top1" in rows["photos-001"]
+    assert "resnet50-tiny" in rows["photos-001"] and " 2/" in rows["photos-001"] and "top1" in rows["photos-001"]
     assert "box AP" in rows["boxes-001"] and "unfinished" in rows["cut-001"]
     assert "unfinished" not in rows["boxes-001"]
     complaints = said.err.splitlines()
@@ -103,6 +104,35 @@ def test_runs_gives_the_numbers_of_the_events_in_json(capsys, runs):
         assert row["seconds"] == events[-1]["seconds"]
     assert [row["status"] == "unfinished" for row in found].count(True) == 1
     assert command(capsys, "runs", runs / "boxes-001", "--json").out.count('"name"') == 1
+
+
+def test_runs_shows_the_steps_done_of_the_recipes_whatever_ended_the_run(class_photos, tmp_path, capsys, monkeypatch):
+    without_report(monkeypatch)
+    ends = {
+        "whole": [],
+        "cut": ["--steps", 2],
+        "lengthened": ["--steps", 1],
+        "patient": ["--patience", 1, "--eval-every", 1, "--optim.lr", 1e-9],
+        "stopped": [],
+        "killed": [],
+    }
+    words = ["train", "resnet50-tiny", "--data", class_photos, *TINY, "--images-seen", 48, "--quality.targets"]
+    passed = Recorder.passed
+    stop = tmp_path / "runs" / "stopped" / "STOP"
+    for name, more in ends.items():
+        run = tmp_path / "runs" / name
+        with monkeypatch.context() as patch:
+            if name == "stopped":
+                patch.setattr(Recorder, "passed", lambda self, *facts: (stop.touch(), passed(self, *facts)))
+            assert command(capsys, *words, "--out", run, *more).code == (75 if name == "stopped" else 0)
+    assert command(capsys, *words, "--out", tmp_path / "runs/lengthened", "--steps", 3).code == 0
+    unfinished(tmp_path / "runs/killed")
+    found = {row["name"]: row for row in json.loads(command(capsys, "runs", tmp_path / "runs", "--json").out)}
+    assert found.keys() == ends.keys() and {row["steps"] for row in found.values()} == {6}
+    steps = {name: row["step"] for name, row in found.items()}
+    assert (steps["whole"], steps["cut"], steps["lengthened"]) == (6, 2, 3) and steps["patient"] < 6 > steps["stopped"]
+    shown = {line.split()[0]: line for line in command(capsys, "runs", tmp_path / "runs").out.splitlines()[1:]}
+    assert all(f" {step}/6 " in shown[name] for name, step in steps.items()), shown
 
 
 def test_runs_of_an_edited_run_json_is_not_believed(capsys, runs):

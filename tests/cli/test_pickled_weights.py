@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -190,6 +191,18 @@ assert {READER!r} in sys.modules
     assert said.stderr.count("pickled arrays are read by one verb alone") == 5, said.stderr
     assert "kind      pickled arrays\n" in said.stdout
     assert f"next      {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said.stdout
+
+
+def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training(photos, tmp_path, capsys):
+    folder = tmp_path / "my weights"
+    folder.mkdir()
+    file = msra(folder)
+    checked = command(capsys, "weights", "check", file).out.partition("next      paceline ")[2].splitlines()[0]
+    refused_in = command(capsys, "train", "resnet50-tiny", "--data", photos, *TINY, "--weights", file).err
+    for printed in (checked, refused_in.partition("that it writes:  paceline ")[2].splitlines()[0]):
+        file.with_suffix(".safetensors").unlink(missing_ok=True)
+        assert command(capsys, *shlex.split(printed)).code == 0
+        assert file.with_suffix(".safetensors").is_file()
 
 
 def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):

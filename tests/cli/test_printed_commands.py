@@ -1,8 +1,9 @@
 """Every command of ours in a message is carried out as it was printed, and each place that prints one is accounted for.
 
 A place is (file, function, verb): a string with `paceline VERB`, or a call of `config/commands.py`. It is a *form* where its words
-leave something to fill in (DIR, RUN, FILE), then its verb and flags have to exist; otherwise it has a situation here whose
-message is produced and whose command is run, or an entry in ELSEWHERE with the test that runs it, or in REASONS with why none can.
+leave something to fill in (DIR, RUN, FILE), then the help of its verb has to name its flags; otherwise it has a situation here
+(or in `preparing_situations.py`) whose message is produced and whose command is run, or an entry in ELSEWHERE with the test that
+runs it, or in REASONS with why none can.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from preparing_situations import PREPARING, RAISED, Situation
 from run_files import cut_after
-from tiny_runs import Said, command, without_report
+from tiny_runs import command, without_report
 
 import paceline
 from paceline.cli.main import VERBS
+from paceline.config.errors import DataError
 
 PACKAGE = Path(paceline.__file__).parent
 # Calls that make a command, by their names.
@@ -29,22 +31,6 @@ MAKERS = ("command", "to_go_on", "conversion", "prepare_again", "prepare_command
 PRINTED = re.compile(r"\bpaceline (?:--[a-z]+ )?(" + "|".join(VERBS) + r"|\{\w+\})(?![\w'])")
 # Words that stand for something of the reader's.
 TO_FILL_IN = re.compile(r"(?<![\w{/.-])[A-Z][A-Z_]{2,}(?![\w}])|\.\.\.|a\|b|\|")
-
-
-@dataclass(frozen=True)
-class Situation:
-    """One message in earnest.
-
-    places   what prints its commands
-    words    of the command that is given
-    code     how that ends
-    follow   exit code of each printed command, in their order
-    """
-
-    places: tuple[tuple[str, str, str], ...]
-    words: Callable[[Path, Path], list[object]]
-    code: int
-    follow: tuple[int, ...]
 
 
 def recipe_file(here: Path, data: Path) -> str:
@@ -75,6 +61,7 @@ def edited(here: Path, data: Path) -> list[object]:
 
 
 SITUATIONS = {
+    **PREPARING,
     "a speed that is not known": Situation(
         (("cli/show_estimate.py", "not_known", "train"), ("cli/show_estimate.py", "not_known", "show")),
         lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
@@ -103,44 +90,60 @@ SITUATIONS = {
     ),
 }  # fmt: skip
 
+# FILE, TEST -> the places whose commands it carries out.
 ELSEWHERE = {
-    ("training/job.py", "goes_on", "to_go_on"): "cli/test_going_on.py",
-    ("cli/download.py", "run", "download"): "download/test_download_verb.py",
-    ("cli/download.py", "_carry_out", "prepare"): "download/test_download_verb.py",
-    ("cli/download.py", "_carry_out", "train"): "download/test_download_verb.py",
-    ("cli/download.py", "_by_account", "prepare"): "download/test_download_verb.py",
-    ("cli/download.py", "_by_account", "train"): "download/test_download_verb.py",
-    ("cli/weights_check.py", "run_check", "conversion"): "cli/test_pickled_weights.py",
-    ("models/forms/files.py", "kind_of", "conversion"): "cli/test_pickled_weights.py",
-    ("models/forms/files.py", "conversion", "weights"): "cli/test_pickled_weights.py",
+    (
+        "oracle/test_detectron2_pixels.py",
+        "test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs",
+    ): (("models/weight_file.py", "open_weights", "conversion"),),
+    (
+        "cli/test_going_on.py",
+        "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
+    ): (("training/job.py", "goes_on", "to_go_on"),),
+    ("cli/test_going_on.py", "test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended"): (
+        ("training/job.py", "write_report", "report"),
+    ),
+    ("cli/test_going_on.py", "test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by"): (
+        ("runs/start.py", "check_start", "eval"),
+    ),
+    ("download/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
+        ("cli/download.py", "run", "download"),
+    ),
+    ("download/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
+        ("cli/download.py", "_carry_out", "prepare"),
+        ("cli/download.py", "_carry_out", "train"),
+    ),
+    (
+        "cli/test_pickled_weights.py",
+        "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training",
+    ): (
+        ("cli/weights_check.py", "run_check", "conversion"),
+        ("models/forms/files.py", "kind_of", "conversion"),
+        ("models/forms/files.py", "conversion", "weights"),
+    ),
+    ("prepare/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
+        ("containers/exports.py", "unpack_first", "prepare"),
+    ),
+    ("prepare/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
+        ("prepare/ensure.py", "ensure_prepared", "train"),
+    ),
+    ("prepare/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
+        ("tasks/instance_predictions.py", "require_masks", "train"),
+    ),
+    ("prepare/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
+        ("prepare/formats/label_tools.py", "_known_yolo", "prepare"),
+    ),
+    ("prepare/test_label_tools.py", "test_a_coco_json_under_another_name_gets_the_command_that_names_it"): (
+        ("prepare/formats/label_tools.py", "_named_command", "prepare"),
+    ),
+    ("prepare/test_label_tools.py", "test_prepare_coco_on_another_layout_prints_the_command_that_reads_it"): (
+        ("prepare/formats/layouts.py", "read_source", "prepare"),
+    ),
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
-OF_PREPARING = "of preparing data: no test of this file carries it out"
 REASONS = {
-    **{
-        (file, function, maker): OF_PREPARING
-        for file, function, maker in (
-            ("cli/data.py", "run", "prepare_again"),
-            ("data/box_split.py", "open_boxes", "prepare_again"),
-            ("data/index.py", "_remedy", "prepare_again"),
-            ("data/manifest.py", "again", "container_command"),
-            ("data/manifest.py", "prepare_command", "prepare"),
-            ("data/manifest.py", "prepare_again", "prepare_command"),
-            ("data/manifest.py", "prepare_again", "box_command"),
-            ("data/manifest.py", "_read", "prepare_command"),
-            ("pack/source.py", "prepared_source", "prepare_again"),
-            ("prepare/box_source.py", "of", "box_command"),
-            ("prepare/class_source.py", "of", "prepare_command"),
-            ("prepare/class_source.py", "class_folders", "prepare_command"),
-            ("prepare/containers/source.py", "prepare_containers", "container_command"),
-            ("prepare/ensure.py", "ensure_prepared", "prepare_again"),
-            ("prepare/ensure.py", "ensure_prepared", "prepare_command"),
-            ("prepare/ensure.py", "_refuse_half", "prepare_again"),
-            ("prepare/formats/class_folders.py", "_split_command", "prepare_command"),
-            ("tasks/instance_predictions.py", "require_masks", "train"),
-            ("training/staging.py", "staged_photos", "prepare_again"),
-        )
-    },
+    ("cli/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
+    ("cli/download.py", "_by_account", "train"): "wants ImageNet's archives, whole",
     ("prepare/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("prepare/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
     ("cli/data.py", "run", "prepare"): "--help, in a sentence",
@@ -220,14 +223,15 @@ def places() -> dict[tuple[str, str, str], str]:
 
 
 def test_each_place_that_prints_a_command_has_a_situation_or_a_reason():
-    known = {place for one in SITUATIONS.values() for place in one.places} | set(ELSEWHERE) | set(REASONS)
+    run = (*(one.places for one in SITUATIONS.values()), *(named for named, _ in RAISED.values()), *ELSEWHERE.values())
+    known = {place for named in run for place in named} | set(REASONS)
     found = places()
     menus = {f"list {menu}" for menu in MENUS}
     lacking = {place: text for place, text in found.items() if place not in known and place[2] not in menus}
     assert not lacking, "\n".join(f"{place}: {text}" for place, text in lacking.items())
     assert not known - set(found), f"these print no command any more: {known - set(found)}"
-    for test in ELSEWHERE.values():
-        assert (PACKAGE.parent / "tests" / test).is_file(), test
+    for file, test in ELSEWHERE:
+        assert f"\ndef {test}(" in (PACKAGE.parent / "tests" / file).read_text(), f"{file} has no {test}"
 
 
 @pytest.mark.parametrize("menu", MENUS)
@@ -235,9 +239,8 @@ def test_a_menu_that_messages_name_is_there(menu, capsys):
     assert command(capsys, "list", menu).code == 0
 
 
-def commands_in(said: Said) -> list[list[str]]:
+def commands_in(text: str) -> list[list[str]]:
     """The words of each command in a message: in backticks, or behind two spaces (or `: `) up to the line's end."""
-    text = said.out + said.err
     found = re.findall(r"`paceline ([^`]*)`|(?:^|  |: )paceline (\S.*)$", text, flags=re.M)
     return [shlex.split(ticked or bare) for ticked, bare in found]
 
@@ -250,8 +253,46 @@ def test_a_printed_command_does_what_its_message_says(name, resnet_run, tmp_path
     shutil.copytree(resnet_run.folder, tmp_path / "a run", symlinks=True)
     said = command(capsys, *situation.words(tmp_path, resnet_run.data))
     assert said.code == situation.code, said
-    printed = commands_in(said)
+    printed = commands_in(said.out + said.err)
     assert len(printed) == len(situation.follow), (printed, said)
     for words, code in zip(printed, situation.follow):
         then = command(capsys, *words)
         assert then.code == code, (words, then)
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_a_command_in_an_error_that_no_verb_comes_to_repairs_what_it_is_about(
+    name, class_photos, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as raised:
+        RAISED[name][1](tmp_path, class_photos)
+    (words,) = commands_in(str(raised.value))
+    assert command(capsys, *words).code == 0, words
+
+
+def helps(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """The help of a verb, of its kind where the next word is one, or of every kind where that is left open."""
+    verb, kind = words[0], next(iter(words[1:]), "")
+    if verb == "prepare" and not kind.isalpha():
+        kinds: tuple[tuple[str, ...], ...] = (("folder",), ("coco",), ("zip",))
+    elif verb in ("train", "eval", "show"):
+        kinds = (("resnet50-tiny",), ())
+    else:
+        kinds = ((kind,),) if kind.isalpha() and kind.islower() else ((),)
+    return "".join((said := command(capsys, verb, *one, "--help")).out + said.err for one in kinds)
+
+
+def test_the_flags_of_commands_to_fill_in_are_flags_of_their_verbs(capsys):
+    wrong, looked_at = [], 0
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in (node for _, node in strings_and_calls(path) if not isinstance(node, ast.Call)):
+            text = spelled(node)
+            for call in PRINTED.finditer(text):
+                rest = re.split(r"[`\n;]|, | \(|  ", text[call.end() :])[0]
+                flags = set(re.findall(r"(?<!\S)--[a-z][a-z.-]*", rest)) - {"--help"}
+                if TO_FILL_IN.search(rest) and flags and call[1] in VERBS:
+                    known = helps(capsys, [call[1], *rest.split()])
+                    wrong += [(path.name, call[0] + rest, flag) for flag in flags if not re.search(flag + r"\b", known)]
+                    looked_at += 1
+    assert not wrong and looked_at > 10, wrong

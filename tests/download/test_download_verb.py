@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
+import shlex
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -60,6 +62,9 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     text = capsys.readouterr().out
     assert "this is COCO 2017: 2 training photos with objects (3 in all) and 2 for validation" in text
     assert text.rstrip().endswith(f"train with:  paceline train ssd --data '{folder}'")
+    (prepared,) = re.findall(r"^paceline (prepare .*)", text, re.MULTILINE)
+    assert main(shlex.split(prepared)) == 0
+    assert main(["show", *shlex.split(text.rpartition("paceline train ")[2])]) == 0
     assert Manifest.load(folder).expect == "coco2017" and not archives_in(folder)
     assert ensure_prepared(folder, kind="boxes", say=pytest.fail, small=0) == folder
     assert not [path for path in folder.iterdir() if path.name.startswith(".") or ".part" in path.name]
@@ -141,10 +146,14 @@ def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch,
     def stopped(*words, **known) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bring, "unpack", stopped)
     folder = tmp_path / "my data"
-    assert download("coco2017", folder, "--keep-archives") == 75
-    assert f"goes on from here:  paceline download coco2017 '{folder}' --keep-archives\n" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(bring, "unpack", stopped)
+        assert download("coco2017", folder, "--keep-archives") == 75
+    assert f"goes on from here:  paceline download coco2017 '{folder}' --keep-archives\n" in (
+        said := capsys.readouterr().out
+    )
+    assert main(shlex.split(said.partition("from here:  paceline ")[2].splitlines()[0])) == 0
 
 
 def test_room_for_all_of_it_is_asked_for_before_the_first_byte(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import random
+import re
 import stat
 import struct
 import tarfile
@@ -18,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
+from paceline.config.whole import folder_part
 from paceline.download import members, wanted
 from paceline.download import unpack as unpacking
-from paceline.download.unpack import part_folder, unpack
+from paceline.download.unpack import is_unfinished, unpack
 
 PHOTO = random.Random(2).randbytes(3_000)
 FILES = {"set/a.jpg": PHOTO, "set/deep/b.jpg": PHOTO[::-1], "notes.txt": b"words " * 500, "set/empty": b""}
@@ -60,7 +62,7 @@ def refusal(archive: Path, folder: Path) -> str:
     before = found(folder)
     with pytest.raises(DataError) as error:
         unpack(archive, folder)
-    assert found(folder) == before and not part_folder(archive, folder).exists()
+    assert found(folder) == before and not is_unfinished(archive.name, folder)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -260,11 +262,25 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
 
 def test_what_a_kill_left_is_dropped(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "set.zip", FILES)
-    left = part_folder(archive, tmp_path / "out") / "set" / "deep" / "half.jpg"
+    out = tmp_path / "out"
+    left = out / ".set.zip.0123abcd.part" / "set" / "deep" / "half.jpg"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
-    unpack(archive, tmp_path / "out")
-    assert found(tmp_path / "out") == FILES
+    assert is_unfinished("set.zip", out)
+    unpack(archive, out)
+    assert found(out) == FILES and not is_unfinished("set.zip", out)
+
+
+def test_what_another_process_is_at_and_folders_of_other_names_stay(tmp_path: Path) -> None:
+    archive, out = zipped(tmp_path / "set.zip", FILES), tmp_path / "out"
+    (out / ".set.zip.unpacking").mkdir(parents=True)
+    (out / ".set.zip.0123abcd.part").symlink_to(tmp_path)
+    with folder_part(out / "set.zip") as others:
+        (others / "theirs.jpg").write_bytes(b"half")
+        unpack(archive, out)
+        assert (others / "theirs.jpg").read_bytes() == b"half"
+    assert {path.name for path in out.iterdir()} >= {".set.zip.unpacking", ".set.zip.0123abcd.part"}
+    assert archive.is_file()
 
 
 def test_a_kill_while_it_unpacks_leaves_no_final_name(tmp_path: Path, monkeypatch) -> None:
@@ -277,4 +293,5 @@ def test_a_kill_while_it_unpacks_leaves_no_final_name(tmp_path: Path, monkeypatc
         unpack(archive, tmp_path / "out")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".set.zip.unpacking"]
+    (left,) = (tmp_path / "out").iterdir()
+    assert re.fullmatch(r"\.set\.zip\.[0-9a-f]{8}\.part", left.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from paceline.dist.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
+from paceline.launch import through_slurm
 from paceline.launch.follow import Tail, _asked_to_stop, exit_code, follow
 from paceline.launch.job import Job
 from paceline.launch.process import Process
+from paceline.launch.through_slurm import JOB_NUMBER
 from paceline.log.events import EventLog
 
 
@@ -182,6 +185,24 @@ def test_rank_0_alone_leaves_its_code(tmp_path, environ, left):
     leave_exit_code(0 if left == 2 else 75, {EXIT_CODE_FILE: str(file), **environ})
     assert read_exit_code(file) == left
     assert [path.name for path in tmp_path.iterdir()] == (["exit-code"] if left is not None else [])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "large"])
+def test_what_stands_in_a_runs_folder_in_place_of_our_files_is_not_waited_for_followed_or_read_whole(tmp_path, kind):
+    victim = tmp_path / "victim"
+    victim.write_text("75\n")
+    files = [tmp_path / name for name in ("exit-code", "output.txt", JOB_NUMBER)]
+    tail = Tail(files[1])
+    for file in files:
+        if kind == "pipe":
+            os.mkfifo(file)
+        elif kind == "link":
+            file.symlink_to(victim)
+        else:
+            with file.open("wb") as content:
+                content.truncate(1 << 30)
+    assert read_exit_code(files[0]) is None and through_slurm._text(files[2]) == ""
+    assert len(tail.more(all_of_it=True)) <= 1 << 24 and victim.read_text() == "75\n"
 
 
 def test_the_reason_of_a_failed_run_is_said_last(tmp_path):

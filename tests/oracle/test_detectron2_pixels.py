@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
+from tiny_runs import command, refused
 
 from paceline.models.forms.detectron2 import from_detectron2
 from paceline.models.forms.ours import FormError
@@ -51,14 +55,37 @@ def test_its_pixel_std_decides_and_the_stem_answers_our_pixels_as_it_did_its_own
 
 
 def test_without_pixel_std_the_norms_decide_and_it_is_said():
-    trained = from_detectron2(file(statistics=True), {})
-    assert torch.equal(trained.tensors["conv1.weight"], STEM) and not trained.needs
-    assert "its norms have statistics" in trained.notes[0]
     msra = from_detectron2(file(statistics=False), {})
     assert msra.needs == {"stride_in": "1x1"} and msra.converted == ("conv1.weight",)
     assert "its norms are Caffe2's" in msra.notes[0]
     named = from_detectron2(file(statistics=False), {"__author__": "torchvision"})
     assert torch.equal(named.tensors["conv1.weight"], STEM) and not (named.needs or named.notes)
+
+
+@pytest.mark.parametrize("marks", [{}, {"pixel_mean": torch.full((3,), 127.5), "pixel_std": torch.full((3,), 60.0)}])
+def test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs(
+    marks, tmp_path, capsys
+):
+    source = tmp_path / "my model.pth"
+    torch.save({"model": file(statistics=True, **marks)}, source)
+    for words in (["check", source], ["convert", source, "--to", "ours", "--out", tmp_path / "o.safetensors"]):
+        refusal = command(capsys, "weights", *words)
+        refused(refusal, "RGB or BGR", "--colours rgb", "--colours bgr")
+    pixels = 255 * torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(1)) - MEAN.view(3, 1, 1)
+    for printed, bgr in zip(refusal.err.splitlines()[1:], (False, True), strict=True):
+        words = shlex.split(printed)[1:]
+        assert command(capsys, *words).code == 0
+        stem = load_file(words[words.index("--out") + 1])["conv1.weight"]
+        deviation = marks.get("pixel_std", STD.flip(0) if bgr else STD).view(3, 1, 1)
+        theirs = F.conv2d((pixels.flip(1) if bgr else pixels) / deviation, STEM, None, 2, 3)
+        torch.testing.assert_close(F.conv2d(pixels / STD.view(3, 1, 1), stem, None, 2, 3), theirs, rtol=1e-4, atol=1e-3)
+
+
+def test_colours_of_a_file_that_says_them_are_not_overruled(tmp_path, capsys):
+    source = tmp_path / "model.pth"
+    torch.save({"model": file(statistics=True, pixel_mean=MEAN, pixel_std=STD)}, source)
+    words = ["weights", "convert", source, "--to", "ours", "--out", tmp_path / "o.safetensors", "--colours", "bgr"]
+    refused(command(capsys, *words), "leave --colours out")
 
 
 def test_a_deviation_of_nothing_is_refused():

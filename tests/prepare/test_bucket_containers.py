@@ -15,7 +15,9 @@ from paceline.config.errors import UserError
 from paceline.data.freshness import check_fresh
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
+from paceline.pack.source import prepared_source
 from paceline.prepare.class_source import prepare_folder
+from paceline.prepare.held_out import HeldOut, ensure_held_out
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 
@@ -75,3 +77,20 @@ def test_a_bucket_that_is_shut_is_told_from_files_that_changed(photos, bucket, t
     said = command(capsys, "prepare", *words, "--out", tmp_path / "again")
     assert said.code == 2 and said.err.count("\n") == 1 and "no permission (403)" in said.err
     assert not (tmp_path / "again").exists()
+
+
+def test_packing_and_scoring_name_the_bucket_that_an_index_names_before_they_ask_it(
+    photos, bucket, tmp_path, capsys
+) -> None:
+    words = [str(word) for word in pack_both(photos.root_path, "tar", tmp_path / "packed")]
+    words = upload(bucket, tmp_path / "packed", words)
+    assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
+    for use in (prepared_source, lambda folder, say: ensure_held_out(HeldOut(data=folder), "class-folder", say=say)):
+        asked, said = len(bucket.requests), []
+
+        def say(line: str, asked=asked, said=said) -> None:
+            assert len(bucket.requests) == asked, "it was asked before it was named"
+            said.append(line)
+
+        use(str(tmp_path / "set"), say)
+        assert "s3://bucket" in said[0] and len(bucket.requests) > asked

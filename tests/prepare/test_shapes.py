@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.whole import folder_part
 from paceline.prepare.shapes import render as shapes
 from paceline.prepare.shapes.outlines import CLASSES
 from paceline.prepare.shapes.render import render_shapes, shapes_folder
@@ -399,3 +400,14 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path):
 def test_rendering_does_not_load_torch():
     code = "import sys, paceline.prepare.shapes.render; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_what_a_killed_rendering_left_goes_with_the_next_one_and_what_is_rendered_now_stays(tmp_path: Path) -> None:
+    dead = tmp_path / ".set.0123abcd.part"
+    (dead / "train").mkdir(parents=True)
+    (dead / "train" / "0.jpg").write_bytes(b"half")
+    (tmp_path / ".set.mine.part").mkdir()
+    with folder_part(tmp_path / "set") as living:
+        render_shapes("classes", tmp_path / "set", train=8, val=8, side=32, processes=1)
+        assert living.is_dir()
+    assert {path.name for path in tmp_path.iterdir()} == {"set", ".set.mine.part"}

@@ -89,10 +89,12 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
     return kind
 
 
-def conversion(path: Path) -> str:
-    """The command that writes a file of pickled arrays as one that is read everywhere."""
-    out = path.with_suffix(".safetensors")
-    return command("weights", "convert", path, "--to", "ours", "--out", out)
+def conversion(path: Path, colours: str = "") -> str:
+    """The command that writes a file of pickled arrays, or of pixels in an order that it does not say, as one read everywhere."""
+    out = path.with_suffix(f".{colours}.safetensors" if colours else ".safetensors")
+    return command(
+        "weights", "convert", path, "--to", "ours", "--out", out, *(["--colours", colours] if colours else [])
+    )
 
 
 def _safetensors(path: Path) -> Contents:

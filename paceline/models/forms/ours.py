@@ -27,8 +27,16 @@ METADATA = "paceline"
 MOST_NOTES, MOST_NOTE = 20, 400
 
 
+# What a user may know that a file does not say: among its facts.
+COLOURS, KNOWN_COLOURS = "colours", ("rgb", "bgr")
+
+
 class FormError(Exception):
     """Weights of this form cannot be read or written as asked; the text says why, without the file's name."""
+
+
+class UnknownColours(FormError):
+    """Nothing in a file says in which order of colours its pixels were."""
 
 
 @dataclass(frozen=True)

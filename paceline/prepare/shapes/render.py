@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +25,7 @@ from PIL import Image
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError, UserError
+from paceline.config.whole import folder_part
 from paceline.prepare.shapes.outlines import CLASSES
 from paceline.prepare.shapes.scenes import SPLITS, Kind, annotate, draw_picture
 from paceline.systems.detect import cpu_cores
@@ -116,9 +115,7 @@ def _render(order: _Order, out: Path, processes: int | None, progress: Progress 
     _refuse_unless_free(out)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    part.mkdir()
-    try:
+    with folder_part(out) as part:
         for room in _rooms(order.kind):
             (part / room).mkdir(parents=True)
         pictures = order.train + order.val
@@ -135,8 +132,6 @@ def _render(order: _Order, out: Path, processes: int | None, progress: Progress 
         except OSError:
             _refuse_unless_free(out)
             raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _refuse_unless_free(out: Path) -> None:
