@@ -231,7 +231,8 @@ def test_eval_repeats_the_evaluation_of_training_exactly(photos, tmp_path, capsy
             assert event[name] == by_step[event["step"]][name]
     out = tmp_path / "again.json"
     assert command(capsys, "eval", run, "--checkpoint", "last", "--out", out).code == 0
-    assert json.loads(out.read_text()) == json.loads((run / "predictions" / "step-000006.json").read_text())
+    kept = json.loads((run / "predictions" / "step-000006.json").read_text())
+    assert json.loads(out.read_text()) == {"paceline": "eval"} | kept
 
 
 def test_eval_scores_another_number_of_images_where_asked(trained, photos, capsys):

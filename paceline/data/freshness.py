@@ -127,6 +127,8 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
     for file in np.linspace(0, files - 1, num=files if everything else min(files, SAMPLED_FILES), dtype=np.int64):
         path = os.fsdecode(places.file_path(file))
         if (size := _size(path)) != places.file_sizes[file]:
+            if size < 0:
+                return f"{path}: gone since it was prepared"
             return f"{path}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
     return _check_skipped(manifest.root_path, manifest.splits[name])
 

@@ -167,9 +167,9 @@ def _epoch_seconds(lines: Sequence[Line], step_epochs: float | None = None) -> f
             begun = line
         elif line.key == "eval_start" and begun is not None:
             count = begun.metadata.get("epoch_count")
-            steps = [one.metadata.get("step_num") for one in (begun, line)]
-            if step_epochs and all(map(is_number, steps)):
-                count = (steps[1] - steps[0]) * step_epochs
+            first, last = begun.metadata.get("step_num"), line.metadata.get("step_num")
+            if step_epochs and first is not None and last is not None and is_number(first) and is_number(last):
+                count = (last - first) * step_epochs
             if is_number(count) and count > 0 and line.ms > begun.ms:
                 blocks.append((line.ms - begun.ms) / 1000 / count)
             begun = None

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from io import IOBase
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -92,10 +92,10 @@ class Predictor:
         photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead; files are
                 read and decoded on threads
         """
-        if _is_one(photos) or isinstance(photos, str | os.PathLike):  # a name is no list of letters
-            photos = _listed(photos)
+        by_name = _is_one(photos) or isinstance(photos, str | os.PathLike)  # a name is no list of letters
+        listed = _listed(photos) if by_name else cast("Iterable[Photo]", photos)
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
-        inputs = in_order(photos, self._read_or_say, ahead=MOST_THREADS + size)
+        inputs = in_order(listed, self._read_or_say, ahead=MOST_THREADS + size)
         while part := list(islice(inputs, size)):
             answers = iter(self._answers([read for read in part if not isinstance(read, Unreadable)]))
             yield from (read if isinstance(read, Unreadable) else next(answers) for read in part)

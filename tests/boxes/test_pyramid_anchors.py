@@ -7,7 +7,8 @@ import torch
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
-from paceline.boxes.pyramid_anchors import cell_anchors, pyramid_anchors
+from paceline.boxes.assignment import inside_photo
+from paceline.boxes.pyramid_anchors import BEYOND_LAST, cell_anchors, pyramid_anchors
 
 SIZES, RATIOS = (32.0, 64.0, 128.0, 256.0, 512.0), (0.5, 1.0, 2.0)
 # Width and height of each level's anchors by GluonCV's and the MLPerf reference's generator, ratios 0.5, 1, 2.
@@ -81,6 +82,15 @@ def test_exact_anchors_have_the_size_and_the_ratio_asked_for() -> None:
     assert torch.allclose(height / width, torch.tensor(RATIOS))
     assert torch.allclose(width * height, torch.full((3,), 2500.0))
     assert torch.equal(anchors[:, :2], -anchors[:, 2:])
+
+
+@pytest.mark.parametrize("rounding", BEYOND_LAST)
+def test_an_anchor_that_ends_with_the_photo_lies_inside_it(rounding) -> None:
+    """Of legacy anchors right and bottom name the last pixel inside; the edges of the same box lie one further."""
+    last = {"legacy": 63.0, "legacy_edges": 64.0, "half_even": 63.5, "none": 63.5}[rounding]
+    anchors = torch.tensor([[0.0, 0.0, last, last], [0.0, 0.0, last + 1, last], [0.0, 0.0, last, last + 1]])
+    inside = inside_photo(anchors, torch.tensor([[64, 64]]), BEYOND_LAST[rounding])
+    assert inside.tolist() == [[True, False, False]]
 
 
 def test_a_size_for_each_level_is_asked_for() -> None:

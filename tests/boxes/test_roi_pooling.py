@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
 
 from paceline.boxes import forms
-from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.boxes.roi_pooling import levels_of, pool_regions, samples
 
 HEIGHT, WIDTH = 128, 192
 STRIDES = [4, 8, 16, 32]
@@ -119,6 +119,15 @@ def test_a_region_anywhere_is_the_obvious_loop(row, side, ratio, aligned, level)
             side=side, sampling_ratio=ratio, aligned=aligned,
         )  # fmt: skip
         torch.testing.assert_close(found[0].double(), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("extent", [1, 2, 5])
+def test_no_sample_reads_beyond_the_map(extent) -> None:
+    """The next pixel would be another row's, or another image's."""
+    low = torch.linspace(-3, extent + 2, 25)
+    pixels, weights = samples(low, low + 2, extent, 3, 2, False)
+    assert (int(pixels.min()), int(pixels.max())) == (0, extent - 1)
+    assert (weights >= 0).all() and (weights.sum(dim=2) <= 1 + 1e-6).all()
 
 
 @pytest.mark.parametrize("form", FORMS)

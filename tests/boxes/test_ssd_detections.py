@@ -77,6 +77,18 @@ def test_the_cpus_short_way_is_the_fixed_shapes(
     assert torch.allclose(found[..., :4], fixed[..., :4], atol=1e-6)
 
 
+@pytest.mark.parametrize("candidates_of", ["class", "image"])
+def test_what_lies_elsewhere_is_found_behind_a_crowd_of_candidates(candidates_of) -> None:
+    """29 default boxes predict one place, and the last of the candidates another one."""
+    anchors = torch.tensor([[0.3, 0.3, 0.2, 0.2]] * 29 + [[0.7, 0.7, 0.2, 0.2]])
+    logits = torch.stack((torch.zeros(30), torch.linspace(4, 3, 30)), dim=1).unsqueeze(0)
+    rules = {**SYSTEM_A, "candidates_of": candidates_of, "candidates": 30, "keep": 3}
+    for form in (ssd_detections, fixed_shapes):
+        found = form(logits, torch.zeros(1, 30, 4), anchors, **rules)[0]
+        assert found[:, 5].tolist() == [1.0, 1.0, 0.0]
+        assert found[:2, 0].tolist() == pytest.approx([0.2, 0.6])
+
+
 @pytest.mark.parametrize(("images", "boxes", "classes"), [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
 def test_nothing_to_find_gives_empty_places(images, boxes, classes) -> None:
     found = ssd_detections(

@@ -53,6 +53,7 @@ def test_what_was_saved_comes_back_bit_for_bit_with_its_strides(tmp_path):
     saved = snapshot()
     path = save_checkpoint(tmp_path, 7, saved)
     assert path == tmp_path / "step-000007"
+    assert json.loads((path / "index.json").read_text())["format"] == 1  # of every checkpoint that was ever written
     loaded = load_checkpoint(path)
     assert_equal(saved, loaded)
     for name, tensor in saved.tensors["model"].items():

@@ -47,8 +47,9 @@ def test_what_is_no_coco_set_is_refused(root: Path, tmp_path: Path, capsys) -> N
     refused(command(capsys, "prepare", "coco"), "name the data set's folder", "--annotations")
     refused(command(capsys, "prepare", "coco", tmp_path / "nowhere"), "nowhere", "no such folder")
     refused(command(capsys, "prepare", "coco", root / "train2017"), "no COCO annotations")
-    refused(command(capsys, "prepare", "voc", root), "without JPEGImages/")
-    refused(command(capsys, "prepare", "yolo", root), "no data.yaml")
+    for layout in ("voc", "yolo"):
+        refused(command(capsys, "prepare", layout, root), f"another layout:  paceline prepare coco {root}")
+    refused(command(capsys, "prepare", "yolo", root / "train2017"), "no data.yaml")
     json_file(root, "train").write_text("{}")
     refused(command(capsys, "prepare", "coco", root), "instances_train2017.json", "not a COCO annotation file")
     assert not (root / "manifest.json").exists()

@@ -216,13 +216,13 @@ def test_what_is_no_text_file_in_a_run_gets_one_sentence(run, photos, capsys):
     (run / "run.json").write_bytes(saved)
     (run / "events.jsonl").unlink()
     (run / "events.jsonl").mkdir()
-    refused(command(capsys, *words), "events.jsonl", "directory")
-    refused(command(capsys, "report", run), "events.jsonl", "directory")
+    refused(command(capsys, *words), "events.jsonl", "a folder")
+    refused(command(capsys, "report", run), "events.jsonl", "a folder")
     (run / "events.jsonl").rmdir()
     (run / "events.jsonl").write_bytes(events)
     (run / "mllog.txt").rename(run / "kept")
     (run / "mllog.txt").mkdir()
-    refused(command(capsys, *words), "mllog.txt", "directory")
+    refused(command(capsys, *words), "mllog.txt", "a folder where a run has a file")
 
 
 def test_lines_that_no_run_writes_are_left_out_and_named(run, photos, capsys):

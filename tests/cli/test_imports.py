@@ -58,6 +58,7 @@ PREDICT = SHOW | {"simplejpeg"}
 BOTO3 = {"boto3", "botocore", "certifi", "dateutil", "jmespath", "s3transfer", "six", "urllib3"}
 TRAIN = PREDICT | {"rich", "pygments", "markdown_it", "mdurl"} | BOTO3
 TRAIN |= {"tensorboard", "google", "absl", "fsspec", "packaging", "six", "mlperf_logging"}
+TRAIN |= {"jinja2", "markupsafe"}  # the check page of a set that training prepares itself
 TASKS = {"resnet50-tiny": "classification", "ssd-tiny": "ssd", "maskrcnn-tiny": "maskrcnn"}
 # COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.
 OF_WORKLOAD: dict[tuple[str, str], set[str]] = {

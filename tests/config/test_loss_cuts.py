@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +100,30 @@ def test_neighbouring_forwards_of_ranks_that_share_statistics_are_no_group():
     with pytest.raises(RecipeError, match=r"Nearest groups that can: 1, 2"):
         split_batch(16, 2, 2, 4, 8)
     assert split_batch(16, 2, 2, 4, 16) == (2, 4, 1, 2)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("span", [1, 2, 4])
+def test_a_refused_group_names_the_nearest_that_are_not_refused(world, span):
+    def refusal(share, most, group):
+        try:
+            split_batch(share * world, world, most, span, group)
+        except RecipeError as error:
+            return str(error)
+        return ""
+
+    named = 0
+    for share, most in itertools.product((4, 8, 12), (2, 4, 6)):
+        reached = [size for size in range(1, share + 1) if not refusal(share, most, size)]
+        for group in range(2, share * world):
+            found = re.search(r"Nearest groups that can: ([\d, ]+), or 0 ", refusal(share, most, group))
+            if found:
+                groups = [int(one) for one in found[1].split(", ")]
+                assert groups == sorted(set(groups) & set(reached))
+                ratios = sorted(max(group / one, one / group) for one in reached)[:3]
+                assert sorted(max(group / one, one / group) for one in groups) == ratios
+                named += 1
+    assert named
 
 
 def test_tasks_without_loss_groups_have_none():

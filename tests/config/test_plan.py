@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -104,6 +105,27 @@ def test_a_split_adds_up_and_reaches_the_span_exactly(share: int, world: int, mo
     assert images * join == span * groups and (groups == 1 or join == 1)
 
 
+@pytest.mark.parametrize("world", [1, 4, 6])
+@pytest.mark.parametrize("share", [1, 6, 8, 12])
+@pytest.mark.parametrize("most", [1, 4, 12])
+def test_a_refused_span_names_the_nearest_that_are_not_refused(share: int, world: int, most: int) -> None:
+    def refusal(span: int) -> str:
+        try:
+            split_batch(share * world, world, most, span)
+        except RecipeError as error:
+            return str(error)
+        return ""
+
+    reached = [span for span in range(1, share * world + 1) if not refusal(span)]
+    for span in sorted(set(range(1, share * world + 1)) - set(reached)):
+        named = re.search(r"Nearest spans that can: ([\d, ]+)\.", refusal(span))
+        assert named is not None
+        spans = [int(one) for one in named[1].split(", ")]
+        assert spans == sorted(set(spans) & set(reached))
+        ratios = sorted(max(span / one, one / span) for one in reached)[:3]
+        assert sorted(max(span / one, one / span) for one in spans) == ratios
+
+
 def test_a_batch_that_does_not_divide_names_the_nearest_ones() -> None:
     with pytest.raises(RecipeError, match=r"does not divide over 7 ranks: nearest that does: 63 or 70"):
         split_batch(64, 7, 64, 16)
@@ -177,6 +199,12 @@ def test_exact_evaluation_points_replace_the_cadence() -> None:
     assert plan.eval_steps[0] == -(-40 * IMAGENET[0] // 2048)
 
 
+def test_weights_that_no_step_has_changed_are_not_evaluated() -> None:
+    recipe = override(RECIPES["resnet50"](), {"quality.first": 0.0, "quality.every": 4.0})
+    plan = make_plan(recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1])
+    assert plan.eval_steps[0] == -(-4 * IMAGENET[0] // 2048)
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
@@ -203,6 +231,7 @@ def test_evaluation_ranks_train_nothing_and_count_as_machines() -> None:
         for count in (0, 9)
     )
     assert replace(plan, eval_ranks=0, nodes=alone.nodes) == alone
+    assert alone == make_plan(recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1])
     assert (alone.nodes, plan.nodes, alone.evaluators, plan.evaluators) == (1, 3, 8, 9)
 
 

@@ -276,3 +276,8 @@ def test_real_photos_give_objects_in_most_crops(shared_data, seed):
             assert (len(objects.classes) > 0) == (len(classes) > 0)
             assert set(objects.classes.tolist()) <= set(classes.tolist())
             assert all(math.isfinite(value) for value in objects.boxes.ravel())
+
+
+def test_boxes_are_cut_at_their_own_side_of_the_border():
+    boxes = np.array([[5, 6, 100, 100], [50, 60, 5, 5], [-4, -3, 10, 20]])
+    assert inside(boxes, height=20, width=30).tolist() == [[5, 6, 30, 20], [30, 20, 30, 20], [0, 0, 6, 17]]

@@ -154,3 +154,8 @@ def test_every_permutation_is_sorted_by_the_same_thread(monkeypatch):
     for caller in callers:
         caller.join()
     assert len(sorted_by) == 3 and len(set(sorted_by)) == 1
+
+
+def test_the_order_of_an_epoch_is_that_of_every_earlier_version():
+    """Runs that were begun by one version are gone on with by another."""
+    assert permutation(12, seed=5, epoch=3).tolist() == [9, 2, 6, 8, 11, 0, 10, 7, 5, 3, 4, 1]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
 from paceline.data.grouped import group_batches, grouped_order, grouped_permutation, shapes_of_run
+from paceline.data.randomness import hash_keys
 from paceline.data.stream import batch_indices
 
 # Others may share the machine: no deadline.
@@ -156,3 +157,10 @@ def test_an_evaluation_sees_every_sample_once_in_batches_of_one_group(groups, ba
     assert all(0 < len(part) <= batch and len({groups[place] for place in part}) == 1 for part in batches)
     wanted = sum(-(-groups.count(group) // batch) for group in set(groups))
     assert len(batches) == wanted
+
+
+def test_runs_are_ordered_by_the_keys_of_samples_that_no_set_has():
+    """Else a run's place would follow from the place of the sample of its number."""
+    order = grouped_permutation(40, seed=3, epoch=0, groups=np.arange(40) // 4, global_batch=4)
+    keys = hash_keys(3, 0, np.array([2**62 + run for run in range(10)]))
+    assert (order.reshape(10, 4) // 4).tolist() == [[run] * 4 for run in np.argsort(keys).tolist()]

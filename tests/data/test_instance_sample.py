@@ -228,3 +228,9 @@ def test_a_photo_that_grew_since_the_data_was_prepared_is_named():
         _sample(data, split, np.zeros(0, np.int64), 0, PLAIN, np.zeros((160, 128, 3), np.uint8))
     with pytest.raises(DataError, match=r"photo: the image cannot be decoded"):
         _sample(data[:60], split, np.zeros(0, np.int64), 0, PLAIN, np.zeros((160, 160, 3), np.uint8))
+
+
+def test_an_evaluated_photo_brings_no_objects_of_the_usual_shapes():
+    data, _ = _scene(96, 96, [(5, 5, 30, 30)])
+    objects = _evaluated(data, PLAIN, np.zeros((96, 96, 3), np.uint8))
+    assert objects.boxes.shape == objects.frames.shape == (0, 4)

@@ -145,3 +145,7 @@ def test_threads_do_not_disturb_each_others_colours():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_shift_of_brightness_is_added_after_the_factor():
+    assert colour_matrix(2.0, 10.0, 1.0, 1.0, 0.0) @ (100, 100, 100, 1) == pytest.approx([210, 210, 210])

@@ -81,3 +81,8 @@ def test_a_photo_that_is_to_be_turned_gives_the_shown_photos_pixels(orientation,
         decode_crop(data, about, window, out, flip=False, decoder=decoder, name="it", law="tensorflow-crop")
         pictures.append(out)
     np.testing.assert_array_equal(*pictures)
+
+
+def test_one_pixel_more_is_looked_at_on_each_side_that_has_one() -> None:
+    assert seen(Window(5, 7, 10, 20, 8, 8), 40, 60)[:4] == (4, 6, 12, 22)
+    assert seen(Window(0, 0, 40, 60, 8, 8), 40, 60)[:4] == (0, 0, 40, 60)

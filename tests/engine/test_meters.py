@@ -38,3 +38,12 @@ def test_the_first_step_that_is_not_finite_is_named():
         meters.clear()
         meters.add({"loss": torch.tensor(3.0)}, 11)
         assert meters.read(world) == ({"loss": 3.0}, None, [[]])
+
+
+def test_the_first_interval_s_mean_is_over_its_own_steps():
+    with open_world(SINGLE, device=CPU) as world:
+        meters = Meters(CPU)
+        assert meters.facts(world)["steps"] == 0
+        for step, value in enumerate((2.0, 4.0)):
+            meters.add({"loss": torch.tensor(value)}, step)
+        assert meters.read(world)[0] == {"loss": 3.0}

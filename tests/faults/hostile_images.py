@@ -165,7 +165,7 @@ CASES: dict[str, Case] = {
     "an older version's journal that is a link": (linked("prepare.journal"), ""),
     "manifest that is a named pipe": (at("manifest.json", fifo), "not written by paceline"),
     "manifest of endless zeros": (at("manifest.json", zeros), "not written by paceline"),
-    "list of unreadable photos that is a link": (many_unreadable, "all are listed in"),
+    "list of unreadable photos that is a link": (many_unreadable, "was not written by paceline and stays"),
 }  # fmt: skip
 
 IMAGES = Family("images and class folders", good, read, words, CASES)

@@ -9,6 +9,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.metrics.target import better
 from paceline.metrics.top_k import TopKScore, best_classes, check_every_image_once, unpack
 
 
@@ -70,3 +71,8 @@ def test_an_evaluation_that_misses_or_repeats_an_image_is_refused(scored: list[i
 
 def test_a_rank_without_images_packs_and_joins() -> None:
     assert unpack([TopKScore().pack()]).accuracy(1) == 0
+
+
+def test_only_more_is_better():
+    assert better(0.5, None) and better(0.5, 0.4)
+    assert not better(0.5, 0.5) and not better(0.4, 0.5) and not better(float("nan"), None)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.class_rows import Labels, match_rows, row_count, take_rows
+from paceline.models.class_rows import MOST_LINES, Labels, match_rows, row_count, take_rows
 from paceline.models.initialise import initialise
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
@@ -66,6 +66,8 @@ def test_of_many_classes_the_new_ones_are_named():
     )
     lines = rows.lines()
     assert lines[0] == "class rows by name: 15 of 40 kept, of the file's 100"
+    few = match_rows([("a",)], Labels(tuple(str(number) for number in range(MOST_LINES))))
+    assert len(few.lines()) == 1 + MOST_LINES  # a line each
     assert lines[1].startswith("  new: 100, 101, ") and lines[1].endswith(" and 15 more") and len(lines) == 2
 
 
@@ -236,7 +238,8 @@ def test_what_was_published_with_cocos_90_rows_has_their_names(tmp_path):
 
 @pytest.mark.parametrize(("kind", "rows"), [("classifier", 4), ("ssd", 4), ("mask r-cnn", 4)])
 def test_rows_are_counted_without_the_background(kind, rows):
-    assert row_count(LOADERS[kind][0](4, 1).state_dict()) == rows
+    counted = row_count(LOADERS[kind][0](4, 1).state_dict())
+    assert (counted, type(counted)) == (rows, int)
 
 
 def test_garbled_names_of_ours_are_refused_by_the_file(tmp_path):

@@ -9,7 +9,7 @@ from torch import nn
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm, commit_running_statistics, configure_batch_norm
 from paceline.models.initialise import initialise
-from paceline.models.resnet import DEPTHS, BasicBlock, Bottleneck, ResNet
+from paceline.models.resnet import DEPTHS, BasicBlock, Bottleneck, EndMaxPool, ResNet
 
 
 def tiny(depth: int = 18, seed: int = 0, **settings) -> ResNet:
@@ -105,3 +105,31 @@ def test_the_compiler_sees_one_whole_graph_that_computes_the_eager_step(precisio
     got = step(torch.compile(compiled.classify, backend="eager", fullgraph=True), compiled)
     torch.testing.assert_close(got, step(eager.classify, eager), rtol=0, atol=0)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("stem", ["imagenet", "small"])
+def test_strides_are_those_of_the_maps(stem):
+    model = ResNet(18, classes=0, stem=stem)
+    maps = model(torch.randn(1, 3, 64, 64))
+    assert model.strides == [64 // part.shape[2] for part in maps]
+    assert model.channels == [part.shape[1] for part in maps]
+
+
+@pytest.mark.parametrize(("height", "width"), [(6, 7), (5, 4), (3, 3)])
+def test_pooling_that_pads_at_the_end_is_tensorflow_s_same(height, width):
+    """TensorFlow pads by what the last window lacks, the smaller half of it in front; a window takes the pixels it has."""
+    input = -1 - torch.rand(1, 1, height, width)
+    lacks = [max((-(-side // 2) - 1) * 2 + 3 - side, 0) for side in (height, width)]
+    expected = [
+        [
+            max(
+                float(input[0, 0, y, x])
+                for y in range(2 * i - lacks[0] // 2, 2 * i - lacks[0] // 2 + 3)
+                for x in range(2 * j - lacks[1] // 2, 2 * j - lacks[1] // 2 + 3)
+                if 0 <= y < height and 0 <= x < width
+            )
+            for j in range(-(-width // 2))
+        ]
+        for i in range(-(-height // 2))
+    ]
+    assert EndMaxPool()(input)[0, 0].tolist() == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -287,3 +288,18 @@ def test_adamw_survives_an_overflow_in_its_very_first_step():
     take(second, 0.1)
     for a, b in zip(ours, smooth):
         torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_adamw_decays_by_each_tensor_s_own_rate():
+    ours = [replace(one, rate=number + 0.5, decays=number != 1) for number, one in enumerate(parameters())]
+    theirs = parameters()
+    optimiser = AdamW(ours, Optim(momentum=0.9, weight_decay=0.3))
+    groups = [{"params": [b.tensor], "lr": a.rate * 0.1, "weight_decay": 0.3 * a.decays} for a, b in zip(ours, theirs)]
+    oracle = torch.optim.AdamW(groups, betas=(0.9, 0.999))
+    for step in range(3):
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
+        take(optimiser, 0.1)
+        oracle.step()
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-5)

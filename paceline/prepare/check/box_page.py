@@ -179,7 +179,9 @@ def _sizes(splits: Mapping[str, Index]) -> dict[str, Any]:
         usable = index.extra["usable"] > 0
         boxes = np.asarray(index.extra["boxes"])[usable]
         pixels = index.heights[image_of].astype(float) * index.widths[image_of]
-        counts[split] = np.histogram(np.sqrt(boxes[:, 2] * boxes[:, 3] / pixels[usable]), SIZE_EDGES)[0]
+        with np.errstate(over="ignore"):  # of boxes that no image can hold
+            shares = np.sqrt(boxes[:, 2] * boxes[:, 3] / pixels[usable])
+        counts[split] = np.histogram(shares, SIZE_EDGES)[0]
         areas.append(np.asarray(index.extra["areas"])[usable])
     area = np.concatenate(areas) if areas else np.zeros(0)
     total = max(len(area), 1)

@@ -273,7 +273,7 @@ def _refuse_twice(path: Path, what: str, ids: np.ndarray) -> None:
         places = np.flatnonzero(ids == twice[0])
         raise DataError(
             f"{path}: {what} id {twice[0]} is there {len(places)} times (entries {places[0]} and {places[1]}). "
-            f"{len(twice):,} such ids. Each must be unique: were two files merged? Export it again."
+            f"{len(twice):,} such id{'s' if len(twice) > 1 else ''}. Each must be unique: were two files merged? Export it again."
         )
 
 

@@ -1,0 +1,47 @@
+"""What single fields mean: their units, the published numbers that they begin with, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torchvision
+
+from paceline.config.classification import PhotoInput
+from paceline.config.detection import BoxInput
+from paceline.config.errors import RecipeError
+from paceline.config.instances import InstanceInput, check_instances
+from paceline.config.recipe import override
+from paceline.config.run import seconds_in
+from paceline.recipes import RECIPES
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 0), ("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("2 d", 172800)]
+)
+def test_a_time_budget_is_read_in_its_unit(text, seconds):
+    assert seconds_in(text) == seconds
+
+
+@pytest.mark.parametrize("settings", [PhotoInput(), BoxInput(), InstanceInput()])
+def test_photos_are_normalised_as_torchvision_s_weights_want_them(settings):
+    transforms = torchvision.models.ResNet50_Weights.IMAGENET1K_V1.transforms()
+    assert (list(settings.mean), list(settings.std)) == (transforms.mean, transforms.std)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field", "value", "flag"),
+    [
+        ("maskrcnn", "model.rpn.iou", 1.5, "--model.rpn.iou"),
+        ("maskrcnn", "model.rpn.iou", 0.0, "--model.rpn.iou"),
+        ("maskrcnn", "model.roi.samples", 3, "--model.roi.samples"),
+        ("resnet50", "seed", -1, "--seed"),
+        ("resnet50", "optim.momentum", 1.0, "--optim.momentum"),
+        ("resnet50", "optim.weight_decay", -0.1, "--optim.weight-decay"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_by_its_flag(recipe, field, value, flag):
+    with pytest.raises(RecipeError, match=rf"^{re.escape(flag)} "):
+        changed = override(RECIPES[recipe](), {field: value})
+        if recipe == "maskrcnn":  # what a workload's own fields mean is its own check
+            check_instances(changed)
