@@ -25,7 +25,16 @@ from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
-from paceline.config.run import Controls, check_controls, fill, read_run, refuse_synthetic, run_folder, saved_system
+from paceline.config.run import (
+    Controls,
+    check_controls,
+    data_from_here,
+    fill,
+    read_run,
+    refuse_synthetic,
+    run_folder,
+    saved_system,
+)
 from paceline.config.system import System
 from paceline.dist.launcher import read_launch
 from paceline.log.console import open_console
@@ -190,7 +199,7 @@ def _run(flags: Flags) -> Subject:
         if not names:
             raise UserError(f"{flags.run}: this run has no checkpoint yet.")
     system = _system(flags.run, facts, flags.system)
-    return Subject(_detecting(recipe, flags), facts, system, saved.data, saved.limit_val, names)
+    return Subject(_detecting(recipe, flags), facts, system, data_from_here(facts), saved.limit_val, names)
 
 
 def _weights(flags: Flags) -> Subject:

@@ -12,7 +12,7 @@ from paceline.cli.voice import complain
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, check_controls, fill, read_run, saved_system
+from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.workloads import saved_recipe
 
@@ -35,7 +35,9 @@ def saved_request(
     recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
     anew = {"out": "", "quiet": False, "json": False, "sink": ()}
-    controls = fill(Controls(), {**facts["controls"], **anew}, f"{path}: controls")
+    # fill() complains of a value that is no path.
+    found = {"data": data_from_here(facts)} if isinstance(facts["controls"].get("data"), str) else {}
+    controls = fill(Controls(), {**facts["controls"], **found, **anew}, f"{path}: controls")
     # A claim about the moment before that run, not this one.
     controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
     check_controls(controls)

@@ -140,6 +140,20 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     return facts
 
 
+def data_from_here(facts: Mapping[str, Any]) -> str:
+    """What a saved run's --data is called from the working folder: as it was named where that is there, or has an address.
+
+    A relative path was one from another folder: of the places that the run noted, the one that ends like it.
+    """
+    named = facts["controls"].get("data")
+    if not isinstance(named, str) or "://" in named or Path(named).expanduser().is_absolute() or Path(named).exists():
+        return named if isinstance(named, str) else ""
+    end = tuple(part for part in Path(named).parts if part != "..")
+    noted = [facts["data"].get(name) for name in ("manifest", "root")]
+    places = [place for place in noted if isinstance(place, str) and end and Path(place).parts[-len(end) :] == end]
+    return next((place for place in places if Path(place).is_dir()), named)
+
+
 def refuse_synthetic(facts: Mapping[str, Any], run: Path, nothing: str) -> None:
     """Raises UserError for a run on made-up batches; nothing: what there is nothing for."""
     if facts["controls"].get("synthetic"):

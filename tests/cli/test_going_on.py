@@ -251,3 +251,26 @@ def test_a_launch_whose_folder_nobody_named_says_what_follows_it(photos, tmp_pat
     script.unlink()
     assert command(capsys, *words, "--out", "runs/resnet50-tiny-001").code == 0
     assert script.read_text() == before and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_run_of_data_that_were_named_from_another_folder_finds_them(
+    class_photos, tmp_path, capsys, monkeypatch, no_report, prepared
+):
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(class_photos, tmp_path / "work" / "photos")
+    monkeypatch.chdir(tmp_path / "work" / "sub")
+    data = "../photos"
+    if prepared:
+        assert command(capsys, "prepare", "folder", data, "--out", "../set").code == 0
+        data = "../set"
+    assert command(capsys, "train", "resnet50-tiny", "--data", data, "--out", "run", *TINY, "--steps", 2).code == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run = tmp_path / "work" / "sub" / "run"
+    said = command(capsys, "eval", run)
+    assert said.code == 0, said
+    said = command(capsys, "train", run / "run.json", "--out", "again")
+    assert said.code == 0, said
+    shutil.rmtree(tmp_path / "work" / ("set" if prepared else "photos"))
+    refused(command(capsys, "eval", run), f"names the data set '{data}'", "--data DIR", lines=3)
