@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -86,6 +87,13 @@ def run(arguments: Sequence[str]) -> int:
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
         say(f"--data {flags.data}: not on this machine; the nodes will look for it")
         here = ""
+    weights = Path(flags.weights).expanduser()
+    if flags.weights and not any(
+        weights.parent.glob(f"{glob.escape(weights.name)}*")
+    ):  # TensorFlow's are called by a prefix
+        if flags.through == "local":
+            raise UserError(f"--weights {flags.weights}: there is no such file. Check the path.")
+        say(f"--weights {flags.weights}: not on this machine; the nodes will look for it")
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)

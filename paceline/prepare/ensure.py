@@ -15,7 +15,7 @@ from paceline.data.freshness import addresses, check_fresh, refuse_stale_contain
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
 from paceline.prepare.class_source import class_folders, class_place
 from paceline.prepare.findings import findings
-from paceline.prepare.formats.class_folders import TRAIN_FOLDER
+from paceline.prepare.formats.class_folders import TRAIN_FOLDER, list_class_folders
 from paceline.prepare.formats.class_names import names_changed
 from paceline.prepare.formats.imagenet import official_wnids
 from paceline.prepare.pipeline import OnFlaw, write_prepared
@@ -82,10 +82,26 @@ def ensure_prepared(
         from paceline.prepare.box_source import BoxRequest, annotated_boxes
 
         asked = _asked(BoxRequest, outdated)
-        source = annotated_boxes(source_root, replace(asked, on_missing="skip") if on_missing == "skip" else asked)
+        try:
+            source = annotated_boxes(source_root, replace(asked, on_missing="skip") if on_missing == "skip" else asked)
+        except DataError:
+            if _is_annotated(source_root) or not _has_classes(source_root):
+                raise
+            raise DataError(
+                f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
+                f"  paceline train resnet50-tiny --data {shlex.quote(str(root))}"
+            ) from None
         place, command = cache_place(source_root), source.command
     else:
-        source = class_folders(source_root, val=_asked(ValSplit, outdated))
+        try:
+            source = class_folders(source_root, val=_asked(ValSplit, outdated))
+        except DataError:
+            if not _is_annotated(source_root):
+                raise
+            raise DataError(
+                f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
+                f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))}"
+            ) from None
         place = class_place(source, cache_place(source_root))
         official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900
         command = prepare_command(source_root, "imagenet" if official else "any", source.stored)
@@ -119,6 +135,13 @@ def _is_annotated(root: Path) -> bool:
     from paceline.prepare.formats.layouts import detect_layout
 
     return detect_layout(root) is not None
+
+
+def _has_classes(root: Path) -> bool:
+    try:
+        return bool(list_class_folders(root).images)
+    except DataError:
+        return False
 
 
 def _refuse_half(manifest: Manifest) -> None:

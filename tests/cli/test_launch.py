@@ -127,6 +127,12 @@ def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, sbatch)
     assert "--data /raid/no/such: not on this machine; the nodes will look for it" in launched(words, capsys)
 
 
+def test_weights_that_are_not_here_are_named_before_a_job_waits(capsys, tmp_path, sbatch):
+    words = f"ssd-tiny --weights {tmp_path}/nothere.pth --system cpu --out {tmp_path}/run --dry-run"
+    assert "nothere.pth: not on this machine; the nodes will look" in launched(f"{words} --through slurm", capsys)
+    assert "nothere.pth: there is no such file" in refused(f"{words} --through local", capsys)
+
+
 def mounted(script: Path) -> set[str]:
     """What container.sh binds, as apptainer takes it."""
     return set(re.findall(r"--bind (\S+)", script.read_text()))

@@ -78,3 +78,22 @@ def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: 
     said = capsys.readouterr().err
     assert said.startswith("paceline: mine: prepared boxes, and class folders are wanted")
     assert main(["show", *shlex.split(said.splitlines()[1])[2:]]) == 0
+
+
+def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
+    named: Path, class_photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (named / "boxes" / "train").mkdir(parents=True)
+    (named / "my.json").rename(named / "boxes" / "train" / "_annotations.coco.json")
+    shutil.copytree(named / "photos", named / "boxes" / "train", dirs_exist_ok=True)
+    shutil.copytree(named / "boxes" / "train", named / "boxes" / "valid")
+    for recipe, data, other in (
+        ("resnet50-tiny", named / "boxes", "ssd-custom"),
+        ("ssd-tiny", class_photos, "resnet50-tiny"),
+        ("maskrcnn-tiny", class_photos, "resnet50-tiny"),
+    ):
+        assert main(["train", recipe, "--data", str(data), "--out", "run"]) == 2
+        command = capsys.readouterr().err.splitlines()[1]
+        assert command.split()[:3] == ["paceline", "train", other]
+        assert main(["show", *shlex.split(command)[2:]]) == 0
+        capsys.readouterr()
