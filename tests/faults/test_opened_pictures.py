@@ -110,14 +110,9 @@ def test_photos_of_the_named_formats_are_opened(kind):
     assert kind in PREDICTED_FORMATS and (kind in FORMATS) == (kind != "GIF")
 
 
-@pytest.mark.parametrize(
-    "kind", ["EPS", "PDF", "ICO", "ICNS", "PCX", "SGI", "TGA", "JPEG2000", "DDS", "MSP", "IM", "SPIDER"]
-)
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "ICO", "ICNS", "PCX", "SGI", "TGA", "JPEG2000", "DDS", "SPIDER"])
 def test_no_other_format_is_opened_under_any_name(kind):
-    try:
-        data = encoded(kind)
-    except Exception as reason:
-        pytest.skip(f"this Pillow does not write it: {reason}")
+    data = encoded(kind)
     with pytest.raises(Image.UnidentifiedImageError):
         open_picture(data)
 

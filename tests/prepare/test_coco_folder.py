@@ -261,10 +261,10 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
 def test_each_kind_passes_over_a_manifest_of_the_other(root, tmp_path):
     photos = make_photos(tmp_path / "photos")
     prepare_folder(photos)
-    with pytest.raises(DataError, match="no annotations of boxes"):
+    with pytest.raises(DataError, match="without boxes, and this recipe learns boxes"):
         ensure_prepared(photos, kind="boxes", say=pytest.fail)
     prepare_boxes(root)
-    with pytest.raises(DataError, match="no train/"):
+    with pytest.raises(DataError, match="this recipe learns from class folders"):
         ensure_prepared(root, say=pytest.fail)
 
 
