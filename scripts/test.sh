@@ -31,13 +31,15 @@ if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
     export PYTHONPYCACHEPREFIX="$PWD/.venv/bytecode"
 fi
 
-# The types are checked beside the tests, which wait for processes now and then.
+# The types are checked beside the tests, which wait for processes now and then; and before these, beside a first look at
+# all of them: three processes that compile everything at once would each do the whole work.
 types=$(mktemp)
 .venv/bin/basedpyright --pythonpath .venv/bin/python >"$types" 2>&1 &
 checking=$!
 trap 'kill "$checking" 2>/dev/null || true; rm -f "$types"' EXIT
 
 passed=true
+.venv/bin/python -m pytest --collect-only -q "$@" >/dev/null || true  # what is wrong there is said below
 # Three processes on two cores: many tests wait for processes of their own.
 .venv/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@" || passed=false
 wait "$checking" || passed=false

@@ -199,3 +199,23 @@ def test_help_on_load_and_predict_says_what_is_taken_and_what_comes_back():
     assert "best, last or step-N" in load and "Raises UserError" in load
     for part in ("One photo gives one result", "PIL image", "tensor", "bytes", "Answer", "Found", "Raises DataError"):
         assert part in predict
+
+
+@pytest.mark.parametrize(
+    ("keyword", "ours"),
+    [
+        ("batch_size", "global_batch=..."),
+        ("imgsz", 'changes={"input.size": ...}'),
+        ("lr0", 'changes={"optim.lr": ...}'),
+        ("max_iter", "steps=..."),
+    ],
+)
+def test_what_other_tools_call_a_keyword_is_answered_with_ours(keyword, ours):
+    with pytest.raises(UserError) as refused:
+        paceline.train("ssd-tiny", **{keyword: 8})
+    assert f"there is no keyword {keyword!r}. Did you mean {ours}?" in str(refused.value)
+
+
+def test_a_recipe_written_as_python_names_are_is_answered_with_its_name():
+    with pytest.raises(UserError, match="there is no recipe 'ssd_tiny'. Did you mean ssd-tiny"):
+        paceline.train("ssd_tiny")

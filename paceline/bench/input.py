@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from paceline.bench.harness import all_rounds, machine_facts
 from paceline.bench.input_contenders import bare_decode, make_sample, of_task, ours, records_of
@@ -284,10 +285,13 @@ def python_microseconds(decoder: Decoder, images: int = 2000) -> float:
 def _table(report: Mapping[str, Any], title: str) -> Table:
     ratios = report["ratio_of_images_per_cpu_second"]
     against = list(next(iter(ratios.values())))
-    table = Table(title=title)
-    table.add_column("contender", no_wrap=True)
-    for column in ("images/s", "images/CPU-s", *(f"x {what}" for what in against)):
-        table.add_column(column, justify="right")
+    # On a terminal of 80 columns names and headers wrap, never a number.
+    table = Table(
+        Column("contender", min_width=15, overflow="fold"),
+        *(Column(name, min_width=8, justify="right") for name in ("images/s", "images a CPU-second")),
+        *(Column(f"x {what}", min_width=6, justify="right") for what in against),
+        title=title, title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
     for name, rounds in report["images_per_cpu_second"].items():
         table.add_row(
             name + (" (best peer)" if name == report["best_peer"] else ""),

@@ -24,7 +24,7 @@ class StageFlags:
     """What to measure."""
 
     data: str = ""  # data set, as for train; empty = the built-in shapes
-    emulate: str = ""  # feed a sleeping accelerator: h200:8, h100, a100:8, ..., or images a second, as 2500
+    emulate: str = ""  # feed a sleeping accelerator: a100:8 (of any recipe), h100 (a classifier's), ..., or images a second, as 2500
     seconds: float = 2.0  # of each measurement
     json: Path | None = None  # also write what was found here
 

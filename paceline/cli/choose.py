@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.printable import did_you_mean
 from paceline.config.python_file import from_file, functions_in, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
@@ -29,7 +29,7 @@ def choose_recipe(name: str) -> Recipe:
         from paceline.recipes.rows import ROWS
 
         if name not in ROWS:
-            hint = _hint(name, ROWS)
+            hint = did_you_mean(name, ROWS)
             raise RecipeError(
                 f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list rows` prints them all."
             )
@@ -53,12 +53,6 @@ def is_folder(word: str) -> bool:
     from paceline.recipes import RECIPES
 
     return word not in RECIPES and Path(word).is_dir()
-
-
-def _hint(name: str, menu: Collection[str]) -> str:
-    """The nearest names of a menu; "" where none is near."""
-    near = difflib.get_close_matches(name, menu, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _refuse_path(name: str, noun: str) -> None:
@@ -85,7 +79,7 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type,
     if maker is None:
         known = f"Known: {', '.join(menu)}."
         raise RecipeError(
-            f"there is no {noun} {name!r}. {_hint(name, menu) or known} One of your own: ./file.py:function"
+            f"there is no {noun} {name!r}. {did_you_mean(name, menu) or known} One of your own: ./file.py:function"
         )
     try:
         thing = maker() if callable(maker) else maker

@@ -15,7 +15,7 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
-from paceline.config.printable import one_line, some
+from paceline.config.printable import counted, one_line, some
 from paceline.data.freshness import addresses, check_fresh
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest, find_manifest, prepare_again
@@ -68,8 +68,10 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(facts, indent=1))
         return 0
     for name, split in facts["splits"].items():
-        say(f"{name}: {split['records']:,} records of {split['classes']:,} classes, {split['bytes']:,} bytes")
-        say(f"  lie as {split['kind']} in {split['files']:,} files, {split['first_file']} first")
+        say(
+            f"{name}: {counted(split['records'], 'record')} of {counted(split['classes'], 'class')}, {split['bytes']:,} bytes"
+        )
+        say(f"  lie as {split['kind']} in {counted(split['files'], 'file')}, {split['first_file']} first")
         say(f"  labels_sha256 {split['labels_sha256']}")
     if places := addresses(manifest):
         say(f"photos lie at {some(map(one_line, places))}, which was not asked")

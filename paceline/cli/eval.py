@@ -24,6 +24,7 @@ from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.plan import evaluation_batch
+from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import (
     Controls,
@@ -157,7 +158,7 @@ def run(arguments: Sequence[str]) -> int:
             if flags.json:
                 print(json.dumps({**found, "per_class": per_class(result.predictions)}))
             else:
-                say(f"{label}  {result.images:,} images of {_where(flags, task)}")
+                say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
                 for line in table(result):
                     say(line)
             for kind, count in result.approximated.items():

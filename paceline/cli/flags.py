@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline.cli.choose import choose_recipe, choose_system
-from paceline.cli.habits import elsewhere
 from paceline.cli.nodes import nodes_of
 from paceline.cli.shared_flags import check_shared
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.habits import elsewhere
 from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env

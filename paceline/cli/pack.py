@@ -14,6 +14,7 @@ from paceline.cli.flags import parse
 from paceline.cli.shared_flags import out_folder
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
+from paceline.config.printable import counted
 from paceline.pack.request import PackRequest, check_request, parse_bytes
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def run(arguments: Sequence[str]) -> int:
 def _tell(packed: Manifest, notes: Sequence[str]) -> None:
     for name, split in packed.splits.items():
         files = split.arrays["file_sizes"][1]
-        objects = "" if split.boxes is None else f", {split.boxes.objects:,} objects"
-        say(f"{name}: {split.images:,} photos{objects}, {split.bytes:,} bytes, in {files:,} files")
+        objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"
+        say(f"{name}: {counted(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {counted(files, 'file')}")
     for note in notes:
         say(f"note: {note}")
     say(f"content {packed.content_hash}")

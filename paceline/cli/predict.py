@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from paceline.cli.flags import parse
 from paceline.cli.saved import naming
 from paceline.cli.voice import say
 from paceline.config.errors import DataError, UserError
+from paceline.config.printable import did_you_mean
 from paceline.config.run import read_run
 from paceline.workloads import saved_recipe
 
@@ -159,9 +159,8 @@ def _check_objects(flags: Flags, predictor: Predictor) -> None:
             raise UserError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
     for name in flags.classes:
         if name not in predictor.classes:
-            near = difflib.get_close_matches(name, predictor.classes, n=3)
             known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
-            hint = f"Did you mean {' or '.join(near)}?" if near else f"Its classes: {known}."
+            hint = did_you_mean(name, predictor.classes) or f"Its classes: {known}."
             raise UserError(f"--classes {name}: {flags.run} has no such class. {hint}")
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.habits import elsewhere
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, fill
 from paceline.config.submission import Submission
@@ -79,7 +80,9 @@ def _plain(value: Any) -> Any:
 def _nearest(name: str, recipe: Recipe) -> str:
     below = dict(_dotted(recipe))
     whole = [*OWN, *(entry.name for entry in fields(Controls)), *(entry.name for entry in fields(recipe))]
-    near = [dotted for dotted, last in below.items() if last == name]
+    same, _ = elsewhere(name.replace("_", "-"), [f"--{one.replace('_', '-')}" for one in (*whole, *below)])
+    near = [flag.removeprefix("--").replace("-", "_") for flag in same]
+    near = near or [dotted for dotted, last in below.items() if last == name]
     near = near or difflib.get_close_matches(name, [*whole, *below], n=2, cutoff=0.5)
     ways = [f'changes={{"{one}": ...}}' if "." in one else f"{one}=..." for one in near[:3]]
     hint = f" Did you mean {' or '.join(ways)}?" if ways else ""

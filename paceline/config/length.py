@@ -23,6 +23,8 @@ FITTED = (
 )
 # A warm-up counted in steps keeps so many steps of a fitted run: scaled down in proportion, hundreds would become none.
 MOST_WARMUP = 0.1
+# With fewer steps between two evaluations than this, how to make fewer is said.
+FEW_STEPS = 20
 
 
 def length_in_steps(recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> int:
@@ -95,7 +97,8 @@ def plan_in_words(plan: Plan) -> str:
     first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
     more = f", ... ({len(plan.eval_steps)} of them)" if len(plan.eval_steps) > 3 else ""
     falls = f", lr falls at steps {', '.join(f'{step:,.4g}' for step in plan.boundaries)}" if plan.boundaries else ""
-    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in all; evaluations after steps {first}{more}"
+    fewer = "; --eval-every N makes fewer" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
+    return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in all; evaluations after steps {first}{more}{fewer}"
 
 
 def schedule_in_words(recipe: Recipe, plan: Plan, step: int) -> str:

@@ -43,6 +43,19 @@ def some(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
+def counted(number: int, noun: str) -> str:
+    """'1 photo', '1,200 classes'."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def did_you_mean(name: str, menu: Iterable[str]) -> str:
+    """'Did you mean ssd-tiny or ssd?'; "" where no name of the menu is near."""
+    import difflib  # here: --help does without
+
+    near = difflib.get_close_matches(name, list(menu), n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else ""
+
+
 def tidy_name(name: str) -> str:
     """A name on one line, runs of white space as single spaces. Raises ValueError, in a few words, where it is none."""
     tidy = " ".join(name[: 2 * MOST_NAME].split())

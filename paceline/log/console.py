@@ -6,6 +6,7 @@ Permanent lines (evaluations, checkpoints, notes) scroll by; on a terminal one l
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -22,6 +23,8 @@ from paceline.log.prose import byte_size, duration, flop_rate, leading_metrics, 
 SLOW_INPUT = 0.05
 # The loader is still filling its buffers in the first interval, so one slow report proves nothing.
 SLOW_REPORTS = 2
+# Where an epoch takes a few steps, a line for each checkpoint would hide all others.
+SECONDS_BETWEEN_CHECKPOINT_LINES = 10.0
 
 
 def open_console(controls: Controls, rank: int) -> Console:
@@ -56,6 +59,7 @@ class Console:
         self._metrics = ""
         self._slow_reports = 0
         self._advised = False
+        self._checkpoint_told = -math.inf
         self._now = Now(what="preparing", total=total_steps)
         if terminal is None:
             terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
@@ -170,8 +174,10 @@ class Console:
             self.tell(line, style="bold")
 
     def note_checkpoint(self, step: int, name: str) -> None:
-        """A checkpoint has been written."""
-        if not self._quiet:
+        """A checkpoint has been written; of several in a few seconds one is told."""
+        clock = time.monotonic()
+        if not self._quiet and clock - self._checkpoint_told >= SECONDS_BETWEEN_CHECKPOINT_LINES:
+            self._checkpoint_told = clock
             self.tell(f"step {step:,}  saved {name}", style="dim")
 
     def close(self) -> None:

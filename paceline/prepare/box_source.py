@@ -293,7 +293,7 @@ def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], found: Inspectio
     shared = np.flatnonzero(np.isin(found.digests[rows], found.digests[splits["train"][1]]))
     if not len(shared):
         return []
+    are = "image of val is an image" if len(shared) == 1 else "images of val are images"
     return [
-        f"{len(shared):,} images of val are images of train too (the same bytes), {val.file_names[shared[0]]} first: scores "
-        "will flatter"
+        f"{len(shared):,} {are} of train too (the same bytes), {val.file_names[shared[0]]} first: scores will flatter"
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline.config.errors import DataError
-from paceline.config.printable import one_line
+from paceline.config.printable import counted, one_line
 from paceline.data.freshness import addresses, check_fresh, refuse_stale_containers
 from paceline.data.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
 from paceline.prepare.class_source import class_folders, class_place
@@ -107,9 +107,9 @@ def ensure_prepared(
         command = prepare_command(source_root, "imagenet" if official else "any", source.stored)
     if source.images > small:
         raise DataError(
-            f"{source_root}: {source.images:,} images, {why}. Verify them once, before training:\n  {command}"
+            f"{source_root}: {counted(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
         )
-    say(f"{source_root}: {why}; verifying its {source.images:,} images once (kept in {place})")
+    say(f"{source_root}: {why}; verifying its {counted(source.images, 'image')} once (kept in {place})")
     manifest = write_prepared(source, place)
     for line in findings(manifest):
         say(line)

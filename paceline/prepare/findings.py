@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from paceline.config.printable import counted
 from paceline.data.manifest import Manifest, Split
 from paceline.prepare.check.write import write_check_page
 
@@ -38,12 +39,13 @@ def findings(manifest: Manifest) -> Iterator[str]:
 
 def _of_classes(manifest: Manifest) -> Iterator[str]:
     for name, split in manifest.splits.items():
-        yield f"{name}: {split.images:,} photos in {len(manifest.classes):,} classes{_odd_photos(split)}"
+        yield f"{name}: {counted(split.images, 'photo')} in {counted(len(manifest.classes), 'class')}{_odd_photos(split)}"
         yield from _left_out(split)
     yield from _noted(manifest)
     if rotated := sum(split.rotated for split in manifest.splits.values()):
+        carry = "photo carries" if rotated == 1 else "photos carry"
         yield (
-            f"note: {rotated:,} photos carry an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
+            f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
         )
     yield f"manifest: {manifest.folder / 'manifest.json'}"
 
@@ -63,8 +65,8 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
         if counts is None:
             continue
         yield (
-            f"{name}: {split.images:,} images{_odd_photos(split)}, {counts.objects:,} objects of "
-            f"{sum(map(bool, split.per_class)):,} classes"
+            f"{name}: {counted(split.images, 'image')}{_odd_photos(split)}, {counted(counts.objects, 'object')} of "
+            f"{counted(sum(map(bool, split.per_class)), 'class')}"
         )
         odd = {
             "crowd regions": counts.crowd,
@@ -85,7 +87,7 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
     if manifest.expect == "coco2017":
         yield f"this is COCO 2017: {WHOLE}"
     yield from _noted(manifest)
-    yield f"{len(manifest.classes):,} classes: {', '.join(manifest.classes)}"
+    yield f"{counted(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
     if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
         yield f"train with:  --data {shlex.quote(str(manifest.folder))}"

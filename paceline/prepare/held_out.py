@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError, UserError
-from paceline.config.printable import some
+from paceline.config.printable import counted, some
 from paceline.data.bare_container import prepare_first
 from paceline.data.class_folder import list_folder
 from paceline.data.freshness import check_fresh, refuse_stale_containers
@@ -95,7 +95,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         _announce(say, found, place)
         return _written(BoxSource.of(found, command=""), place, say)
     listing = _class_folders(source, names)
-    say(f"{listing.splits['val'].folder}: verifying its {listing.images:,} photos once (kept in {place})")
+    say(f"{listing.splits['val'].folder}: verifying its {counted(listing.images, 'photo')} once (kept in {place})")
     return _written(ClassSource.of(listing), place, say)
 
 
@@ -134,7 +134,7 @@ def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Pat
 
 def _announce(say: Callable[[str], None], found: BoxSet, place: Path) -> None:
     count = len(found.splits["val"].file_names)
-    say(f"{found.splits['val'].source}: verifying its {count:,} images once (kept in {place})")
+    say(f"{found.splits['val'].source}: verifying its {counted(count, 'image')} once (kept in {place})")
 
 
 def _written(source: Source, place: Path, say: Callable[[str], None]) -> Path:

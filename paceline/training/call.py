@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
+from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
 from paceline.dist.environment import environment
 from paceline.dist.launcher import read_launch
@@ -76,7 +77,8 @@ def train(
     recipes = RECIPES | {name: row.make for name, row in ROWS.items()}
     for name, menu, noun in ((recipe, RECIPES, "recipe"), (system, SYSTEMS, "system")):
         if isinstance(name, str) and name not in menu and not (noun == "recipe" and name in ROWS):
-            raise UserError(f"there is no {noun} {name!r}. Known: {', '.join(menu)}.")
+            hint = did_you_mean(name, menu) or f"Known: {', '.join(menu)}."
+            raise UserError(f"there is no {noun} {name!r}. {hint}")
     chosen = recipes[recipe]() if isinstance(recipe, str) else recipe
     controls, changed = controls_and_changes(chosen, {"data": data, "out": out, **keywords}, changes or {})
     return run_training(

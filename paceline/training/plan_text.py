@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from paceline.config.plan import Plan, lr_at
+from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.systems.published import as_published
@@ -56,13 +57,13 @@ def describe(
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
         f"{'   graph on' if system.graph else ''}",
         *_published(name, recipe.task, system_name, system),
-        f"plan     {_count(plan.world, 'rank')} on {_count(plan.nodes, 'node')}{_evaluating(plan)}   "
-        f"{plan.images_per_forward} images a forward x {_count(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
-        f"         BatchNorm over {plan.bn_span} images{span}: {shared}",
+        f"plan     {counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}   "
+        f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
+        f"         BatchNorm over {counted(plan.bn_span, 'image')}{span}: {shared}",
         *_losses(plan),
-        f"         {plan.train_images:,} training images   {plan.steps_per_epoch:,.6g} steps an epoch   "
-        f"{plan.total_steps:,} steps in all{stops}   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
-        f"         evaluates {plan.val_images:,} images after steps {evaluations} ({len(plan.eval_steps)} times)",
+        f"         {counted(plan.train_images, 'training image')}   {plan.steps_per_epoch:,.6g} steps an epoch   "
+        f"{counted(plan.total_steps, 'step')} in all{stops}   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
+        f"         evaluates {counted(plan.val_images, 'image')} after steps {evaluations} ({counted(len(plan.eval_steps), 'time')})",
         f"memory   about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank: {memory.parameters / 1e6:.2f} M "
         f"parameters {memory.fixed / GIB:.2f} GiB + {plan.images_per_forward} images x {memory.per_image / 2**20:.1f} MiB",
     ]
@@ -80,7 +81,7 @@ def _published(name: str, task: str, system_name: str, system: System) -> list[s
     """The lines about what was published for this recipe on this system."""
     facts = as_published(name, system_name, system)
     return ([f"         {facts}"] if facts else []) + [
-        f"         published: {result.epochs:g} epochs in {result.minutes:g} min on {_count(result.nodes, 'node')}, "
+        f"         published: {result.epochs:g} epochs in {result.minutes:g} min on {counted(result.nodes, 'node')}, "
         f"{result.rate:,.4g} images/s an accelerator ({result.source})"
         for result in results_of(task, system_name, name)
     ]
@@ -96,18 +97,14 @@ def _losses(plan: Plan) -> list[str]:
     if not plan.loss_group:
         return []
     where = (
-        f"the whole batch, counts added over {_count(plan.loss_join, 'rank')}"
+        f"the whole batch, counts added over {counted(plan.loss_join, 'rank')}"
         if plan.loss_join > 1
-        else f"{_count(plan.loss_groups, 'group')} a forward"
+        else f"{counted(plan.loss_groups, 'group')} a forward"
         if plan.loss_forwards == 1
         else f"{plan.loss_forwards} forwards a group"
     )
     price = "" if plan.loss_forwards == 1 else "; counting first costs each forward once more, without its backward"
-    return [f"         losses over {plan.loss_group} images: {where}{price}"]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return [f"         losses over {counted(plan.loss_group, 'image')}: {where}{price}"]
 
 
 def _on(value: bool) -> str:

@@ -120,7 +120,7 @@ def settle_target(
     if not recipe.quality.targets or task.is_target_data or keeps_target(controls, given, repeats=repeats):
         return recipe
     say(
-        f"the target {in_words(recipe.quality.targets)} was set for {recipe.target_data}; on this data the run goes to its end "
-        "(set one with --quality.targets)"
+        f"the target {in_words(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "
+        f"{recipe.target_data}; on this data the run goes to its end (set one with --quality.targets)"
     )
     return replace(recipe, quality=replace(recipe.quality, targets=()))

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.commands import command
+from paceline.config.printable import counted
 from paceline.data.index import Index
 from paceline.data.manifest import prepare_again
 from paceline.data.staged_copy import StagedCopy, Wanted, in_words
@@ -86,7 +87,7 @@ def _bring(copy: StagedCopy, task: Task, teller: _Teller) -> None:
     began = time.monotonic()
     brought = copy.bring(list(wanted.values()), progress=teller.progress, waits=teller.waits)
     if brought.changed:
-        teller.say(f"{brought.changed:,} files of the copy were changed since they were written: copied again")
+        teller.say(f"{counted(brought.changed, 'file')} of the copy changed after being written: copied again")
     there = f", {brought.kept:,} were there" if brought.kept else ""
     teller.say(
         f"data on {copy.folder.parent}: {brought.files:,} files copied ({in_words(brought.bytes)} in "

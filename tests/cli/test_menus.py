@@ -13,9 +13,9 @@ from run_files import unfinished
 from shared_runs import SSD
 from tiny_runs import TINY, Said, command, forge, refused, without_report
 
-from paceline.cli.habits import OTHERWISE, OURS, SAME
 from paceline.cli.list import DECODERS, is_installed
 from paceline.config.classification import Decoder
+from paceline.config.habits import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.log.recorder import Recorder
 from paceline.prepare.shapes.outlines import CLASSES

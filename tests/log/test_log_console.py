@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 
 import pytest
 
@@ -133,3 +134,13 @@ def test_metrics_read_in_their_own_unit(name, value, text):
 )
 def test_rates_keep_two_or_more_digits(value, text):
     assert quantity(value) == text
+
+
+def test_of_many_checkpoints_in_a_few_seconds_one_is_told(monkeypatch):
+    now, out = [100.0], io.StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    console = Console(100, out=out, terminal=False)
+    for step in range(5, 105, 5):
+        console.note_checkpoint(step, f"step-{step:06}")
+        now[0] += 3.0
+    assert [line.split()[1] for line in out.getvalue().splitlines()] == ["5", "25", "45", "65", "85"]

@@ -130,7 +130,7 @@ def bad_files(folder):
     (folder / "torn.pth").write_bytes((folder / "torn.pth").read_bytes()[:5000])
     yield folder / "torn.pth", "damaged, cut off, or no weight file"
     torch.save({"model": Dangerous()}, folder / "code.pth")
-    yield folder / "code.pth", "more than tensors"
+    yield folder / "code.pth", "nothing but tensors is ever unpickled"
     torch.save([1, 2], folder / "list.pth")
     yield folder / "list.pth", "expected a dict of tensors"
     (folder / "torn.safetensors").write_bytes(struct.pack("<Q", 10**6) + b"{}")

@@ -30,7 +30,7 @@ def whole(trainer: Trainer) -> Path:
 @pytest.mark.parametrize(
     "ranks, images",
     [
-        pytest.param(1, 16, id="4 forwards of 16"),
+        pytest.param(1, 16, id="4 forwards of 16", marks=pytest.mark.nightly),  # so is the last
         pytest.param(2, 32, id="2 ranks of 32", marks=pytest.mark.nightly),  # the next is this and more
         pytest.param(2, 8, id="2 ranks that share statistics over 8 + 8"),
     ],

@@ -67,7 +67,7 @@ def whole(request, ranks: Trainer) -> tuple[str, Path]:
 @pytest.mark.parametrize(
     ("world", "images"),
     [
-        pytest.param(1, 4, id="2 forwards of 4"),
+        pytest.param(1, 4, id="2 forwards of 4", marks=pytest.mark.nightly),  # so is the last
         pytest.param(2, 4, id="2 ranks of 4", marks=pytest.mark.nightly),  # the next is this and more
         pytest.param(2, 2, id="2 ranks, 2 forwards of 2 that share statistics"),
     ],

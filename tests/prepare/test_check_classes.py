@@ -114,7 +114,7 @@ def test_prepare_says_what_the_page_warns_of_once(photos, tmp_path, capsys):
     assert main(["prepare", "coco", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "note: Classes with objects in train but none in val, so not scored: emu." in said
-    assert said.count("are in train too") + said.count("are images of train too") == 1
+    assert said.count("are in train too") + said.count("is an image of train too") == 1
 
 
 def test_entries_that_are_no_photos_are_counted_once(tmp_path):

@@ -235,7 +235,7 @@ def test_pictures_in_both_splits_and_rotated_ones_are_noted(root):
     manifest = prepare_boxes(root)
     assert manifest.splits["train"].rotated == 1
     assert "1 photo carries an EXIF rotation (5.jpg); the annotated sizes do not tell" in manifest.notes[0]
-    assert "1 images of val are images of train too (the same bytes), 2.jpg" in manifest.notes[1]
+    assert "1 image of val is an image of train too (the same bytes), 2.jpg" in manifest.notes[1]
 
 
 def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):

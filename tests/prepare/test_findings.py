@@ -35,7 +35,7 @@ def odd_classes(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "make", "wanted"), [
-    ("boxes", odd_boxes, ("boxes partly outside their image, cut for training: 1", "1 images of val are images of train too")),
+    ("boxes", odd_boxes, ("boxes partly outside their image, cut for training: 1", "1 image of val is an image of train too")),
     ("class-folder", odd_classes, ("Photos of val that are in train too, byte for byte: 1",)),
 ])  # fmt: skip
 def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind: Kind, make, wanted):

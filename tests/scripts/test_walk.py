@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from shared_runs import SSD, rendered_boxes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+# Each verb has its own tests, in one process; this one takes a minute of new ones.
+@pytest.mark.nightly
 def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
     data = rendered_boxes(tmp_path_factory)
     environment = {

@@ -128,7 +128,7 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
     said: list[str] = []
     with staged_photos(task, disk, world, QUIET, said.append):
         assert all_bytes(task)
-    assert said[0] == "1 files of the copy were changed since they were written: copied again"
+    assert said[0] == "1 file of the copy changed after being written: copied again"
 
 
 def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, monkeypatch):

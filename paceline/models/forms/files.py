@@ -6,7 +6,9 @@ arrays are read for `paceline weights` alone, which asks for them: everywhere el
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import require_plain
+from paceline.config.plain_file import open_plain, require_plain
 from paceline.config.printable import short
 from paceline.models.forms.archive import refuse_bomb
 from paceline.models.forms.mxnet import read_npy_folder
@@ -37,7 +39,17 @@ MOST_TEXT = 200
 MOST_NAMED = 5
 
 WRAPPERS = ("state_dict", "model", "model_state_dict")
-PREFIXES = ("module.", "_orig_mod.", "network.")
+# Of DistributedDataParallel, torch.compile, a run of ours, PyTorch Lightning.
+PREFIXES = ("module.", "_orig_mod.", "network.", "model.")
+# What is brought instead of weights, by how it begins (in lower case): what it is, and what to do.
+OTHERS = {
+    b"<!doctype html": "a web page; bring the file that it links to",
+    b"<html": "a web page; bring the file that it links to",
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file that it stands for with `git lfs pull`",
+    b"\x89hdf": "an HDF5 file (Keras); save the weights as a TensorFlow checkpoint or as .safetensors",
+}
+ONNX = "an ONNX graph, whose weights have lost their names; bring the state dict that it was exported from"
+OPENING_BYTES = 64
 
 PICKLED = "pickled arrays"
 DAMAGED = "damaged, cut off, or no weight file; bring it again"
@@ -98,6 +110,7 @@ def conversion(path: Path, colours: str = "") -> str:
 
 
 def _safetensors(path: Path) -> Contents:
+    _refuse_others(path)
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
@@ -107,12 +120,18 @@ def _safetensors(path: Path) -> Contents:
 
 
 def _torch(path: Path) -> Contents:
+    _refuse_others(path)
     refuse_bomb(path, MAX_BYTES, DAMAGED)
     try:
         with warnings.catch_warnings():  # what it says of a file that is refused is said here, in one line
             warnings.simplefilter("ignore")
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
+    except pickle.UnpicklingError as error:
+        if named := re.search(r"GLOBAL ([\w.]{1,200})", str(error)):
+            raise CheckpointError(
+                f"{path}: holds objects of {named[1]} (a whole network, as torch.save(model) writes it?), and nothing but "
+                "tensors is ever unpickled. Where you trust it, load it yourself and save its state_dict() as .safetensors."
+            ) from None
         raise CheckpointError(
             f"{path}: damaged, or it holds more than tensors, and nothing else is ever unpickled. "
             "Where you trust it, load it yourself and save its state dict as .safetensors; "
@@ -133,6 +152,16 @@ def _torch(path: Path) -> Contents:
             }  # fmt: skip
             loaded = loaded[wrapper]
     return _named(loaded, path), texts
+
+
+def _refuse_others(path: Path) -> None:
+    with os.fdopen(open_plain(path), "rb") as file:
+        opening = file.read(OPENING_BYTES)
+    known = (what for begins, what in OTHERS.items() if opening.lstrip().lower().startswith(begins))
+    # A graph begins with its version and its maker.
+    graph = path.suffix.lower() == ".onnx" or (opening[:1] == b"\x08" and opening[2:3] == b"\x12")
+    if what := next(known, ONNX if graph else ""):
+        raise CheckpointError(f"{path}: no weight file but {what}.")
 
 
 def _pickle(path: Path) -> Contents:

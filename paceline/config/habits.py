@@ -1,4 +1,4 @@
-"""Flags that users of Ultralytics, timm and detectron2 type, and what they are called here."""
+"""Flags and keywords that users of Ultralytics, timm and detectron2 type, and what they are called here."""
 
 from __future__ import annotations
 
