@@ -217,5 +217,5 @@ def test_what_other_tools_call_a_keyword_is_answered_with_ours(keyword, ours):
 
 
 def test_a_recipe_written_as_python_names_are_is_answered_with_its_name():
-    with pytest.raises(UserError, match="there is no recipe 'ssd_tiny'. Did you mean ssd-tiny"):
+    with pytest.raises(UserError, match=r"there is no recipe 'ssd_tiny'\. Did you mean ssd-tiny"):
         paceline.train("ssd_tiny")

@@ -287,9 +287,9 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
     against = list(next(iter(ratios.values())))
     # On a terminal of 80 columns names and headers wrap, never a number.
     table = Table(
-        Column("contender", min_width=15, overflow="fold"),
+        Column("contender", min_width=13, overflow="fold"),
         *(Column(name, min_width=8, justify="right") for name in ("images/s", "images a CPU-second")),
-        *(Column(f"x {what}", min_width=6, justify="right") for what in against),
+        *(Column(f"x {what.replace('unchecked', 'without check')}", min_width=8, justify="right") for what in against),
         title=title, title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     for name, rounds in report["images_per_cpu_second"].items():
