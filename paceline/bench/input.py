@@ -289,7 +289,7 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
     table = Table(
         Column("contender", min_width=13, overflow="fold"),
         *(Column(name, min_width=8, justify="right") for name in ("images/s", "images a CPU-second")),
-        *(Column(f"x {what.replace('unchecked', 'without check')}", min_width=8, max_width=9, justify="right") for what in against),
+        *(Column(f"x {what.replace('unchecked', 'without check')}", width=8, justify="right") for what in against),
         title=title, title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     for name, rounds in report["images_per_cpu_second"].items():
