@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -388,6 +389,23 @@ def test_what_would_be_learned_wrong_is_refused_by_name(folder, tmp_path, capsys
         said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
         assert said.code == 2 and expected in said.err, (words, said)
         assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_files_of_an_archive_that_are_no_photos_are_counted_by_their_suffix(folder, kind, tmp_path, capsys):
+    for split in ("train", "val"):
+        tree = tmp_path / split
+        for label, _, name, data in photos_of(folder.root_path, split):
+            (tree / label).mkdir(parents=True, exist_ok=True)
+            (tree / label / name).write_bytes(data)
+        for name in ("1.HEIC", "notes.txt", ".hidden.heic") if split == "train" else ():
+            (tree / "a" / name).write_bytes(b"x")
+        shutil.make_archive(str(tree), kind, tree)
+    files = [f"--{split}={tmp_path}/{split}.{kind}" for split in ("train", "val")]
+    manifest = prepared(capsys, tmp_path / "out", kind, *files)
+    assert manifest.content_hash == folder.content_hash
+    (note,) = manifest.notes
+    assert f"train.{kind}: left out 2 files: 1 .heic, 1 .txt; .heic is not read: convert these to JPEG" in note
 
 
 def test_pictures_beside_the_splits_of_an_archive_are_left_out_aloud(folder, tmp_path, capsys):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.left_out import OTHER_PICTURES, by_suffix, suffix_of
 from paceline.containers.exports import find_export, unpack_first
 from paceline.containers.member import Member, shown
 from paceline.containers.reading import read_at
@@ -142,6 +143,13 @@ def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str
     if not any(photos):
         names = os.fsdecode(files.names[0])
         raise DataError(f"{names}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} other files. Check the path.")
+    others = Counter(
+        suffix_of(base)
+        for base in (os.path.basename(one.path) for one in chain.from_iterable(found))
+        if not is_image_name(base) and not base.startswith(b".")
+    )
+    if OTHER_PICTURES & others.keys() or (others and not files.listed):  # a list beside them names what is used
+        files.notes.append(f"{os.fsdecode(files.names[0])}: left out {by_suffix(others)}")
     if files.listed:
         held = [
             (name, status, [one.held for one in members])
