@@ -324,7 +324,10 @@ def _where(flags: Flags, task: Task) -> str:
     if flags.annotations:
         return flags.annotations
     split, request = task.manifest.splits["val"], task.manifest.request or {}
-    folder = "val" if request.get("val_fraction") or split.folder in ("", ".") else f"{split.folder}/"
+    telling = any(
+        name in split.folder.lower() for name in ("train", "val", "test")
+    )  # Pascal VOC has one folder for all
+    folder = f"{split.folder}/" if telling and not request.get("val_fraction") else flags.split or "val"
     named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
     return f"{task.manifest.called}, {named}"
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from shared_runs import SharedRun
 from tiny_runs import CLASSES, TINY, command, make_photos, refused
 
@@ -206,6 +207,27 @@ def test_the_split_that_was_scored_is_named(resnet_run, tmp_path, capsys):
     shutil.copytree(resnet_run.data / "val", other / "test")
     said = command(capsys, "eval", resnet_run.folder, "--data", other)
     assert said.code == 0 and f"9 images of {other}, test/" in said.out, said
+
+
+def test_a_split_that_lies_in_no_folder_of_its_own_is_named_too(ssd_run, tmp_path, capsys):
+    names = json.loads((ssd_run.folder / "run.json").read_text())["classes"]
+    for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (tmp_path / "voc" / folder).mkdir(parents=True)
+    objects = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>2</xmin><ymin>3</ymin><xmax>30</xmax><ymax>40</ymax></bndbox></object>"
+        for name in names
+    )
+    for split, photo in zip(("train", "val", "test"), sorted((ssd_run.data / "train2017").iterdir())):
+        shutil.copy(photo, tmp_path / "voc" / "JPEGImages")
+        with Image.open(photo) as picture:
+            width, height = picture.size
+        size = f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
+        xml = f"<annotation><filename>{photo.name}</filename>{size}{objects}</annotation>"
+        (tmp_path / "voc" / "Annotations" / f"{photo.stem}.xml").write_text(xml)
+        (tmp_path / "voc" / "ImageSets" / "Main" / f"{split}.txt").write_text(photo.stem)
+    for words, split in (((), "val"), (("--split", "test"), "test")):
+        said = command(capsys, "eval", ssd_run.folder, "--data", tmp_path / "voc", *words)
+        assert said.code == 0 and f"1 image of {tmp_path / 'voc'}, {split}\n" in said.out, said
 
 
 def test_scoring_shows_how_far_it_is_on_a_terminal(resnet_run, capsys, monkeypatch):
