@@ -23,7 +23,7 @@ _MARKS = (
     rb"\A\x89PNG\r\n\x1a\n.*tEXtpaceline\0",
     rb"\A\xff\xd8.*\xff\xfe..paceline ",
     # Before files were marked: predictions of `eval`, pages, lists of unreadable photos.
-    rb'\A\{"step": \d+, "',
+    rb'\A\{"step": \d+, "kind": "[a-z]+", "classes": ',
     rb"\A<!doctype html>.{,200}<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; ",
     rb"\A/[^\n]+: (empty file \(0|truncated: |damaged: |not an image |gone\n|a link to a file that is gone|cannot be read \()",
 )
