@@ -17,7 +17,8 @@ CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE = "checkpoints", "predictions", "
 FOLDERS = (CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE, LAUNCH_FOLDER)
 FILES = ("run.json", "run-first.json", "events.jsonl", "mllog.txt", "report.html", ".lock")
 # The links that a run's folder has, to checkpoints beside them, and what a kill leaves of them (checkpoint/layout.py, retention.py).
-_OWN_LINK, _STEP = re.compile(r"last|best|\.(last|best)\.[0-9a-f]+\.part"), re.compile(r"step-\d+")
+# One that leads to the other, or to itself, is damaged and leads nowhere else.
+_OWN_LINK, _BESIDE = re.compile(r"last|best|\.(last|best)\.[0-9a-f]+\.part"), re.compile(r"step-\d+|last|best")
 _PROBE, _NOWHERE = re.compile(r"\.probe\.[0-9a-f]+\.part"), "nowhere"
 
 
@@ -32,7 +33,7 @@ def check_entries(run: Path) -> None:
             raise _refusal(entry.path, wrong)
         for inner in _listed(Path(entry.path)) if inside else ():
             own = entry.name == CHECKPOINTS and _OWN_LINK.fullmatch(inner.name) and inner.is_symlink()
-            if own and _STEP.fullmatch(os.readlink(inner.path)):
+            if own and _BESIDE.fullmatch(os.readlink(inner.path)):
                 continue
             if wrong := _wrong(inner):
                 raise _refusal(inner.path, wrong)

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from fault_flags import outweigh
 
 import paceline.dist.stop
-import paceline.training.loop
+import paceline.training.call
 from paceline.training.loop import STOP_FILE
 
-training = paceline.training.loop
+training = paceline.training.call
 
 # Folders by name: run, cache, data. And the losses of the step that was just taken.
 roots: dict[str, Path] = {}

@@ -34,7 +34,7 @@ def disks() -> Iterator[Fault]:
         ("maskrcnn", 1, "EDQUOT", "quota"),
         ("maskrcnn", 2, "ENOSPC", "No space left"),
     ):
-        first = Random(f"disk {workload} {ranks} {error}").randint(8, 40)
+        first = Random(f"disk {workload} {ranks} {error}").randint(14, 40)
         at = rf"file {first}+ (open|sync|rename|link|mkdir|symlink) run/"
         rounds = (Round("refused", (Strike(at, f"fail {error}", 0),), says=(words,)),)
         yield Fault(
