@@ -11,7 +11,7 @@ from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput
 from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, check_instances
-from paceline.config.recipe import override
+from paceline.config.recipe import override, refuse_huge
 from paceline.config.run import seconds_in
 from paceline.recipes import RECIPES
 
@@ -45,3 +45,14 @@ def test_a_number_out_of_its_range_is_refused_by_its_flag(recipe, field, value, 
         changed = override(RECIPES[recipe](), {field: value})
         if recipe == "maskrcnn":  # what a workload's own fields mean is its own check
             check_instances(changed)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model.rpn.channels", 2**16 + 1), ("input.size", 2**14 + 1)],
+)
+def test_a_count_that_no_network_has_is_refused_by_its_flag(field, value):
+    recipe = RECIPES["maskrcnn" if "rpn" in field else "ssd"]()
+    with pytest.raises(RecipeError, match=rf"^--{field.replace('_', '-')} {value}: must be [\d,]+ or less"):
+        refuse_huge(override(recipe, {field: value}))
+    refuse_huge(recipe)
