@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import asdict
 
 import pytest
 import torchvision
 
 from paceline.config.classification import PhotoInput
-from paceline.config.detection import BoxInput
+from paceline.config.detection import BoxInput, grids
 from paceline.config.errors import RecipeError
-from paceline.config.instances import InstanceInput, check_instances
-from paceline.config.recipe import override
-from paceline.config.run import seconds_in
+from paceline.config.instances import InstanceInput
+from paceline.config.recipe import check_recipe, override, refuse_huge
+from paceline.config.run import Controls, seconds_in
 from paceline.recipes import RECIPES
+from paceline.workloads import workload_of
 
 
 @pytest.mark.parametrize(
@@ -38,10 +41,39 @@ def test_photos_are_normalised_as_torchvision_s_weights_want_them(settings):
         ("resnet50", "seed", -1, "--seed"),
         ("resnet50", "optim.momentum", 1.0, "--optim.momentum"),
         ("resnet50", "optim.weight_decay", -0.1, "--optim.weight-decay"),
+        ("resnet50", "input.std", (0.2, 0.0, 0.2), "--input.std"),
+        ("resnet50", "input.std", (0.2, math.inf, 0.2), "--input.std"),
     ],
 )
 def test_a_number_out_of_its_range_is_refused_by_its_flag(recipe, field, value, flag):
     with pytest.raises(RecipeError, match=rf"^{re.escape(flag)} "):
         changed = override(RECIPES[recipe](), {field: value})
-        if recipe == "maskrcnn":  # what a workload's own fields mean is its own check
-            check_instances(changed)
+        workload_of(changed.task).check(changed)  # what a workload's own fields mean
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model.rpn.channels", 2**16 + 1), ("input.size", 2**14 + 1)],
+)
+def test_a_count_that_no_network_has_is_refused_by_its_flag(field, value):
+    recipe = RECIPES["maskrcnn" if "rpn" in field else "ssd"]()
+    with pytest.raises(RecipeError, match=rf"^--{field.replace('_', '-')} {value}: must be [\d,]+ or less"):
+        refuse_huge(override(recipe, {field: value}))
+    refuse_huge(recipe)
+
+
+def test_seed_0_is_a_seed():
+    check_recipe(override(RECIPES["resnet50"](), {"seed": 0}))
+
+
+def test_a_command_without_flags_asks_for_nothing_but_two_checkpoints_and_tensorboard():
+    given = {name: value for name, value in asdict(Controls()).items() if value and name != "mlperf"}
+    assert given == {"keep": 2, "tensorboard": True}
+
+
+@pytest.mark.parametrize(
+    ("size", "sides"),
+    [(300, (38, 19, 10, 5, 3, 1)), (512, (64, 32, 16, 8, 6, 4)), (96, (12, 6, 3, 2))],  # 300: the MLPerf reference's
+)
+def test_an_ssd_has_six_maps_at_most(size, sides):
+    assert grids(size) == sides

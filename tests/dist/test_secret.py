@@ -16,7 +16,7 @@ from paceline.config.errors import RankError
 from paceline.dist import rendezvous
 from paceline.dist.launcher import Launch
 from paceline.dist.messages import Messages
-from paceline.dist.secret import GREETING, VARIABLE, Greeting, NotOurs, believed, offered
+from paceline.dist.secret import GREETING, VARIABLE, Greeting, NotOurs, believed, offered, own_secret
 
 ONE_HOST = Launch("torchrun", 0, 2, 0, 2, 0, 1, "127.0.0.1", 29500, "job")
 TWO_HOSTS = Launch("torchrun", 0, 2, 0, 1, 0, 2, "node-a", 29500, "job")
@@ -175,3 +175,11 @@ def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch)
         launch = replace(ONE_HOST, rank=1, port=server.getsockname()[1])
         found = rendezvous._greeted(launch, time.monotonic() + 5)
     assert isinstance(found, NotOurs) and "another job" in str(found)
+
+
+@pytest.mark.parametrize("length", [16, 4096])
+def test_a_secret_may_be_as_short_and_as_long_as_is_said(length) -> None:
+    assert own_secret({VARIABLE: "x" * length}) == b"x" * length
+    for other in (15, 4097):
+        with pytest.raises(RankError, match=f"has {other} characters: 16 to 4096"):
+            own_secret({VARIABLE: "x" * other})

@@ -37,6 +37,14 @@ def test_ordinary_photos_of_every_kind_are_not_called_endless(mode: str, options
     assert endless_jpeg(whole[:2] + b"\xff\xe1\x40\x02" + b"\xff\xda" * 0x2000 + whole[2:] + b"\xff\xda" * 500) == ""
 
 
+def test_a_photo_in_one_scan_is_not_judged_by_what_its_picture_holds_of_scan_markers() -> None:
+    """A decoder is done with such a photo where its one scan is, whatever noise lies before its end."""
+    buffer = io.BytesIO()
+    Image.effect_noise((200, 150), 90).convert("RGB").save(buffer, "JPEG")
+    noisy = buffer.getvalue()[:-2] + b"\xff\xda" * 200 + b"\xff\xd9"
+    assert endless_jpeg(noisy) == ""
+
+
 def test_a_photo_that_became_a_pipe_or_endless_is_named_at_once_in_training_and_prediction(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     IMAGES.good(folder)

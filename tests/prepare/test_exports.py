@@ -76,3 +76,15 @@ def test_what_is_read_is_not_taken_for_another_tools(tmp_path, capsys):
     (root / "classes.txt").write_text("cat")
     (root / "table.csv").write_text(TABLE)
     assert main(["prepare", "coco", str(root)]) == 0
+
+
+def test_only_an_address_or_a_file_of_photos_has_to_be_indexed_first(tmp_path):
+    (tmp_path / "notes.txt").write_text("no photos")
+    assert [prepare_first(str(place)) for place in (tmp_path, tmp_path / "notes.txt", tmp_path / "gone.tar")] == [
+        ""
+    ] * 3
+    assert "paceline prepare tar --train 's3://bucket/photos/*.tar' --val FILE" in prepare_first("s3://bucket/photos/")
+    (tmp_path / "photos.rec").write_bytes(b"")
+    assert f"paceline prepare recordio --train {tmp_path}/photos.rec --val FILE" in prepare_first(
+        f"{tmp_path}/photos.rec"
+    )
