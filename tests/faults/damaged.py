@@ -120,7 +120,8 @@ def logs() -> Iterator[Fault]:
         ("half a checkpoint", ("text checkpoints/.step-000012.999.part/model.safetensors x",)),
         ("a deleted checkpoint, half", ("text checkpoints/.step-000003.999.trash/model.safetensors x",)),
         ("half a link", ("text checkpoints/.last.01234567.part x",)),
-        ("half of the logs and run.json", ("text .events.jsonl.01234567.part x", "text .mllog.txt.89abcdef.part x", "text .run.json.01234567.part x")),
+        ("half of the logs and run.json",
+         ("text .events.jsonl.01234567.part x", "text .mllog.txt.89abcdef.part x", "text .run.json.01234567.part x")),
         ("half of predictions", ("text predictions/.step-000012.json.01234567.part x",)),
     ):  # fmt: skip
         for workload in ("resnet50", "maskrcnn") if name == "half a checkpoint" else ("resnet50",):
