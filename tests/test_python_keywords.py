@@ -38,6 +38,12 @@ def test_keywords_of_run_and_recipe_are_told_apart():
     assert (recipe.global_batch, recipe.seed, recipe.optim.lr) == (64, 7, 0.5)
 
 
+def test_a_run_of_which_nothing_is_asked_is_as_its_recipe_says():
+    controls, changes = controls_and_changes(tiny(), {}, {})
+    asked = {entry.name for entry in fields(Controls) if getattr(controls, entry.name)}
+    assert (asked, changes) == ({"keep", "tensorboard", "mlperf"}, {})
+
+
 def test_what_is_no_recipe_is_refused_in_words():
     with pytest.raises(UserError, match=r"paceline.train\(3\): the first argument is a recipe's name, or a Recipe"):
         paceline.train(3)  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ def test_batches_are_made_once_and_fill_every_forward():
     place = InputRank(0, 1, torch.device("cpu"), 1)
     with task.train_loader(plan, System(), place, first=1, one_batch=False) as loader:
         steps = dict(loader)
+        assert loader.wait_seconds == 0
     assert list(steps) == [1, 2, 3]
     assert [batch.images.data_ptr() for batch in steps[1]] == [batch.images.data_ptr() for batch in steps[3]]
     first, second = steps[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict
 
 import pytest
 import torchvision
@@ -14,7 +13,7 @@ from paceline.config.detection import BoxInput, grids
 from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput
 from paceline.config.recipe import check_recipe, override, refuse_huge
-from paceline.config.run import Controls, seconds_in
+from paceline.config.run import seconds_in
 from paceline.recipes import RECIPES
 from paceline.workloads import workload_of
 
@@ -64,11 +63,6 @@ def test_a_count_that_no_network_has_is_refused_by_its_flag(field, value):
 
 def test_seed_0_is_a_seed():
     check_recipe(override(RECIPES["resnet50"](), {"seed": 0}))
-
-
-def test_a_command_without_flags_asks_for_nothing_but_two_checkpoints_and_tensorboard():
-    given = {name: value for name, value in asdict(Controls()).items() if value and name != "mlperf"}
-    assert given == {"keep": 2, "tensorboard": True}
 
 
 @pytest.mark.parametrize(

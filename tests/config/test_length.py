@@ -61,6 +61,13 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
     assert len(small.eval_steps) <= len(plan.eval_steps) and small.eval_steps[-1] == steps
 
 
+@pytest.mark.parametrize(("epochs", "steps"), [(0.01, 1), (0.1, 1), (0.2, 2)])
+def test_a_run_of_less_than_a_step_takes_one(epochs, steps):
+    assert length_in_steps({"epochs": epochs, "images_seen": 0}, {"steps_per_epoch": 10.0}) == steps
+    seen = {"epochs": 0.0, "images_seen": round(epochs * 320)}
+    assert length_in_steps(seen, {"steps_per_epoch": 10.0, "global_batch": 32}) == steps
+
+
 def test_a_recipe_that_is_no_longer_stays_as_it_is():
     recipe = RECIPES["ssd-tiny"]()
     plan = planned(recipe)

@@ -130,6 +130,12 @@ def test_our_own_archives_are_those_that_tarfile_reads():
     assert read_all(data) == by_tarfile(data) == [Member(name, *place) for (name, _), place in zip(files, placed)]
 
 
+def test_a_folder_of_one_letter_before_a_name_that_fills_its_field_is_kept():
+    names = ["a/" + "b" * 96 + ".jpg", "c" * 60 + "/" + "d" * 60 + ".jpg"]
+    data = packed(*((name, b"x") for name in names), form=tarfile.USTAR_FORMAT)
+    assert [member.name.decode() for member in read_all(data)] == names
+
+
 def test_sizes_beyond_octal_digits():
     # 8 GiB and more stand as a binary number (GNU) or in pax' records; the archive is made as holes around two headers.
     for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):

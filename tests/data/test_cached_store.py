@@ -158,6 +158,23 @@ def test_a_file_whose_contents_nothing_tells_apart_is_not_kept(folder: Path) -> 
     assert len(remote.reads) == 2
 
 
+def test_a_row_of_slots_keeps_as_many_ranges_as_it_has(folder: Path) -> None:
+    """Though the table ends with those that were written last."""
+    remote = Memory({NAME: noise(200_000)})
+    store = CachedStore(remote, 10 * MIB)
+    store.read(Range(NAME, 0, 1))
+    rows: dict[int, list[Range]] = {}
+    for at in range(1, 60_000):
+        rows.setdefault(store._slots_at(Range(NAME, at, 7)), []).append(Range(NAME, at, 7))
+    last = rows[max(rows)][: cached_store._ROW]
+    assert len(last) == cached_store._ROW
+    for _ in range(2):
+        remote.reads.clear()
+        for one in last:
+            assert store.read(one) == remote.files[NAME][one.offset : one.offset + 7]
+    assert not remote.reads
+
+
 def test_the_budget_holds_and_what_was_kept_stays(folder: Path) -> None:
     remote = Memory({NAME: noise(8 * MIB)})
     store = CachedStore(remote, 2 * MIB)

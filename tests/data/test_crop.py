@@ -97,6 +97,13 @@ def test_an_image_too_long_for_any_try_gives_its_largest_centred_crop(height, wi
     assert abs((width - window.width) / 2 - window.left) <= 0.5
 
 
+def test_after_ten_tries_that_do_not_fit_the_largest_centred_crop_is_taken():
+    fails, fits = [0.99, 0.5], [0.0, 0.5, 0.25, 0.25]  # 55 pixels square of 30 x 100; then 15, and where it lies
+    tenth = random_resized_crop(30, 100, 224, _Scripted(fails * 9 + fits))
+    assert (tenth.height, tenth.width) == (15, 15)
+    assert random_resized_crop(30, 100, 224, _Scripted(fails * 10 + fits))[:4] == (0, 30, 30, 40)
+
+
 def test_a_crop_is_a_function_of_its_key():
     key = (1, 2, 3)
     assert random_resized_crop(480, 640, 224, SampleRandom(*key)) == random_resized_crop(

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paceline.config.errors import DataError, RecipeError
+from paceline.data import decode
 from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop
-from paceline.data.decode import dct_scale, decode_crop, require_decoder
+from paceline.data.decode import dct_scale, decode_alone, decode_crop, require_decoder
 from paceline.data.header import read_header
 from paceline.data.randomness import SampleRandom
 
@@ -370,6 +371,25 @@ def test_threads_do_not_disturb_each_others_pixels():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatch):
+    """At full scale and at half of it: the same decoder for the same rows."""
+    asked = []
+    for name in ("_region_nvimgcodec", "_rows_simplejpeg"):
+        real = getattr(decode, name)
+        monkeypatch.setattr(decode, name, lambda *what, name=name, real=real: asked.append((name, what)) or real(*what))
+    data = _encode(_picture(90, 120))
+    header, names = read_header(data, "it"), []
+    for window in (Window(10, 20, 60, 70, 60, 70), Window(0, 0, 90, 120, 40, 50)):
+        asked.clear()
+        out = np.empty((window.resized_height, window.resized_width, 3), np.uint8)
+        decode_crop(data, header, window, out, flip=False, decoder=decoder, name="it")
+        decode_alone(data, header, window, decoder=decoder, law="bilinear-antialias")
+        assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+        names += [name for name, _ in asked[::2]]
+    full = {"simplejpeg": ["_rows_simplejpeg"], "nvimgcodec": ["_region_nvimgcodec"], "pillow": []}[decoder]
+    assert names == ([*full, "_rows_simplejpeg"] if full else [])
 
 
 def test_rows_below_the_region_are_not_decoded(monkeypatch):

@@ -149,6 +149,16 @@ def test_a_single_odd_photo_is_found_by_the_memory_plan():
     assert alone == ((4, 99), (8, 8))
 
 
+def test_the_step_between_two_epochs_is_in_the_memory_plan_with_the_photos_it_takes():
+    """Steps of 3 out of 8: the third takes the epoch's last two and one of the next epoch, all of the widest group."""
+    groups = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])
+    two, three = (shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=3, steps=steps) for steps in (2, 3))
+    assert two == ((11, 20), (10, 20)) and three == ((11, 20), (10, 20), (12, 16))
+    _, indices = _indices(groups, seed=0, step=2, global_batch=3)
+    assert set(groups[indices].tolist()) == {2}
+
+
 @FEW
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 6))
 def test_an_evaluation_sees_every_sample_once_in_batches_of_one_group(groups, batch):

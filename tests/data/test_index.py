@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +229,15 @@ def test_writing_the_same_data_twice_gives_the_same_folder_and_mends_a_damaged_o
     again = save(photos, records([i + 1 for i in range(7)], rows=np.arange(12).reshape(6, 2)))
     assert again.index == first and Index.open(photos, "train").read(6) == bytes([6]) * 7
     assert [entry.name for entry in (photos / "index").iterdir()] == [Path(first).name]
+
+
+def test_the_folder_of_the_same_data_never_changes(tmp_path):
+    """It is what the index's arrays are compared with, of data sets of older versions too."""
+    arrays = {"lengths": np.array([1, 2], np.int64), "labels": np.array([0, 5], np.int32)}
+    text = b"val.labels int32 (2,)\n" + bytes([0, 0, 0, 0, 5, 0, 0, 0])
+    text += b"val.lengths int64 (2,)\n" + bytes([1, *[0] * 7, 2, *[0] * 7])
+    wanted = hashlib.sha256(text).hexdigest()[:16]
+    assert write_index(tmp_path, {"val": arrays}) == f"index/{wanted}"
 
 
 def test_other_data_goes_to_another_folder_and_an_open_index_stays_valid(photos):

@@ -109,6 +109,13 @@ def test_a_manifest_is_found_in_the_root_then_in_the_cache(photos, tmp_path):
     assert find_manifest(link) == cache_place(photos) / "manifest.json"
 
 
+def test_a_place_in_the_cache_is_called_after_the_folder_and_told_apart_by_its_path(tmp_path):
+    one, other = (cache_place(tmp_path / above / "my photos") for above in ("a", "b"))
+    assert one.parent == other.parent and one != other
+    assert re.fullmatch(r"my_photos-[0-9a-f]{12}", one.name) and re.fullmatch(r"my_photos-[0-9a-f]{12}", other.name)
+    assert re.fullmatch(r"root-[0-9a-f]{12}", cache_place(Path("/")).name)
+
+
 def test_a_manifest_of_another_tool_is_not_taken_for_ours(tmp_path):
     (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
     assert find_manifest(tmp_path) is None

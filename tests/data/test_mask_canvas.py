@@ -151,6 +151,17 @@ def test_runs_that_fit_keep_every_pixel(flip):
     _check(canvas, frame, _resized(bitmap, window, flip))
 
 
+def test_runs_that_go_on_from_the_foot_of_a_column_reach_the_last_row():
+    bitmap = np.zeros((12, 50), np.uint8)
+    bitmap[:, 20:23] = 1
+    canvas, frame = _canvas(_runs(bitmap), Window(0, 0, 12, 50, 12, 50), photo=(12, 50))
+    assert frame.tolist() == [20, 0, 1, 1]
+    _check(canvas, frame, bitmap)
+    # The last row alone: with the row above it left out there would be no mask at all.
+    canvas, frame = _canvas(_runs(bitmap), Window(11, 0, 1, 50, 1, 50), photo=(12, 50))
+    assert frame.tolist() == [20, 0, 1, 1] and canvas[1, 1:4].all()
+
+
 @pytest.mark.parametrize(
     ("source", "target"), [(480, 800), (640, 1066), (427, 799), (500, 192), (7, 7), (1, 5), (9, 1)]
 )
@@ -178,6 +189,18 @@ def test_a_large_object_is_whole_on_its_coarser_canvas(box, kind):
     # The ring: empty but where the object touches the photo's border.
     assert canvas[:, 0].any() == (x == 0) and canvas[0].any() == (y == 0)
     assert not canvas[:, -1].any() and not canvas[-1].any()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_coarse_pixel_of_runs_takes_the_value_at_its_centre(turned):
+    """At a pitch of 20 the centres are at 10, 30, 50 ...; the mask is there and at both ends alone, which decide the pitch."""
+    bitmap = np.zeros((20, 360), np.uint8)
+    bitmap[2, [20, *range(30, 340, 20), 339]] = 1
+    bitmap = bitmap.T if turned else bitmap
+    canvas, frame = _canvas(_runs(bitmap), Window(0, 0, *bitmap.shape, *bitmap.shape), photo=bitmap.shape)
+    assert frame.tolist() == ([2, 20, 1, 20] if turned else [20, 2, 20, 1])
+    assert (canvas[1:-1, 1] if turned else canvas[1, 1:-1]).all()
+    assert canvas.sum() == SIDE
 
 
 def test_one_side_may_be_coarser_than_the_other():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from paceline.config.errors import DataError, UserError
 from paceline.data import bucket_access, object_store, read_ahead
 from paceline.data.records import Places, RangeRecords
+from paceline.data.store_errors import in_words
 from paceline.data.stores import LocalFiles, Range, RangeError, Store, StoreTrouble, kept_on_disk, store_of
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
@@ -338,6 +340,14 @@ def test_a_process_ends_while_its_requests_wait() -> None:
         "Background(2, 'test').submit(time.sleep, 600); time.sleep(0.1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_machine_without_a_role_is_said_to_have_no_credentials() -> None:
+    """obstore's words where nothing answers for the credentials of a machine in a cloud; none is asked here."""
+    told = "Generic S3 error: Error after 10 retries: http://169.254.169.254/latest/api/token: error sending request"
+    said = in_words(RuntimeError(told), b"s3://bucket/a.tar", 3.0)
+    assert isinstance(said, StoreTrouble) and said.errno == errno.EACCES
+    assert str(said.strerror).startswith("no credentials: this machine has no role")
 
 
 def test_threads_are_no_more_than_allowed_and_hand_on_what_was_raised() -> None:

@@ -116,6 +116,13 @@ def test_damaged_notes_mean_upright_and_are_looked_for_in_the_first_parts_only()
         assert orientation_of(b"RIFF\0\0\0\0WEBP" + b"abcd\0\0\0\0" * repeats + b"EXIF" + size + block[6:]) == found
 
 
+def test_a_directory_that_promises_more_notes_than_it_has_means_upright():
+    other = struct.pack("<HHII", 0x0100, 4, 1, 640)
+    for rest in range(12):  # what is left of the last note
+        block = b"II*\0" + struct.pack("<IH", 8, 3) + other + struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)[:rest]
+        assert orientation_of(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(block)) + b"eXIf" + block) == 1
+
+
 @examples(300)
 @given(kind=st.sampled_from(["JPEG", "PNG", "WEBP"]), data=st.data())
 def test_any_damage_gives_some_orientation_and_no_error(kind, data):

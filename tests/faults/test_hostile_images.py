@@ -45,6 +45,14 @@ def test_a_photo_in_one_scan_is_not_judged_by_what_its_picture_holds_of_scan_mar
     assert endless_jpeg(noisy) == ""
 
 
+def test_a_marker_that_stands_alone_hides_no_scans() -> None:
+    for marker in (b"\xff\x01", b"\xff\xd0"):
+        for count, said in ((0, ""), (200, "more than 100 scans")):
+            data = scans(count, (8, 8))
+            assert len(data) < 1 << 15, "a marker that were a segment's would end the walk behind the file"
+            assert endless_jpeg(data[:2] + marker + data[2:])[: len(said) or None] == said
+
+
 def test_a_photo_that_became_a_pipe_or_endless_is_named_at_once_in_training_and_prediction(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     IMAGES.good(folder)

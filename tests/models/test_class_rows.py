@@ -17,6 +17,7 @@ from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.class_rows import MOST_LINES, Labels, match_rows, row_count, take_rows
+from paceline.models.forms.class_names import COCO, COCO_90
 from paceline.models.initialise import initialise
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
@@ -224,6 +225,13 @@ def test_names_that_nobody_knows_change_nothing(kind, tmp_path):
     model = make(4, 2)
     report = load(model, filed(source, tmp_path, THEIRS), Labels(("a", "b", "c", "d")))
     assert name in report.reinitialised and torch.equal(model.state_dict()[name], make(4, 2).state_dict()[name])
+
+
+def test_cocos_names_stand_at_the_ids_of_its_annotations(shared_data):
+    record = json.loads((shared_data / "coco_mini" / "annotations" / "instances_val2017.json").read_text())
+    told = {entry["id"]: entry["name"] for entry in record["categories"]}
+    assert list(COCO.items()) == sorted(told.items()) and len(COCO) == 80
+    assert [COCO_90[number - 1] for number in told] == list(told.values()) and COCO_90.count("") == 10
 
 
 def test_what_was_published_with_cocos_90_rows_has_their_names(tmp_path):

@@ -180,6 +180,14 @@ def test_other_classes_keep_everything_but_the_class_heads(tmp_path):
     assert torch.equal(new.heads[2].loc.weight, old.heads[2].loc.weight)
 
 
+def test_a_fused_file_without_a_levels_heads_is_refused_by_their_names(tmp_path):
+    whole, model = small(heads="fused").state_dict(), small()
+    part = {name: tensor.contiguous() for name, tensor in whole.items() if not name.startswith("heads.1.")}
+    save_file(part, tmp_path / "part.safetensors")
+    with pytest.raises(CheckpointError, match=r"heads\.1\.loc\.weight"):
+        load_ssd_weights(model, tmp_path / "part.safetensors")
+
+
 def test_another_trunk_is_refused_and_changes_nothing(tmp_path):
     model = small()
     before = model.state_dict()["trunk.conv1.weight"].clone()

@@ -159,6 +159,19 @@ def test_variables_that_stand_for_the_same_bytes_are_refused_before_they_are_rea
         read_tf_checkpoint(index, size)
 
 
+def test_a_key_longer_than_its_block_is_refused(tmp_path):
+    index = tf_checkpoint(tmp_path / "m", arrays())
+    for own, says in ((3, "has no header"), (4, "outside of its block"), (900, "outside of its block")):
+        part = varint(0) + varint(own) + varint(0) + b"key" + struct.pack("<II", 0, 1)
+        body, places = b"", []
+        for content in (part, block([]), block([(b"key", varint(0) + varint(len(part)))], 1)):
+            places.append(varint(len(body)) + varint(len(content)))
+            body += content + b"\0" + struct.pack("<I", masked(content + b"\0"))
+        index.write_bytes(body + b"".join(places[1:]).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57))
+        with pytest.raises(CheckpointError, match=says):
+            read_tf_checkpoint(index, MOST)
+
+
 @given(st.binary(max_size=200), st.integers(0, 60))
 def test_no_index_makes_the_reader_raise_anything_else(tmp_path_factory, content, keep):
     folder = tmp_path_factory.getbasetemp()

@@ -17,6 +17,7 @@ from paceline.config.errors import CheckpointError
 from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
+from paceline.models.resnet_fields import resnet_fields
 from paceline.models.weight_file import open_weights
 from paceline.models.weights import load_weights
 
@@ -281,6 +282,16 @@ def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     with pytest.raises(CheckpointError, match="missing in the file"):
         load_weights(model, file)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("group_width", [64, 128])
+def test_which_resnet_it_is_is_told_from_its_shapes(groups, group_width):
+    built = {"depth": 50, "groups": groups, "group_width": group_width}
+    state = tiny(**built).state_dict()
+    for prefix in ("", "trunk.", "backbone.body."):
+        found = resnet_fields({prefix + name: tensor for name, tensor in state.items()})
+        assert found == {**built, "width": 4, "stem": "imagenet", "stem_channels": 3}
 
 
 def test_a_stem_of_three_convolutions_is_named_and_whose_network_has_it(tmp_path):

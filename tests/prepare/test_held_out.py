@@ -201,6 +201,15 @@ def test_boxes_count_for_the_run_s_class_of_the_same_name_whatever_ids_and_order
         scored_as(manifest, run_of(["cat", "ape"], category_ids=[1, 2]))
 
 
+def test_classes_that_the_scored_set_lacks_have_ids_of_nobody(whole, tmp_path):
+    manifest = Manifest.load(ensure_held_out(lay_out(whole, tmp_path / "alone", "official"), "boxes", say=print))
+    for of_run in ([1, 2, 5, 8], None):
+        mapped = scored_as(manifest, run_of(["cat", "ape", "emu", "dog"], category_ids=of_run))
+        cat, ape, emu, dog = mapped.category_ids or ()
+        assert (cat, dog) == (7, 3) and ape != emu
+        assert not {ape, emu} & {3, 7, *(of_run or ())}, "an id of the set's own, or of the run's"
+
+
 def test_a_category_without_objects_that_the_run_lacks_does_no_harm(whole, tmp_path):
     record = val_of(whole)
     record["categories"].insert(0, {"id": 0, "name": "animals"})
