@@ -18,7 +18,7 @@ from tiny_runs import make_photos
 from paceline.config.errors import DataError
 from paceline.data.index import describe, name_arrays, open_split, write_index
 from paceline.data.manifest import Manifest
-from paceline.data.records import RECORDS, Places, Records
+from paceline.data.records import RECORDS, DeflatedRecords, Places, Records
 from paceline.prepare.ensure import ensure_prepared
 from paceline.workloads import WORKLOADS
 
@@ -81,3 +81,30 @@ def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tm
         DataError, match=r"all\.zip: cannot be read \(No such file or directory\)\. Its photos lie in containers"
     ):
         ensure_prepared(zipped, kind=kind, say=print)
+
+
+def test_a_deflated_record_whose_file_was_cut_is_named_with_its_length(tmp_path):
+    content = bytes(range(256)) * 4
+    packer = zlib.compressobj(wbits=-15)
+    stored = packer.compress(content) + packer.flush()
+    file = tmp_path / "a.zip"
+    file.write_bytes(b"head" + stored)
+    records = DeflatedRecords(
+        Places(
+            root=tmp_path,
+            files=np.zeros(1, np.int32),
+            offsets=np.array([4]),
+            lengths=np.array([len(content)]),
+            name_bytes=np.frombuffer(b"a.zip", np.uint8),
+            name_starts=np.array([0, 5]),
+            file_sizes=np.array([4 + len(stored)]),
+            remedy="Prepare it again.",
+            stored_lengths=np.array([len(stored)]),
+        )
+    )
+    assert records.read(0) == content
+    os.truncate(file, 4 + len(stored) - 1)
+    with pytest.raises(
+        DataError, match=r"a\.zip \(bytes 4 on\): cut off where the index says 1,024: .* Prepare it again"
+    ):
+        records.read(0)
