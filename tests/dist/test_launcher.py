@@ -126,6 +126,10 @@ LEGAL = {
         mpirun(rank=1, world=2, local_rank=1, local_world=2),
         Launch("openmpi", 1, 2, 1, 2, 0, 1, "127.0.0.1", OMPI_PORT, "openmpi-1281163265"),
     ),
+    "mpirun, port given: it names no job, as another may have it too": (
+        mpirun(MASTER_PORT="29511"),
+        Launch("openmpi", 9, 16, 1, 8, 1, 2, "10.1.2.3", 29511, "openmpi-1281163265"),
+    ),
     "mpirun, address given": (
         mpirun(MASTER_ADDR="ib-3"),
         Launch("openmpi", 9, 16, 1, 8, 1, 2, "ib-3", OMPI_PORT, "openmpi-1281163265"),

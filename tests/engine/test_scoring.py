@@ -50,7 +50,7 @@ def test_it_is_made_before_the_score_is_and_its_result_waits():
     assert seen == []
     go.set()
     assert under_way.result() == FOUND and seen == [([b"share"], False)]
-    assert under_way.seconds > 0
+    assert 0 < under_way.seconds < 30  # not since the machine started
 
 
 def test_predictions_are_kept_in_the_thread_and_then_released():
