@@ -200,6 +200,17 @@ def test_photos_are_counted_by_class():
     assert rows == [["ant", "3", "33.3", "66.7"], ["bee", "1", "100.0", "100.0"], ["cat", "0", "n/a", "n/a"]]
 
 
+@pytest.mark.parametrize("kind", ["resnet_run", "ssd_run"])
+def test_what_training_scored_are_the_weights_that_are_averaged_as_eval_scores_them(kind, request, tmp_path, capsys):
+    run: SharedRun = request.getfixturevalue(kind)
+    (scored,) = (run.folder / "predictions").iterdir()
+    assert (run.folder / "checkpoints" / "last" / "average.safetensors").is_file()
+    said = command(capsys, "eval", run.folder, "--checkpoint", "last", "--out", tmp_path / "found.json")
+    assert said.code == 0, said
+    then, now = (json.loads(file.read_text())["images"] for file in (scored, tmp_path / "found.json"))
+    assert now == then and "score" in str(now)
+
+
 def test_the_split_that_was_scored_is_named(resnet_run, tmp_path, capsys):
     own = command(capsys, "eval", resnet_run.folder)
     assert own.code == 0 and f"9 images of {resnet_run.data}, val/" in own.out, own
