@@ -17,6 +17,7 @@ from paceline.engine.loss_groups import configure_loss_groups, group_losses
 from paceline.engine.meters import Meters
 from paceline.engine.state import State
 from paceline.engine.step import TrainStep
+from paceline.log.events import COUNT
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
@@ -109,6 +110,18 @@ def test_boxes_left_unsettled_pass_by_undivided():
     found = {"sums": torch.ones(2, 5), "counts": torch.ones(2, 5), "unsettled": torch.tensor(3)}
     losses = group_losses(found, TERMS, cut(4, 8), None)
     assert losses["unsettled"] == 3 and losses["loss"] == 2 * 5 * 4
+
+
+def test_an_accuracy_passes_by_with_how_many_it_is_of():
+    right, of = torch.tensor(3.0), torch.tensor(4.0)
+    found = {
+        "sums": torch.ones(1, len(TERMS)),
+        "counts": torch.ones(1, len(TERMS)),
+        "accuracies": {"acc_mask": (right, of)},
+    }
+    losses = group_losses(found, TERMS, cut(4, 8), None)
+    assert (losses["acc_mask"], losses["acc_mask" + COUNT]) == (right, of)
+    assert losses.keys() == {"loss", *TERMS, "acc_mask", "acc_mask" + COUNT}
 
 
 def test_a_model_without_loss_groups_is_refused():

@@ -16,6 +16,8 @@ import pytest
 from slow_scorer import FLAGS, INTERRUPTED, RECIPE, TARGET, begun_and_held, order, scored_late
 from small_run import Trainer, events, kinds, last_event, mllog, said, tensor_files, wait_until
 
+from paceline.log.events import read_events
+
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 
@@ -65,6 +67,8 @@ def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_
     ended = scored_late(trainer, run, f"{FLAGS} --eval-ranks 1", ranks=3)
     assert "2 ranks train, 1 rank only evaluates" in ended[0].text and not ended[2].text
     assert_same_result(run, alone(2))
+    took = [event["eval_seconds"] for event in read_events(run / "events.jsonl") if event["event"] == "eval"]
+    assert took and all(0 < seconds < 100 for seconds in took)
     facts = json.loads((run / "run.json").read_text())
     assert (facts["world"], facts["plan"]["world"], facts["plan"]["eval_ranks"]) == (2, 2, 1)
     assert [value for key, value, _ in mllog(run) if key == "submission_platform"] == ["3xCPU"]
