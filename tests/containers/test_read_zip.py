@@ -138,6 +138,20 @@ def test_offsets_beyond_32_bits():
     assert [(member.name, member.offset) for member in members] == [(b"a.jpg", 35), (b"b.jpg", second + hole + 35)]
 
 
+def test_a_large_directory_behind_a_program_that_unpacks_itself():
+    # The locator counts without what was put before the archive.
+    data, before = packed(("a.jpg", PHOTO)), b"#!/bin/sh\n" * 100
+    at = central(data)
+    entries = data[at : data.index(b"PK\5\6")]
+    end = (
+        struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(entries), at)
+        + struct.pack("<4sIQI", b"PK\6\7", 0, at + len(entries), 1)
+        + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    )
+    (member,) = read_all(before + data[:at] + entries + end)
+    assert (member.name, member.offset) == (b"a.jpg", len(before) + 35)
+
+
 def test_a_comment_that_holds_the_end_mark():
     data = packed(("a.jpg", PHOTO))
     comment = b"PK\5\6 is the end" + bytes(30)
