@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.run_entries import NOWHERE
 from paceline.log.prose import byte_size
 
 
@@ -36,12 +37,15 @@ def check_space(folder: Path, bytes_needed: int) -> None:
     problem = "cannot be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".probe.*.part"):  # a link, which nobody can hold: a killed process's
+            if left.is_symlink() and os.readlink(left) == NOWHERE:
+                left.unlink()
         probe = folder / f".probe.{os.urandom(4).hex()}.part"  # a kill leaves a part as any other (config/whole.py)
         with open(probe, "xb") as file:
             file.write(b"\0" * 4096)
         probe.unlink()
         problem = "takes no symbolic links, as checkpoints/last and best are"
-        probe.symlink_to("nowhere")
+        probe.symlink_to(NOWHERE)
         probe.unlink()
         free = shutil.disk_usage(folder).free
     except OSError as error:

@@ -19,7 +19,7 @@ FILES = ("run.json", "run-first.json", "events.jsonl", "mllog.txt", "report.html
 # The links that a run's folder has, to checkpoints beside them, and what a kill leaves of them (checkpoint/layout.py, retention.py).
 # One that leads to the other, or to itself, is damaged and leads nowhere else.
 _OWN_LINK, _BESIDE = re.compile(r"last|best|\.(last|best)\.[0-9a-f]+\.part"), re.compile(r"step-\d+|last|best")
-_PROBE, _NOWHERE = re.compile(r"\.probe\.[0-9a-f]+\.part"), "nowhere"
+_PROBE, NOWHERE = re.compile(r"\.probe\.[0-9a-f]+\.part"), "nowhere"
 
 
 def check_entries(run: Path) -> None:
@@ -27,7 +27,7 @@ def check_entries(run: Path) -> None:
     like, or a file where a folder belongs. A folder that is not there has none."""
     for entry in _listed(run):
         inside = entry.name in FOLDERS
-        if _PROBE.fullmatch(entry.name) and entry.is_symlink() and os.readlink(entry.path) == _NOWHERE:
+        if _PROBE.fullmatch(entry.name) and entry.is_symlink() and os.readlink(entry.path) == NOWHERE:
             continue
         if wrong := _wrong(entry, must_be="folder" if inside else "file" if entry.name in FILES else ""):
             raise _refusal(entry.path, wrong)

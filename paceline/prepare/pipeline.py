@@ -179,7 +179,7 @@ def choose_place(root: Path, out: Path | None, *, of_classes: bool = False) -> P
     manifest = place / FILE_NAME
     if manifest.exists() and not is_ours(manifest):
         raise DataError(
-            f"{manifest}: not written by paceline, so it is not replaced. Choose another folder with --out DIR."
+            f"{manifest}: not written by paceline, or damaged, so it is not replaced. Move it away, or name another place: --out DIR."
         )
     return place
 

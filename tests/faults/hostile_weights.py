@@ -189,7 +189,7 @@ def scripted(folder: Path) -> None:
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(folder / "w.pth"))  # type: ignore[attr-defined]
 
 
-NO_PTH = "damaged, cut off, or no weight file|TorchScript program|more than tensors"
+NO_PTH = "damaged, cut off, or no weight file|TorchScript program|more than tensors|nothing but tensors"
 NO_TENSORS = "damaged, cut off, or no weight file"
 NO_PICKLE = "not a readable pickle"
 NOT_FINITE = "no finite numbers|neither the MLPerf"
@@ -211,10 +211,10 @@ CASES: dict[str, Case] = {
     "text": (raw("w.pth", b"hello"), NO_PTH),
     "torn": (torn("w.pth", 5000), NO_PTH),
     "torn in its directory": (torn("w.pth", -30), NO_PTH),
-    "code": (saved({"a": Dangerous()}), "more than tensors"),
+    "code": (saved({"a": Dangerous()}), "nothing but tensors"),
     "code by attributes": (raw("w.pth", pickle_of(b"cbuiltins\ngetattr\ncos\nerrno\nU\x04open\x86R")), NO_PTH),
     "code by attributes in a pickle": (raw("w.pkl", pickle_of(b"cbuiltins\ngetattr\n")), "would run builtins.getattr"),
-    "code in an old file": (saved({"a": Dangerous()}, _use_new_zipfile_serialization=False), "more than tensors"),
+    "code in an old file": (saved({"a": Dangerous()}, _use_new_zipfile_serialization=False), "nothing but tensors"),
     "code in a bare pickle": (raw("w.pth", lambda: pickle.dumps(Dangerous())), NO_PTH),
     "TorchScript": (scripted, NO_PTH),
     "tar": (raw("w.pth", tar), NO_PTH),
