@@ -122,6 +122,10 @@ def test_a_rank_killed_while_nobody_talks_is_noticed_by_its_silence(zygote, tmp_
     assert "rank 1 lost" in ended[0].text
 
 
+def test_the_rank_that_serves_the_store_leaves_last(zygote, tmp_path, port):
+    assert codes(zygote.run(tmp_path, [by_hand(rank, 3, port) for rank in range(3)], "leave")) == [0, 0, 0]
+
+
 def test_silence_towards_each_other_is_no_failure(zygote, tmp_path, port):
     environs = [by_hand(rank, 2, port, STALE="1.5") for rank in range(2)]
     assert codes(zygote.run(tmp_path, environs, "pause", "4")) == [0, 0]

@@ -141,6 +141,15 @@ def mixed(world: World, who: int) -> None:
     time.sleep(60)
 
 
+def leave(world: World) -> None:
+    """The last rank takes two seconds to say that it leaves."""
+    watch = world.watch
+    assert watch is not None
+    if world.rank == world.world - 1:
+        finish = watch.finish
+        watch.finish = lambda: (time.sleep(2.0), finish())[1]  # type: ignore[method-assign]
+
+
 def main() -> None:
     mode, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
@@ -171,6 +180,8 @@ def main() -> None:
                 uneven(world)
             elif mode == "hang":
                 hang(world, int(arguments[0]), arguments[1])
+            elif mode == "leave":
+                leave(world)
             elif mode == "mixed":
                 mixed(world, int(arguments[0]))
             elif mode == "pause":  # all ranks silent towards each other for longer than the stale limit
