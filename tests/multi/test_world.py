@@ -123,7 +123,11 @@ def test_a_rank_killed_while_nobody_talks_is_noticed_by_its_silence(zygote, tmp_
 
 
 def test_the_rank_that_serves_the_store_leaves_last(zygote, tmp_path, port):
-    assert codes(zygote.run(tmp_path, [by_hand(rank, 3, port) for rank in range(3)], "leave")) == [0, 0, 0]
+    assert codes(zygote.run(tmp_path, [by_hand(rank, 3, port) for rank in range(3)], "slow to leave")) == [0, 0, 0]
+
+
+def test_a_rank_that_rests_for_a_few_seconds_is_not_lost(zygote, tmp_path, port):
+    assert codes(zygote.run(tmp_path, [by_hand(rank, 2, port) for rank in range(2)], "rest")) == [0, 0]
 
 
 def test_silence_towards_each_other_is_no_failure(zygote, tmp_path, port):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -141,13 +142,22 @@ def mixed(world: World, who: int) -> None:
     time.sleep(60)
 
 
-def leave(world: World) -> None:
+def slow_to_leave(world: World) -> None:
     """The last rank takes two seconds to say that it leaves."""
     watch = world.watch
     assert watch is not None
     if world.rank == world.world - 1:
         finish = watch.finish
         watch.finish = lambda: (time.sleep(2.0), finish())[1]  # type: ignore[method-assign]
+
+
+def rest(world: World) -> None:
+    """The last rank is frozen for three seconds, which is no failure yet."""
+    world.barrier()
+    if world.rank == world.world - 1:
+        subprocess.Popen(["sh", "-c", f"sleep 3; kill -s CONT {os.getpid()}"], start_new_session=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    world.barrier()
 
 
 def main() -> None:
@@ -180,8 +190,10 @@ def main() -> None:
                 uneven(world)
             elif mode == "hang":
                 hang(world, int(arguments[0]), arguments[1])
-            elif mode == "leave":
-                leave(world)
+            elif mode == "slow to leave":
+                slow_to_leave(world)
+            elif mode == "rest":
+                rest(world)
             elif mode == "mixed":
                 mixed(world, int(arguments[0]))
             elif mode == "pause":  # all ranks silent towards each other for longer than the stale limit
