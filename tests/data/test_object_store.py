@@ -436,3 +436,8 @@ def test_requests_are_signed_with_the_key_of_the_environment(
     first, second = server.authorizations
     assert "Credential=key-of-mine/" in first
     assert second == ""
+
+
+def test_a_machines_role_is_asked_for_where_aws_and_google_say() -> None:
+    """AWS, "Instance metadata and user data"; Google, "About VM metadata": the link-local address, by http."""
+    assert bucket_access.METADATA_SERVICE == ("169.254.169.254", 80)
