@@ -69,8 +69,8 @@ class LineFile:
 
 
 def _own(path: str, flags: int) -> int:
-    """An opener: neither follows a link nor waits for a pipe's reader."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    """An opener: neither follows a link nor waits for a pipe's reader, nor makes a file anew that was removed meanwhile."""
+    return os.open(path, flags & ~os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 def _cut_torn_tail(path: Path) -> bool:

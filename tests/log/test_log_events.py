@@ -160,6 +160,16 @@ def test_a_full_disk_is_a_users_error_with_the_next_step():
         write(EventLog(Path("/dev/full")), "train", 10)
 
 
+def test_a_file_removed_under_a_run_is_not_begun_anew_in_the_middle(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    write(log, "train", 10)
+    # As `rm -r RUN` does; the folder may outlive it by a checkpoint that appears meanwhile.
+    (tmp_path / "events.jsonl").unlink()
+    with pytest.raises(UserError, match=r"events\.jsonl: cannot write: No such file.*\n.*was removed"):
+        write(log, "train", 20)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_flipped_bit_of_a_line_is_noticed_and_the_other_lines_stay(tmp_path):
     path = tmp_path / "events.jsonl"
     log = EventLog(path)

@@ -97,9 +97,9 @@ def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tm
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
     assert {step for _, step in kinds(run)[-3:]} == {end["step"]}
     assert (run / "report.html").exists()
-    assert end["seconds"] >= 1 and all(
-        event["seconds"] < 1 for event in read_events(run / "events.jsonl") if event["step"] < end["step"]
-    )
+    # The budget is asked after a step's events are written, so one step's events may lie past it, never two steps'.
+    late = {event["step"] for event in read_events(run / "events.jsonl") if event["seconds"] >= 1}
+    assert end["seconds"] >= 1 and len(late - {end["step"]}) <= 1
 
 
 def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(trainer, tmp_path):
