@@ -18,8 +18,10 @@ from paceline.cli.voice import complain, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.run import Controls, run_file
+from paceline.config.run import Controls, run_file, run_folder
 from paceline.config.system import System
+from paceline.log.events import read_events
+from paceline.log.time_parts import where_time_goes
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe
 from paceline.workloads import workload_of
@@ -117,6 +119,10 @@ def run(arguments: Sequence[str]) -> int:
         say(line)
     for line in lines or not_known(asked.name if base is None else run_file(run_path)):
         say(line)
+    if base is not None:
+        went = where_time_goes(read_events(run_folder(run_path) / "events.jsonl"))
+        for head, (name, (took, shares)) in zip(("time", ""), went.items()):
+            say(f"{head:<9}{name} {took}: {shares}")
     return 0
 
 

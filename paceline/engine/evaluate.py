@@ -84,11 +84,14 @@ class Scoring:
         self, task: Task, world: World, score: Score, key: str, keep: Callable[[Evaluation], None] | None = None
     ) -> None:
         self.seconds = 0.0  # how long rank 0's scoring took, once it is done
+        self.gather_seconds = 0.0  # how long what ranks collected took to rank 0; a rank that is early waits in it
         self._world, self._key = world, f"evaluation/{key}"
         self._found: Evaluation | None = None
         self._error: Exception | None = None
         self._thread: Thread | None = None
+        began = time.monotonic()
         packed = world.gather_bytes(score.pack())
+        self.gather_seconds = time.monotonic() - began
         if packed is not None:
             # A daemon: a run that fails meanwhile does not wait for a score that nobody will read.
             self._thread = Thread(target=self._run, args=(task, packed, keep), name="paceline-scoring", daemon=True)
@@ -127,7 +130,8 @@ class Result:
     """What an evaluation in a run found."""
 
     found: Evaluation
-    seconds: float  # that inference and scoring took
+    seconds: float  # that all of it took
+    parts: Mapping[str, float]  # of these: inference, gather, scoring
     went_on: float  # the run's seconds when training could go on beside its scoring
 
 
@@ -165,8 +169,9 @@ class Evaluator:
                 score = self._infer()
         if score is None and not self.roles.evaluators:
             return False
+        self._inference = time.monotonic() - began
         self._scoring = None if score is None else self._score(state.step, score)
-        self._inference, self._went_on = time.monotonic() - began, self.seconds()
+        self._went_on = self.seconds()
         self.pending = state.step
         return True
 
@@ -176,18 +181,22 @@ class Evaluator:
         step, self.pending = self.pending, None
         if self._scoring is not None:
             found = self._scoring.result()
-            return Result(found, self._inference + self._scoring.seconds, self._went_on)
+            parts = _parts(self._inference, self._scoring)
+            return Result(found, sum(parts.values()), parts, self._went_on)
         # Asked again and again meanwhile, as training may be told to stop: that is passed on.
         answer = self.roles.answer_of(step, self.vote.stopping_here)
-        return None if answer is None else Result(Evaluation(**answer["found"]), answer["seconds"], self._went_on)
+        if answer is None:
+            return None
+        return Result(Evaluation(**answer["found"]), answer["seconds"], answer["parts"], self._went_on)
 
     def answer(self, step: int) -> None:
         """On a rank that only evaluates: take the weights after `step` over, score them, and tell what was found."""
         self.roles.hand_over(self.state.model.state_dict().values())
         began, score, answer = time.monotonic(), self._infer(), None
         if score is not None:
-            found = asdict(self._score(step, score).result())
-            answer = {"found": found, "seconds": time.monotonic() - began}
+            inference, scoring = time.monotonic() - began, self._score(step, score)
+            answer = {"found": asdict(scoring.result()), "seconds": time.monotonic() - began}
+            answer["parts"] = _parts(inference, scoring)
         self.roles.answer(step, answer)
 
     def _infer(self) -> Score | None:
@@ -206,6 +215,10 @@ class Evaluator:
     def _score(self, step: int, score: Score) -> Scoring:
         keep = lambda found: write_predictions(self.folder, step, found)  # noqa: E731
         return Scoring(self.task, self.roles.peers, score, f"step-{step}", keep)
+
+
+def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
+    return {"inference": inference, "gather": scoring.gather_seconds, "scoring": scoring.seconds}
 
 
 def write_predictions(run: Path, step: int, result: Evaluation) -> None:

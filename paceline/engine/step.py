@@ -29,8 +29,9 @@ from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
 from paceline.engine.graph import Capture, Replayable, captures_on
 from paceline.engine.loss_groups import LossGroupModel, count_ahead, group_losses
-from paceline.engine.own_time import OwnTime
 from paceline.engine.state import State
+from paceline.engine.step_sizes import StepSizes
+from paceline.engine.step_times import Part, StepTimes
 from paceline.host.machine import autocast_for
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.optim.step_numbers import StepNumbers
@@ -67,7 +68,9 @@ class TrainStep(Replayable):
         self.numbers = numbers or StepNumbers(state.optimiser.optim, device)
         self.autocast = autocast_for(system, device)
         self.share = plan.world / plan.global_batch
-        self.own_time: OwnTime | None = None
+        self.times: StepTimes | None = None
+        self.sizes = StepSizes(state.model)
+        self._measured = False
         network: nn.Module = state.model
         if system.compile:
             network.compile(dynamic=False)
@@ -78,20 +81,27 @@ class TrainStep(Replayable):
         if plan.world > 1:
             with nullcontext() if capture is None else capture.aside():
                 network = _data_parallel(network, system, group)
-            if capture is None:  # no clock can be read inside a replay
-                self.own_time = OwnTime(state.model, device)
+        if capture is None:  # no clock can be read inside a replay
+            self.times = StepTimes(state.model, device)
         self.network = network
 
-    def __call__(self, batches: Sequence[Batch], rates: Rates, *, replay: bool = True) -> dict[str, Tensor]:
+    def __call__(
+        self, batches: Sequence[Batch], rates: Rates, *, replay: bool = True, measured: bool = False
+    ) -> dict[str, Tensor]:
         """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step.
 
+        measured  whether `sizes` looks at it; a step that is captured is not looked at
         replay  where steps are captured: False sends this one all the same, for a profiler, on every rank alike. What is exchanged
                 in a replay must be exchanged in one everywhere (NCCL's rule of captured operations)
         """
         self.numbers.write(rates)
-        if self.own_time is not None:
-            self.own_time.begins()
-        return self._take(batches, replay)
+        if self.times is not None:
+            self.times.begins()
+        self._measured = measured and self.times is not None
+        try:
+            return self._take(batches, replay)
+        finally:
+            self._measured = False
 
     def run_step(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """The step itself, by the rates last written. It reads and writes tensors that stay where they are, and nothing else."""
@@ -99,12 +109,19 @@ class TrainStep(Replayable):
         losses = self._gradients(batches)
         if (count := losses.pop(DIVIDE_BY, None)) is not None:
             self._divide(losses, count)
+            if self.plan.world > 1:
+                self._reached("exchange")
         with record_function("update"):
+            if self._measured:
+                self.sizes.before(state.scaler)
             state.optimiser.step(self.numbers, scaler=state.scaler)
+            if self._measured:
+                self.sizes.after()
             state.optimiser.zero_grad()
             commit_running_statistics(state.model)
             if state.average is not None:
                 state.average.update(self.numbers.fresh)
+        self._reached("update")
         return losses
 
     def discard(self, batches: Sequence[Batch], *, update: bool = True) -> None:
@@ -144,12 +161,18 @@ class TrainStep(Replayable):
                     losses = group_losses(losses, terms, plan, counted[number], self.group)
                 scaler = self.state.scaler
                 loss = losses["loss"] * self.share
+                self._reached("forward")
                 with record_function("backward"):
                     (loss if scaler is None else scaler.scale(loss)).backward()
+                self._reached("exchange" if last and plan.world > 1 else "backward")
             for name, value in losses.items():
                 part = value.detach() / plan.global_batch
                 totals[name] = totals[name] + part if name in totals else part
         return totals
+
+    def _reached(self, part: Part) -> None:
+        if self.times is not None:
+            self.times.reached(part)
 
     def _divide(self, losses: dict[str, Tensor], count: Tensor) -> None:
         """Turn means over the global batch's images into quotients by a count over it: losses and gradients, in place.

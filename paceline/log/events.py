@@ -11,11 +11,17 @@ train       loss: mean over the interval; its parts, where there are several, as
             all ranks, forward and backward, by the count of tasks/flop.py; peak_memory: bytes, of the rank that has held
             most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
             rank_seconds: what each takes for its own part of a step, and slowest_rank;
+            step_seconds, where steps are not replayed: of a step on rank 0, means over the interval: {"forward", "backward",
+            "exchange" of gradients as far as it is waited for, "update"};
+            gradient_norm, update_ratio, and by part of the network gradient_norms, update_ratios: of the interval's last step, where
+            it is not replayed: norm of the gradient before it is clipped, and norm of the update over the weights';
+            gradient_spike: that norm over the median of the readings before, where it is SPIKE times as large;
             recompilations, of a compiled network: graphs that the warm-up had not compiled;
             late_captures, under --system.graph: steps so far of this process that the warm-up had not captured;
             approximated, on accelerators: {"unsettled_boxes": candidates of proposals whose suppression was left open}
 eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
-            (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; written when the result is known, which is after its
+            (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; eval_parts: of eval_seconds the seconds of inference, of
+            the gather to rank 0, and of scoring, which may go on beside training; written when the result is known, which is after its
             checkpoint's event and before any event of a later step, so steps never run backwards. It is the last thing
             written of an evaluation: what is best, how many came since, what a target was met by is known by these alone.
             discarded_steps, where the run ends with it: how many were trained past it while it was being scored.
@@ -77,6 +83,8 @@ MEASURED = (
         "peak_memory",
         "rank_seconds",
         "slowest_rank",
+        "step_seconds",
+        "eval_parts",
         "recompilations",
         "late_captures",
         "warm_up_seconds",

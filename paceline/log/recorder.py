@@ -142,6 +142,7 @@ class Recorder:
         headline: str,
         images: int,
         eval_seconds: float,
+        eval_parts: Mapping[str, float],
         best: bool,
         approximated: Mapping[str, int] | None = None,
         went_on: float,
@@ -159,7 +160,9 @@ class Recorder:
         for sink in self._sinks:
             sink.result(step, metrics, headline=headline, went_on=went_on, ends=ends)
         # The event comes last: where it is, all else is, and a run that goes on does not evaluate again.
-        facts: dict[str, Any] = {"discarded_steps": discarded_steps} if discarded_steps else {}
+        facts: dict[str, Any] = {"eval_parts": dict(eval_parts)}
+        if discarded_steps:
+            facts["discarded_steps"] = discarded_steps
         if approximated:
             facts["approximated"] = dict(approximated)
         event = self._written("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics, **facts)

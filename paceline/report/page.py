@@ -33,6 +33,7 @@ from paceline.log.prose import (
     quantity,
     target_text,
 )
+from paceline.log.time_parts import where_time_goes
 from paceline.metrics.coco import ABSENT
 from paceline.report.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
 from paceline.report.sections import predictions_section
@@ -42,6 +43,8 @@ from paceline.workloads import WORKLOADS
 Event = Mapping[str, Any]
 # A loss curve is smoothed over about one part in so many of the run.
 SMOOTH_PARTS = 40
+# Parts of a network that one chart has colours for.
+MOST_PARTS = 7
 
 # Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
 LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
@@ -170,6 +173,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         if peak := max((event.get("peak_memory", 0) for event in trained), default=0):
             cards.append(("peak memory", byte_size(peak), "of the largest rank"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
+    cards += [(name, *measured) for name, measured in where_time_goes(events).items()]
     resumes = [
         f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
         for event in _of_kind(events, "resume")
@@ -197,6 +201,8 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
         at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}, {duration(event['seconds'])}" for event in source]
         return Line(metric_label(name), [event[x_label] for event in source], values, at, colour, style)
 
+    ratios = [{**event, **event.get("update_ratios", {})} for event in trained]
+    parts = list(dict.fromkeys(name for event in trained for name in event.get("update_ratios", {})))[:MOST_PARTS]
     losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
     metrics = _metric_names(evaluated)
     rates = [name for name in _targets_first(evaluated, targets) if "loss" not in name][:4]
@@ -230,6 +236,14 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
         narrow(
             "Time waiting for data", [line("data_wait", trained, 1)], from_zero_to=SLOW_INPUT, percent=True,
             value_text=lambda _, value: f"{100 * value:.1f} %",
+        ),
+        drawn(
+            "Norm of the gradient", [line("gradient_norm", trained, 4)], from_zero_to=0.0, width=WIDE,
+            value_text=lambda _, value: f"{value:.3g}",
+        ),
+        drawn(
+            "Norm of an update over the weights'", [line(name, ratios, place) for place, name in enumerate(parts)],
+            from_zero_to=0.0, width=WIDE, value_text=lambda _, value: f"{value:.3g}",
         ),
     ]  # fmt: skip
     return [chart for chart in charts if chart is not None]

@@ -22,13 +22,14 @@ from paceline.dist.roles import Roles
 from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.engine.evaluate import Evaluator
-from paceline.engine.own_time import OwnTime
 from paceline.engine.state import State
 from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
+from paceline.log.spikes import Spikes
 from paceline.runs.standing import Standing
 from paceline.tasks.task import InputRank, Task
+from paceline.training.non_finite import where_it_begins
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Job:
     due: Due
     checkpoint_facts: dict[str, Any]
     stragglers: Stragglers = field(default_factory=Stragglers)
+    spikes: Spikes = field(default_factory=Spikes)
 
     @property
     def world(self) -> World:
@@ -89,9 +91,11 @@ class Job:
         budget = seconds_in(self.run.controls.time_budget)
         return budget > 0 and self.clock.seconds() >= budget
 
-    def own_numbers(self, own_time: OwnTime | None, waited: float) -> tuple[int, int]:
-        """Of this rank, for all to see: microseconds that it takes for itself of a step, 0 for a rank alone, and its peak memory."""
-        seconds = 0.0 if own_time is None else own_time.seconds()
+    def own_numbers(self, seconds: float, waited: float) -> tuple[int, int]:
+        """Of this rank, for all to see: microseconds that it takes for itself of a step, and its peak memory.
+
+        seconds  that it computes for itself; 0 where that is not known
+        """
         took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
         return took, peak_memory(self.place.device)
 
@@ -104,6 +108,17 @@ class Job:
             if said := self.stragglers.look(seconds):
                 self.recorder.tell(said)
         return facts
+
+    def facts_of_step(self, sizes: dict[str, Any]) -> dict[str, Any]:
+        """What a train event says of how large its step was; a gradient far above those before is told of."""
+        times = self.spikes.look(sizes["gradient_norm"]) if sizes else 0.0
+        if not times:
+            return sizes
+        self.recorder.tell(
+            f"note: the gradient's norm of step {self.state.step:,} is {sizes['gradient_norm']:.3g}, {times:.3g} times the median of "
+            "the readings before"
+        )
+        return sizes | {"gradient_spike": times}
 
     def seconds_left(self, images_per_second: float) -> float:
         """Until the last step at this pace, or until --time-budget is used up where that comes first."""
@@ -120,14 +135,17 @@ class Job:
         """Write down what is needed to look at a non-finite loss, and say it in a line."""
         files = self.task.images_of_step(step)
         facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
-        bundle = self.folder / f"non-finite-step-{step:06d}.json"
+        bundle, begins = self.folder / f"non-finite-step-{step:06d}.json", ""
         if self.world.is_main:
             try:
                 write_whole(bundle, json.dumps(facts, indent=2))
             except OSError as error:
                 raise cannot_write(bundle, error) from error
+            if self.writer is not None:
+                self.writer.wait()
+            begins = where_it_begins(self.run, self.task, self.folder, self.place, step)
         return (
-            f"the {what} of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. "
+            f"the {what} of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
             "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
         )
 

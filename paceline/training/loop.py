@@ -55,7 +55,7 @@ def loop(job: Job) -> Ending:
             tracer.starts_at(state.step)
             for step, batches in loader:
                 rates = rates_at(run.recipe, run.plan, step)
-                losses = step_once(batches, rates, replay=step not in tracer.asked)
+                losses = step_once(batches, rates, replay=step not in tracer.asked, measured=due.log(step + 1))
                 state.step = step + 1
                 state.meters.add(losses, step)
                 job.interval.took(batch.images.shape for batch in batches)
@@ -95,7 +95,14 @@ def raise_if_over(job: Job) -> bool:
 def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:
     """One train event. Raises Over when a loss of the interval was not finite on any rank."""
     state, plan = job.state, job.run.plan
-    means, bad_step, ranks = state.meters.read(job.world, lambda: job.own_numbers(step_once.own_time, waited))
+    parts: dict[str, float] = {}
+
+    def own_numbers() -> tuple[int, int]:
+        nonlocal parts
+        parts, own = step_once.times.read() if step_once.times is not None else ({}, 0.0)
+        return job.own_numbers(own, waited)
+
+    means, bad_step, ranks = state.meters.read(job.world, own_numbers)
     if bad_step is not None:
         raise Over("failed", job.explain_non_finite(bad_step, means))
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, as losses are
@@ -106,6 +113,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
         facts["skipped_steps"] = int(state.scaler.skipped)
     if step_once.late_captures:
         facts["late_captures"] = step_once.late_captures
+    facts |= ({"step_seconds": parts} if parts else {}) | job.facts_of_step(step_once.sizes.read())
     facts |= job.facts_of_ranks(ranks)
     pace = job.interval.close(state.step, waited)
     job.recorder.train(
@@ -159,6 +167,7 @@ def take_result(job: Job, evaluator: Evaluator) -> None:
         headline=standing.headline,
         images=result.found.images,
         eval_seconds=result.seconds,
+        eval_parts=result.parts,
         best=is_best,
         approximated=result.found.approximated,
         went_on=result.went_on + wait.seconds,

@@ -32,9 +32,11 @@ from paceline.host.placing import bound
 from paceline.host.provenance import provenance
 from paceline.host.shortage import check_addresses, failures_in_words
 from paceline.log.console import Console
+from paceline.log.events import read_events
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import makers
+from paceline.log.spikes import Spikes
 from paceline.runs.run_folder import open_run_folder
 from paceline.runs.start import check_start, find_start, fingerprint
 from paceline.tasks.task import InputRank, Task
@@ -237,6 +239,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     ),
                     due=Due.of(plan, controls),
                     stragglers=Stragglers(roles.peers.hosts),
+                    spikes=Spikes(read_events(run_folder.path / "events.jsonl") if start.snapshot is not None else ()),
                     checkpoint_facts=fingerprint(run),
                 )
                 if world.watch is not None:

@@ -109,6 +109,7 @@ def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeyp
     if status == "failed":
         bundle = json.loads(next((tmp_path / "run").glob("non-finite-step-*.json")).read_text())
         assert len(bundle["images"]) == 8 and last["reason"].count("is not finite") == 1
+        assert "With the run's first weights all of that step is finite" in last["reason"]
 
 
 def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_are_no_numbers(

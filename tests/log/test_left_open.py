@@ -45,9 +45,10 @@ def after_steps(tells, counts: list[int | None]) -> None:
         state=SimpleNamespace(meters=meters, scaler=None, step=len(counts)),
         run=SimpleNamespace(plan=SimpleNamespace(global_batch=8)), world=world, recorder=tells,
         interval=SimpleNamespace(close=lambda *_: PACE), clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda _: 1.0,
-        own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {},
+        own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {}, facts_of_step=lambda sizes: sizes,
     )  # fmt: skip
-    assert report_interval(cast(Any, job), cast(Any, SimpleNamespace(own_time=None, late_captures=0)), 0.1, 0.0) is None
+    step = SimpleNamespace(times=None, sizes=SimpleNamespace(read=dict), late_captures=0)
+    assert report_interval(cast(Any, job), cast(Any, step), 0.1, 0.0) is None
 
 
 def test_the_train_event_has_the_interval_s_sum_and_people_are_told_once(tells) -> None:
@@ -64,7 +65,7 @@ def test_a_cpu_writes_nothing_of_it(tells) -> None:
     told, out, events = tells
     after_steps(told, [None, None])
     told.evaluation(
-        2, 2.0, metrics={"box_ap": 0.25}, headline="box_ap", images=4, eval_seconds=1.0, best=True, approximated={},
+        2, 2.0, metrics={"box_ap": 0.25}, headline="box_ap", images=4, eval_seconds=1.0, eval_parts={}, best=True, approximated={},
         went_on=2.0, ends=True,
     )  # fmt: skip
     assert not any("approximated" in event for event in read_events(events)) and "warning" not in out.getvalue()
@@ -74,8 +75,8 @@ def test_an_evaluation_s_numbers_are_no_metrics(tells) -> None:
     told, out, events = tells
     left_open = {"unsettled_boxes": 0, "candidates_left_out": 12_345}
     told.evaluation(
-        2, 2.0, metrics={"box_ap": 0.25}, headline="box_ap", images=4, eval_seconds=1.0, best=True, approximated=left_open,
-        went_on=2.0, ends=True,
+        2, 2.0, metrics={"box_ap": 0.25}, headline="box_ap", images=4, eval_seconds=1.0, eval_parts={}, best=True,
+        approximated=left_open, went_on=2.0, ends=True,
     )  # fmt: skip
     (event,) = read_events(events)
     assert event["approximated"] == left_open and metrics_of(event) == {"box_ap": 0.25}

@@ -118,6 +118,7 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
                 headline=workload.headline,
                 images=plan.val_images,
                 eval_seconds=1.0,
+                eval_parts={},
                 best=True,
                 went_on=step * 0.1,
                 ends=step == last,

@@ -6,13 +6,11 @@ import time
 
 import pytest
 import torch
-from torch import nn
 
 from paceline.accelerators import peak_memory
 from paceline.dist.exchange import smallest_and_each
 from paceline.dist.launcher import SINGLE
 from paceline.dist.world import open_world
-from paceline.engine.own_time import OwnTime
 from paceline.log.pace import SLOW_INTERVALS, Interval, Stragglers
 from paceline.log.prose import flop_rate
 
@@ -59,29 +57,6 @@ def test_of_two_ranks_the_slower_one_is_told_of():
     stragglers = Stragglers()
     said = [stragglers.look([2.0, 1.0]) for _ in range(SLOW_INTERVALS)]
     assert "rank 0 takes 2 s" in said[-1] and "2 times the median of 1 s" in said[-1]
-
-
-def test_a_step_s_own_time_ends_with_its_last_gradient(monkeypatch):
-    """The first weight's gradient comes last; what is done after it (exchange, update) does not count."""
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
-    network[0].bias.requires_grad_(False)
-    order = []
-    network[0].weight.register_post_accumulate_grad_hook(lambda _: order.append("first"))
-    network[2].weight.register_post_accumulate_grad_hook(lambda _: order.append("last"))
-    own = OwnTime(network, CPU)
-    assert own.seconds() == 0.0
-    for forwards in (1, 2):
-        own.begins()
-        for _ in range(forwards):
-            clock[0] += 0.5
-            network(torch.ones(3, 2)).sum().backward()
-        clock[0] += 7.0
-    assert order == ["last", "first"] * 3
-    assert own.seconds() == pytest.approx((0.5 + 1.0) / 2) and own.seconds() == 0.0
-    network(torch.ones(3, 2)).sum().backward()  # a backward outside a step, as the discarded one
-    assert own.seconds() == 0.0
 
 
 def test_one_rank_s_exchange_is_its_own_numbers():
