@@ -73,7 +73,7 @@ def _carry_out(name: str, folder: Path, flags: Flags) -> int:
 
     code = prepare.run(command)
     if not code:
-        say(f"train with:  paceline train {chosen.recipe} --data {_quoted(root)}")
+        say(f"train with:  {_training(chosen.recipe, root)}")
     return code
 
 
@@ -92,7 +92,15 @@ def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, progress
     train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
     say("all files are there, as published; they are trained from as they are:")
     say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")
-    say(f"paceline train {chosen.recipe} --data {_quoted(folder)}")
+    say(_training(chosen.recipe, folder))
+
+
+def _training(recipe: str, folder: Path) -> str:
+    """The command that trains a recipe on `folder`, from the weights that are its own."""
+    from paceline.recipes import RECIPES
+
+    pretrained = RECIPES[recipe]().pretrained
+    return f"paceline train {recipe} --data {_quoted(folder)}{f' --weights {pretrained}' if pretrained else ''}"
 
 
 def _names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -16,7 +16,7 @@ from paceline.cli.shared_flags import check_shared
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.systems.published import published_for, system_for
@@ -92,6 +92,8 @@ def parse_recipe(
     """
     import tyro
 
+    from paceline.cli.offered import OfferedRecipe
+
     words = _gathered(arguments, "--sink")
     if base is None:
         name = _first_word(words, verb)
@@ -109,19 +111,22 @@ def parse_recipe(
     elif system is None:
         system = system_for(name, system_name, choose_system(system_name), _given(words))
     flat = tyro.conf.arg(name="")
+    offered = OfferedRecipe[type(recipe.model), type(recipe.input)]
     flags = dataclasses.make_dataclass(
         "Flags",
         [
-            ("recipe", Annotated[Recipe[type(recipe.model), type(recipe.input)], flat]),
+            ("recipe", Annotated[offered, flat]),
             ("system", System),
             ("controls", Annotated[type(controls), flat]),
         ],
     )
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
     text = description or _first_paragraph(name, recipe)
-    parsed: Any = _parse(flags, flags(recipe, system, controls), words, known, f"{verb} {name}", text)
+    parsed: Any = _parse(
+        flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}", text
+    )
     given = _given(words)
-    changed = settle_length(parsed.recipe, given)
+    changed = settle_length(Recipe(**vars(parsed.recipe)), given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
     # Whether a loss scale or a graph fits is the machine's to say: its number format and accelerator are not known yet.
@@ -194,6 +199,8 @@ def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
 
     def walk(inside: Any, prefix: str) -> Iterator[str]:
         for entry in dataclasses.fields(inside):
+            if entry.name == NO_FLAG:
+                continue
             value = getattr(inside, entry.name)
             if dataclasses.is_dataclass(value):
                 yield from walk(value, f"{prefix}{entry.name}.")

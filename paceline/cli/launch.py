@@ -15,10 +15,11 @@ from paceline.cli.launch_checks import check_devices, check_plan, check_port, wa
 from paceline.cli.launch_words import without
 from paceline.cli.saved import saved_request
 from paceline.cli.show_estimate import check_rates
-from paceline.cli.train import refuse_early
+from paceline.cli.train import refuse_early, refuse_random
 from paceline.cli.voice import say
-from paceline.config.commands import shown
+from paceline.config.commands import command, shown
 from paceline.config.errors import UserError
+from paceline.config.first_weights import named_weights
 from paceline.config.run import Controls, check_controls
 from paceline.config.run_names import numbered
 from paceline.config.submission import check_submission
@@ -30,6 +31,7 @@ from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
 from paceline.launch.where import Where, check_where, job_of
+from paceline.models.forms.bring import in_cache, is_published
 from paceline.runs.going_on import FinishedError
 from paceline.systems.published import published_for
 
@@ -65,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     check_where(flags)
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
+    folders = trial_folders(Path(flags.out), flags.trials) if flags.out else []
+    refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
     check_rates(flags.rate, flags.link_gbit)
     planned = check_plan(asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
@@ -87,13 +91,16 @@ def run(arguments: Sequence[str]) -> int:
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
         say(f"--data {flags.data}: not on this machine; the nodes will look for it")
         here = ""
-    weights = Path(flags.weights).expanduser()
-    if flags.weights and not any(
-        weights.parent.glob(f"{glob.escape(weights.name)}*")
-    ):  # TensorFlow's are called by a prefix
+    named = named_weights(flags)
+    weights = Path(named).expanduser()
+    if is_published(named):
+        if not in_cache(named).is_file():
+            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
+        named = ""  # no file to look for
+    elif named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
         if flags.through == "local":
-            raise UserError(f"--weights {flags.weights}: there is no such file. Check the path.")
-        say(f"--weights {flags.weights}: not on this machine; the nodes will look for it")
+            raise UserError(f"--weights {named}: there is no such file. Check the path.")
+        say(f"--weights {named}: not on this machine; the nodes will look for it")
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
@@ -105,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
             system_name=asked.system_name,
             system=planned.system,
             minutes=minutes,
-            reads=(flags.data, flags.weights),
+            reads=(flags.data, named),
             writes=(flags.stage,),
             again=again,
         )

@@ -115,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
         parts = {"recipe": recipe, "system": system, "plan": plan, "memory": memory}
         print(json.dumps({name: asdict(part) for name, part in parts.items()} | {"estimate": estimate}, indent=2))
         return 0
-    for line in describe(asked.name, recipe, asked.system_name, system, plan, memory):
+    for line in describe(asked.name, recipe, asked.system_name, system, plan, memory, weights=controls.weights):
         say(line)
     for line in lines or not_known(asked.name if base is None else run_file(run_path)):
         say(line)

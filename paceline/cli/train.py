@@ -11,10 +11,12 @@ from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, parse_recipe
 from paceline.cli.saved import saved_request
 from paceline.cli.voice import speaks
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError
+from paceline.config.first_weights import check_first_weights
 from paceline.config.plan import training_ranks
 from paceline.config.printable import one_line
-from paceline.config.run import Controls, check_controls
+from paceline.config.run import Controls, check_controls, run_file
 from paceline.config.submission import check_submission
 from paceline.dist.launcher import read_launch
 from paceline.log.console import open_console
@@ -56,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     check_submission(asked.controls.mlperf, asked.recipe)
     if read_launch(os.environ).world == 1:
         training_ranks(1, asked.controls.eval_ranks)
+    refuse_random(asked, command("train", *arguments), asked.controls.out)
     refuse_early(asked, repeats=base is not None)
     if read_launch(os.environ).rank == 0:
         makers(asked.controls)  # not where `launch` is called: packages and files are those of the machine that trains
@@ -80,6 +83,15 @@ def run(arguments: Sequence[str]) -> int:
             repeats=base is not None,
         )
         return run_training(request, console).exit_code
+
+
+def refuse_random(asked: Asked, words: str, *folders: str | Path) -> None:
+    """Raises RecipeError for a new run in any of the folders that would start from random values unasked; "" is none yet.
+
+    words  the command; a run that goes on has its own weights
+    """
+    if not all(folder and run_file(Path(folder).expanduser()).is_file() for folder in folders):
+        check_first_weights(asked.name, asked.recipe, asked.controls, words)
 
 
 def refuse_early(asked: Asked, *, repeats: bool) -> None:

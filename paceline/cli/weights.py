@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,6 @@ from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.commands import command
 from paceline.config.errors import UserError
-from paceline.config.lazily import lazily
 
 KINDS = """usage: paceline weights KIND ...
 
@@ -24,8 +22,6 @@ KINDS = """usage: paceline weights KIND ...
 
 Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is:
 paceline train RECIPE --weights FILE."""
-
-fetch = lazily("paceline.download.fetch:fetch")
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,7 @@ def run(arguments: Sequence[str]) -> int:
 def _get(arguments: Sequence[str]) -> int:
     flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
     from paceline.cli.progress import live_progress
+    from paceline.models.forms.bring import bring
     from paceline.models.forms.published import PUBLISHED
 
     if not flags.name:
@@ -69,33 +66,16 @@ def _get(arguments: Sequence[str]) -> int:
     if flags.name not in PUBLISHED:
         raise UserError(f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}.")
     published = PUBLISHED[flags.name]
+    with live_progress() as progress:
+        kept = bring(flags.name, flags.out, source=flags.from_, say=say, progress=progress)
     for file in published.files:
-        path = flags.out / file.name
-        with live_progress() as progress:
-            fetch(
-                [_place(flags.from_, file.name, file.url)],
-                path,
-                sha256_prefix=file.sha256_prefix,
-                md5=file.md5,
-                say=say,
-                progress=partial(progress, file.name),
-            )
-        say(f"{path}: {'its checksum is right' if file.sha256_prefix or file.md5 else 'nobody published its checksum'}")
-    kept = flags.out / published.files[-1].name
+        known = file.sha256_prefix or file.md5 or file.sha1
+        say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
     say(f"next:  {command('weights', 'check', kept)}")
     if kept.suffix == ".pkl":
         from paceline.models.forms.files import conversion
 
         say(f"then:  {conversion(kept)}")
         kept = kept.with_suffix(".safetensors")
-    say(f"or:    {command('train', published.train, '--data', 'DIR', '--weights', kept)}")
+    say(f"or:    {command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
     return 0
-
-
-def _place(source: str, name: str, url: str) -> str:
-    """The address of a file of this name: `source` may be the file's own, or its folder's; empty = where it is published."""
-    if not source:
-        return url
-    if source.rstrip("/").endswith(f"/{name}") or Path(source).is_file():
-        return source
-    return f"{source.rstrip('/')}/{name}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import NO_FLAG, Recipe
 from paceline.config.run import Controls, fill
 from paceline.config.submission import Submission
 from paceline.config.typed import checked, hints_of
@@ -31,7 +31,7 @@ def controls_and_changes(
     if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
         raise UserError('changes is a dict of dotted names, as changes={"optim.lr": 0.01}.')
     hints = hints_of(Controls)
-    of_recipe = {entry.name for entry in fields(recipe)}
+    of_recipe = {entry.name for entry in fields(recipe)} - {NO_FLAG}
     controls: dict[str, Any] = {}
     of_mlperf = {name.partition(".")[2]: value for name, value in changes.items() if name.startswith("mlperf.")}
     if of_mlperf and "mlperf" in keywords:
@@ -79,7 +79,8 @@ def _plain(value: Any) -> Any:
 
 def _nearest(name: str, recipe: Recipe) -> str:
     below = dict(_dotted(recipe))
-    whole = [*OWN, *(entry.name for entry in fields(Controls)), *(entry.name for entry in fields(recipe))]
+    of_recipe = (entry.name for entry in fields(recipe) if entry.name != NO_FLAG)
+    whole = [*OWN, *(entry.name for entry in fields(Controls)), *of_recipe]
     same, _ = elsewhere(name.replace("_", "-"), [f"--{one.replace('_', '-')}" for one in (*whole, *below)])
     near = [flag.removeprefix("--").replace("-", "_") for flag in same]
     near = near or [dotted for dotted, last in below.items() if last == name]

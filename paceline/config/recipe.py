@@ -36,6 +36,8 @@ DATA_IMAGES = {
 }
 # Their classes.
 DATA_CLASSES = {"imagenet": 1_000, "coco": 80, "shapes": 8, "shapes-boxes": 8}
+# The field that is a fact of the recipe as published and no flag: what a run starts from, its --weights say.
+NO_FLAG = "pretrained"
 # Bounds of the whole numbers in a network and in its input (sides in pixels), of a step's images, and of evaluations.
 MOST_IN_MODEL, MOST_IN_INPUT, MOST_BATCH, MOST_EVALUATIONS = 2**16, 2**14, 2**24, 10**6
 
@@ -108,6 +110,7 @@ class Recipe(Generic[ModelT, InputT]):
     quality: Quality = field(default_factory=Quality)  # evaluations and target
     ema: float = 0.0  # decay per step of an average of the weights that is evaluated instead of them; 0 = none
     seed: int = 1  # of initial weights, sample order and augmentation
+    pretrained: str = ""  # published weights that --weights should name (paceline weights get); empty = random values
 
 
 def check_recipe(recipe: Recipe) -> None:

@@ -56,7 +56,7 @@ class Controls:
     data: str = ""  # data set: a folder with train/ and val/, or with a manifest.json; empty = the built-in shapes
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
     stage: str = ""  # copy the photos to this folder on a disk of each node first, and read them there; empty = no
-    weights: str = ""  # start from these: any form but pickled arrays (docs/weights.md), or a checkpoint folder
+    weights: str = ""  # start from these: a file, a checkpoint folder, published ones by name, none (docs/weights.md)
     steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: int = 0  # use only N training images, evenly spread; 0 = all
     limit_val: int = 0  # use only N validation images, evenly spread; 0 = all

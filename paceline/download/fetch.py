@@ -43,6 +43,7 @@ def fetch(
     sha256: str | None = None,
     sha256_prefix: str | None = None,
     md5: str | None = None,
+    sha1: str | None = None,
     say: Say,
     progress: Progress | None = None,
 ) -> Path:
@@ -55,7 +56,7 @@ def fetch(
     A file that is there already is checked and kept. Raises DataError, in one line and with the next step, where no address
     gives the file, what arrives is another one, or there is no room; what arrived is kept where that is of use.
     """
-    wanted = Wanted(size, sha256, sha256_prefix, md5)
+    wanted = Wanted(size, sha256, sha256_prefix, md5, sha1)
     if os.path.lexists(destination):
         try:
             wanted.check(destination)

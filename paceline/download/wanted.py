@@ -26,18 +26,23 @@ class Wanted:
     sha256: str | None = None
     sha256_prefix: str | None = None  # as in the names of torchvision's weights
     md5: str | None = None
+    sha1: str | None = None  # of GluonCV's weights
 
     @property
     def told_by_digest(self) -> bool:
         """Whether any other content would be noticed."""
-        return any((self.sha256, self.sha256_prefix, self.md5))
+        return any((self.sha256, self.sha256_prefix, self.md5, self.sha1))
 
     @property
     def words(self) -> str:
         """What is compared, for a line."""
-        digest = (
-            "SHA-256" if self.sha256 else "beginning of SHA-256" if self.sha256_prefix else "MD5" if self.md5 else ""
+        known = (
+            ("SHA-256", self.sha256),
+            ("beginning of SHA-256", self.sha256_prefix),
+            ("MD5", self.md5),
+            ("SHA-1", self.sha1),
         )
+        digest = next((name for name, value in known if value), "")
         return " and ".join(word for word in ("size" if self.size is not None else "", digest) if word)
 
     def check(self, path: Path, *, tick: Callable[[int], None] = lambda done: None) -> None:
@@ -57,6 +62,7 @@ class Wanted:
             sums = {
                 "SHA-256": hashlib.sha256() if self.sha256 or self.sha256_prefix else None,
                 "MD5": hashlib.md5(usedforsecurity=False) if self.md5 else None,
+                "SHA-1": hashlib.sha1(usedforsecurity=False) if self.sha1 else None,
             }
             done, buffer = 0, memoryview(bytearray(SLICE))
             try:
@@ -68,7 +74,7 @@ class Wanted:
                     tick(done)
             except OSError as error:
                 raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
-        wanted = {"SHA-256": self.sha256 or self.sha256_prefix, "MD5": self.md5}
+        wanted = {"SHA-256": self.sha256 or self.sha256_prefix, "MD5": self.md5, "SHA-1": self.sha1}
         for name, digest in sums.items():
             want = (wanted[name] or "").lower()
             if digest is not None and not (got := digest.hexdigest()).startswith(want):

@@ -60,7 +60,7 @@ def ensure_prepared(
             if not boxes and (manifest.request or {}).get("images"):  # its root is only what lies above the named files
                 raise DataError(
                     f"{root}: prepared boxes, and class folders are wanted: train/CLASS/*.jpg. Train a detector on it:\n"
-                    f"  paceline train ssd-custom --data {shlex.quote(str(manifest.called))}"
+                    f"  paceline train ssd-custom --data {shlex.quote(str(manifest.called))} --weights resnet34"
                 )
             why = f"its manifest is one of {CALLED[manifest.kind]}, not of {CALLED[kind]}"
             source_root = source_root if boxes else manifest.root_path
@@ -100,7 +100,7 @@ def ensure_prepared(
                 raise
             raise DataError(
                 f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
-                f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))}"
+                f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))} --weights resnet34"
             ) from None
         place = class_place(source, cache_place(source_root))
         official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900

@@ -89,6 +89,7 @@ def mlperf() -> MaskRCNNRecipe:
             kind="steps", unit="steps", warmup=500, warmup_from=1 / 3, boundaries=(60_000 - 1, 80_000 - 1)
         ),
         quality=Quality(targets=TARGET),
+        pretrained="resnet50-v1",
     )
 
 
@@ -201,6 +202,7 @@ def gluoncv(
         ),
         quality=Quality(at=at),
         seed=233,
+        pretrained="resnet50-v1b",
     )
 
 
@@ -229,6 +231,7 @@ def custom() -> MaskRCNNRecipe:
         schedule=Schedule(kind="cosine", warmup=1),
         ema=0.998,
         quality=Quality(first=1, every=1),
+        pretrained="maskrcnn",
     )
 
 

@@ -19,6 +19,8 @@ SSDRecipe = Recipe[SSDModel, BoxInput]
 
 TARGET = (("box_ap", 0.23),)
 TRAIN_IMAGES = 117_266  # of COCO 2017 with at least one box
+# What they start from, by the names of `paceline weights get`: torchvision's of 2017, and TensorFlow's for Habana's network.
+BACKBONE, GAUDI_BACKBONE = "resnet34-mlperf", "ssd-resnet34-tensorflow"
 
 # Base learning rate of MLPerf's SSD rule, for 32 images; a submission's lr is an integer multiple of it.
 MLPERF_LR, MLPERF_IMAGES = 2.5e-3, 32
@@ -75,6 +77,7 @@ def mlperf(global_batch: int = 32, *, warmup: float = 0.0, bn_span: int = 32) ->
             boundaries=(40, 50),
         ),
         quality=Quality(targets=TARGET, first=5, every=5),
+        pretrained=BACKBONE,
     )
 
 
@@ -132,6 +135,7 @@ def mxnet(
             boundaries=boundaries,
         ),
         quality=Quality(targets=TARGET, first=5 if later else 1, every=5 if later else 1, at=points),
+        pretrained=BACKBONE,
     )
 
 
@@ -213,6 +217,7 @@ def gaudi(global_batch: int = 128, *, per_card: int = 128, epochs: float = 64, s
         # Its step counter starts at 0, and so does its ramp.
         schedule=Schedule(kind="steps", warmup=5, warmup_first=0, boundaries=(40 * later, 50 * later)),
         quality=Quality(targets=TARGET, first=5, every=5),
+        pretrained=GAUDI_BACKBONE,
     )
 
 
@@ -273,6 +278,7 @@ def custom() -> SSDRecipe:
         schedule=Schedule(kind="cosine", warmup=1),
         ema=0.998,
         quality=Quality(first=1, every=1),
+        pretrained="resnet34",
     )
 
 

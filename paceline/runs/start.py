@@ -22,7 +22,7 @@ from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.plan import steps_in_epoch
 from paceline.config.printable import short
 from paceline.config.python_file import same_workload
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import NO_FLAG, Recipe
 from paceline.config.run import Run, with_defaults
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
@@ -149,7 +149,7 @@ def _check_recipe(
     workload = workload_of(recipe.task)
     template = Recipe(task="", model=workload.model, input=workload.input)
     saved, now = with_defaults(facts["recipe"], template), asdict(recipe)
-    may_differ = [field for field in given if field.startswith("quality.")] + [*undecided]
+    may_differ = [field for field in given if field.startswith("quality.")] + [*undecided, NO_FLAG]
     if same_workload(str(saved["task"]), recipe.task):
         may_differ.append("task")
     if set(LENGTH) & set(given) - set(undecided):

@@ -115,7 +115,7 @@ def require_masks(split: BoxSplit, data: Path) -> None:
     if len(split.classes) and not has_masks(split):
         raise DataError(
             f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
-            f"Train a detector of boxes on it:  paceline train ssd-custom --data {shlex.quote(str(data))}\n"
+            f"Train a detector of boxes on it:  paceline train ssd-custom --data {shlex.quote(str(data))} --weights resnet34\n"
             'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
         )
 

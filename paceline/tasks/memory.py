@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -58,6 +59,7 @@ class MemoryEstimate:
     flop: int = 0  # of a training step, an image of the largest shape: multiplications and additions
     flop_pixel: float = 0.0  # of these, what each pixel of the input brings; 0 where all inputs have one shape
     pixels: int = 0  # of the largest shape
+    batch_norms: int = 0  # layers that normalise by a batch's statistics in training
 
     def total(self, images: int) -> int:
         """Bytes of a step whose forwards hold `images` images."""
@@ -141,6 +143,7 @@ def estimate(
         flop=found["flop"] // 2,
         flop_pixel=(found["flop"] - found["smaller_flop"]) / 2 / fewer if fewer else 0.0,
         pixels=pixels,
+        batch_norms=found["batch_norms"],
     )
 
 
@@ -183,6 +186,7 @@ def _count(
             model.eval().predict(batch)  # type: ignore[operator]
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     found = {"activations": sum(kept.values()), "parameters": parameters, "largest": seen.elements}
+    found["batch_norms"] = sum(isinstance(module, _BatchNorm) for module in model.modules())
     return {**found, "flop": work.flop, "smaller_flop": less.flop}
 
 

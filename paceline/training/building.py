@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from paceline.engine.loss_groups import configure_loss_groups
 from paceline.engine.meters import Meters
 from paceline.engine.state import State
 from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.forms.bring import bring_to_cache, in_cache, is_published
 from paceline.models.forms.files import kind_of
 from paceline.models.forms.tf_checkpoint import find_index
 from paceline.optim.average import WeightAverage
@@ -94,6 +96,34 @@ def weights_file(name: str, *, pickles: bool = False) -> Path:
     step, snapshot = load_found(lambda: path.parent / path.readlink() if path.is_symlink() else path)
     groups = snapshot.tensors
     return step / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
+
+
+def first_weights(name: str, world: World, say: Callable[[str], None]) -> Path | None:
+    """The file that a fresh run starts from; None where `name` is "". Published weights are brought into the cache.
+
+    The first rank of all brings them, then the first one of each node, which finds them where nodes share the cache.
+    Raises CheckpointError as `weights_file`, and for weights that made-up batches trained; DataError where they cannot be brought.
+    """
+    if not name:
+        return None
+    if is_published(name):
+        if world.is_main:
+            bring_to_cache(name, say=say)
+        world.barrier()
+        if world.local_rank == 0 and not world.is_main:
+            bring_to_cache(name, say=say)
+        world.barrier()
+        return weights_file(str(in_cache(name)))
+    file = weights_file(name)
+    refuse_synthetic_weights(file, name)
+    return file
+
+
+def untrained(model: nn.Module) -> str:
+    """In words, the parts of a model whose parameters do not train; "" where all do."""
+    names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    parts = dict.fromkeys(name.removeprefix("network.").partition(".")[0] for name in names)
+    return f"{len(names)} tensors ({', '.join(parts)})" if names else ""
 
 
 def refuse_synthetic_weights(file: Path, name: str) -> None:

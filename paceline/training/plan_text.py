@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from paceline.config.first_weights import NONE
 from paceline.config.plan import Plan, lr_at
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.models.forms.published import PUBLISHED
 from paceline.systems.published import as_published
 from paceline.systems.published_results import results_of
 
@@ -27,10 +29,12 @@ def describe(
     memory: MemoryEstimate,
     *,
     brief: bool = False,
+    weights: str = "",
 ) -> list[str]:
     """What will run, in lines.
 
-    brief  without the two long lines of every field of model and input
+    brief    without the two long lines of every field of model and input, and the one about weights
+    weights  what --weights named; "" = nothing, and the recipe's own are told
     """
     quality, optim = recipe.quality, recipe.optim
     length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.images_seen:,} images"
@@ -53,13 +57,14 @@ def describe(
         f"recipe   {name}   global batch {plan.global_batch:,}   {length}   {optim.kind} lr {optim.lr:g}   "
         f"{recipe.schedule.kind}   target {targets}   seed {recipe.seed}",
         *([] if brief else _fields(recipe)),
+        *([] if brief else _weights(weights or recipe.pretrained)),
         f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
         f"{'   graph on' if system.graph else ''}",
         *_published(name, recipe.task, system_name, system),
         f"plan     {counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}   "
         f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
-        f"         BatchNorm over {counted(plan.bn_span, 'image')}{span}: {shared}",
+        *([f"         BatchNorm over {counted(plan.bn_span, 'image')}{span}: {shared}"] if memory.batch_norms else []),
         *_losses(plan),
         f"         {counted(plan.train_images, 'training image')}   {plan.steps_per_epoch:,.6g} steps an epoch   "
         f"{counted(plan.total_steps, 'step')} in all{stops}   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
@@ -75,6 +80,13 @@ def _fields(recipe: Recipe) -> list[str]:
     return [
         f"{part:<9}" + " ".join(f"{key}={value}" for key, value in asdict(of).items()) for part, of in parts.items()
     ]
+
+
+def _weights(name: str) -> list[str]:
+    """The line about what training starts from; none of a recipe that starts from random values."""
+    known = PUBLISHED.get(name)
+    about = "random values" if name == NONE else known.about if known else ""
+    return [f"weights  {name}{f': {about}' if about else ''}"] if name else []
 
 
 def _published(name: str, task: str, system_name: str, system: System) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.accelerators import device_name
 from paceline.config.commands import shown
 from paceline.config.due import Due
+from paceline.config.first_weights import NONE, check_first_weights, named_weights
 from paceline.config.length import plan_in_words
 from paceline.config.plan import shorten, training_ranks
 from paceline.config.recipe import Recipe
@@ -41,7 +42,7 @@ from paceline.runs.run_folder import open_run_folder
 from paceline.runs.start import check_start, find_start, fingerprint
 from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import checkpoint_facts, data_facts, request_facts, run_facts, weight_facts
-from paceline.training.building import build_model, build_state, refuse_synthetic_weights, weights_file
+from paceline.training.building import build_model, build_state, first_weights, untrained
 from paceline.training.fitting import Pace, fit, try_out
 from paceline.training.job import Job
 from paceline.training.keeping import kept_photos
@@ -121,9 +122,12 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         start = find_start(
             run_folder.saved, request.name, recipe, request.given, world, warn, undecided=undecided(controls, kept)
         )
-        weights = weights_file(controls.weights) if controls.weights and start.snapshot is None else None
-        if weights is not None:
-            refuse_synthetic_weights(weights, controls.weights)
+        weights = None
+        if start.snapshot is None:
+            check_first_weights(request.name, recipe, controls, request.command)
+            weights = first_weights(named_weights(controls), world, say)
+            if controls.weights == NONE:
+                say(f"--weights {NONE}: training starts from random values")
         init_began: list[float] = []  # seconds since 1970; preparing a data set is no part of a timed run
         console.doing("opening the data")
         task = open_task(recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
@@ -180,6 +184,11 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         if weights is not None:
             for line in task.load_weights(model, weights).lines():
                 say(line)
+        elif start.snapshot is None and not controls.synthetic and (frozen := untrained(model)):
+            warn(
+                f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
+                "(--model.frozen none)"
+            )
         if world.world > 1 and start.snapshot is not None:
             world.agree(checkpoint_facts(start.snapshot, start.checkpoint), "weights")
         elif world.world > 1 and weights is not None:

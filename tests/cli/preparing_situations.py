@@ -195,7 +195,7 @@ PREPARING = {
     ),
     "a set of named files that has changed": Situation(
         (("prepare/ensure.py", "ensure_prepared", "prepare_again"),),
-        _after(_changed_named_boxes, "train", "ssd-custom", "--data", "my set"),
+        _after(_changed_named_boxes, "train", "ssd-custom", "--data", "my set", "--weights", "none"),
         2,
         (0,),
     ),

@@ -261,7 +261,7 @@ def test_a_predicted_walltime_is_said_with_its_reason(capsys, script):
 
 
 def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(capsys, script):
-    text, said = script(capsys, "ssd-mlperf-1024 --system c4140 --nodes 2 --walltime auto")
+    text, said = script(capsys, "ssd-mlperf-1024 --system c4140 --nodes 2 --walltime auto --weights none")
     minutes = re.search(r"^walltime (\d+) min: ", said, flags=re.M)
     assert minutes and "published for exactly this, v0.7 DellEMC 2xC4140" in said
     assert (
@@ -304,6 +304,7 @@ def test_every_published_command_has_one_of_ours():
 
 def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path, script):
     words = ["launch", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48", "--through", "slurm"]
+    words += ["--weights", "none"]
     words += [
         *["--walltime", "1h", "--dry-run", "--start", "torchrun", "--data"],
         str(tmp_path),
@@ -333,7 +334,9 @@ def script(tmp_path, sbatch):
 
 
 def test_a_variable_given_by_hand_is_written_beside_the_systems_own(capsys, script):
-    text, _ = script(capsys, "maskrcnn-gluoncv-192 --system p3dn --nodes 24 --system.env NCCL_NSOCKS_PERTHREAD=4")
+    text, _ = script(
+        capsys, "maskrcnn-gluoncv-192 --system p3dn --nodes 24 --weights none --system.env NCCL_NSOCKS_PERTHREAD=4"
+    )
     set_there = dict(re.findall(r"^export (\w+)=(\S+)", text, flags=re.M))
     assert (set_there["NCCL_NSOCKS_PERTHREAD"], set_there["NCCL_NET_GDR_READ"]) == ("4", "1")
     assert set_there["OMP_NUM_THREADS"] == "2" and text.count("NCCL_NSOCKS_PERTHREAD=4  #") == 1

@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 from weight_bytes import params, tf_checkpoint
 
 from paceline.boxes.default_boxes import boxes_a_cell
-from paceline.cli import progress, weights
+from paceline.cli import progress
 from paceline.cli.main import main
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.models.forms import bring
 from paceline.models.forms.published import PUBLISHED
 from paceline.models.initialise import initialise
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
@@ -255,7 +256,7 @@ def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):
 
 def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(weights, "fetch", lambda urls, path, **more: asked.append((urls, path, more)))
+    monkeypatch.setattr(bring, "fetch", lambda urls, path, **more: asked.append((urls, path, more)))
     assert weights_verb("get") == 0
     assert "resnet34-mlperf" in capsys.readouterr().out
     assert weights_verb("get", "resnet50", "--out", tmp_path / "kept") == 0
@@ -277,7 +278,7 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 
 def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "LINE_EVERY", -1.0)
-    monkeypatch.setattr(weights, "fetch", lambda *_, progress, **__: progress(2**20, 2**21))
+    monkeypatch.setattr(bring, "fetch", lambda *_, progress, **__: progress(2**20, 2**21))
     assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MB of 2.1 MB" in capsys.readouterr().out
 
@@ -288,7 +289,7 @@ def test_published_names_carry_a_checksum_where_there_is_one():
             prefix = file.sha256_prefix
             assert prefix is None or (len(prefix) == 8 and int(prefix, 16) >= 0), name
             assert file.url.startswith("https://")
-            assert prefix or file.md5 or "no published checksum" in published.about
+            assert prefix or file.md5 or file.sha1 or "no published checksum" in published.about
 
 
 def test_a_converted_file_is_for_whom_new_files_are(ours, tmp_path):

@@ -57,6 +57,7 @@ TORCHVISION = joined(
     ours("of other kinds of schedule", schedule__hold=0.0, schedule__horizon=0.0, schedule__end_lr=0.0),
     ours("every epoch (B 7) is the default", quality__unit="epochs", quality__first=1.0, quality__every=1.0),
     ours("no average of the weights", ema=0.0),
+    ours("the reference starts from Caffe2's R-50.pkl (14), which strides in the 1x1; docs/deviations.md", pretrained="resnet50-v1"),
     sheet("B 6: no BN learns", bn_span=1),
     sheet("B 4: ceil(117266 / batch)", epoch_steps="up"),
 )  # fmt: skip
@@ -110,6 +111,7 @@ def gluoncv(
     """A benchmark recipe of B 4."""
     return joined(
         TORCHVISION,
+        sheet("B 1 Backbone", pretrained="resnet50-v1b"),
         sheet("B 1 P6", model__top="conv"),
         sheet("B 1 RPN head", model__rpn__channels=1024),
         sheet("B 1 Anchors", model__rpn__rounding="legacy"),
@@ -158,7 +160,7 @@ TABLES: dict[str, Table] = {
     "maskrcnn-custom": joined(
         FREE,
         ours(OWN, epochs=24, images_seen=0, optim__lr=0.01, schedule__kind="cosine", schedule__warmup=1, ema=0.998,
-             quality__targets=()),
+             quality__targets=(), pretrained="maskrcnn"),
     ),
     "maskrcnn-tiny": joined(
         FREE,
@@ -170,7 +172,7 @@ TABLES: dict[str, Table] = {
              input__crop=0.6, input__jitter="matrix", target_data="shapes-boxes", epochs=0.0, images_seen=24_000, bn_span=8,
              optim__kind="adamw", optim__lr=0.0025, optim__weight_decay=0.05, schedule__kind="poly2", schedule__unit="run",
              schedule__warmup=0.02, ema=0.99, quality__targets=(("box_ap", 0.35), ("mask_ap", 0.30)), quality__unit="run",
-             quality__first=0.3, quality__every=0.05),
+             quality__first=0.3, quality__every=0.05, pretrained=""),
     ),
 }  # fmt: skip
 

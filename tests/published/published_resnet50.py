@@ -24,6 +24,7 @@ REST = joined(
     ours("as epochs", quality__unit="epochs", quality__at=(), images_seen=0, schedule__unit="epochs"),
     ours("MLPerf draws one for each run", seed=1),
     sheet("A 4.3: no EMA", ema=0.0),
+    sheet("A 2: every layer is drawn", pretrained=""),
 )
 LARS = joined(
     sheet("A 4.1", optim__kind="lars", optim__lars_eta=0.001, optim__lars_eps=0.0, optim__momentum_form="lr_inside_corrected"),

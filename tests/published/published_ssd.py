@@ -42,6 +42,7 @@ BASE = joined(
     ours("of other kinds of schedule", schedule__hold=0.0, schedule__horizon=0.0, schedule__end_lr=0.0),
     ours("random for each run (6 Seeds)", seed=1),
     ours("no average of the weights", ema=0.0),
+    sheet("1.6 A; 1.1 R: torchvision's resnet34-333f7ec4", pretrained="resnet34-mlperf"),
 )  # fmt: skip
 REFERENCE = joined(
     BASE,
@@ -80,6 +81,7 @@ def gaudi(batch: int) -> Table:
     return joined(
         BASE,
         sheet("1.6: SAME pads at the end", model__padding="end"),
+        sheet("1.6 B: model.ckpt-28152", pretrained="ssd-resnet34-tensorflow"),
         sheet("2 B", model__positive="at_least", model__tie="first"),
         sheet("1.4 B: made in float64", model__box_corners="float64"),
         sheet("1.5 B: zero bias", model__new_bias="zero"),
@@ -120,14 +122,14 @@ TABLES: dict[str, Table] = {
     ),
     "ssd-custom": joined(
         REFERENCE,
-        ours(OWN, model__box_order="cell"),
+        ours(OWN, model__box_order="cell", pretrained="resnet34"),
         ours(OWN, input__exif="apply", input__drop_empty=False, input__crowd=False, epochs=30, optim__lr=5e-3, schedule__kind="cosine",
              schedule__warmup=1, schedule__boundaries=(), ema=0.998, quality__targets=(), quality__first=1, quality__every=1,
              epoch_steps="exact"),
     ),
     "ssd-tiny": joined(
         REFERENCE,
-        ours(OWN, model__box_order="cell"),
+        ours(OWN, model__box_order="cell", pretrained=""),
         ours(OWN, model__depth=10, model__width=32, model__extras=128, model__extras_norm=True, model__match_iou=0.35,
              model__scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05), model__detect__score_above=0.01, input__size=192,
              input__crop_side=(0.6, 1.0), input__crop_aspect=(0.75, 4 / 3), input__jitter="matrix", input__exif="apply",

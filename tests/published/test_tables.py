@@ -94,7 +94,7 @@ def others(value: Any, hint: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield from (value * 1.001 + 1e-6, value + 1.0, 0.0 if value else -1.0)
     elif isinstance(value, str):
-        yield from (f"{value}x", "")
+        yield from (f"{value}x", *([""] if value else []))
     elif isinstance(value, tuple):
         yield (*value, value[-1] if value else 1.0)
         for place, part in enumerate(value):
@@ -185,6 +185,8 @@ PLANTED = [
     ("resnet50-mlperf-3200", "quality.targets", (("top1", 0.659),)),
     ("maskrcnn", "input.flip", 0.0),
     ("maskrcnn-gluoncv", "input.resize", "bilinear-antialias"),
+    ("maskrcnn-gluoncv", "pretrained", "resnet50-v1"),
+    ("ssd-mlperf-1024", "pretrained", "resnet34"),
 ]
 
 

@@ -1,5 +1,5 @@
 """Weights that their makers publish, by the names of `paceline weights get`. torchvision's carry the beginning of their SHA-256 in the
-file's name; TensorFlow's backbone has MD5s in Habana's README (branch 0.14.0)."""
+file's name; TensorFlow's backbone has MD5s in Habana's README (branch 0.14.0), GluonCV's files SHA-1s in its model_store.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 TORCHVISION = "https://download.pytorch.org/models/"
 DETECTRON2 = "https://dl.fbaipublicfiles.com/detectron2/ImageNetPretrained/"
+GLUONCV = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/gluon/models/"
 INTEL = "https://storage.googleapis.com/intel-optimized-tensorflow/models/ssd-backbone/"
 
 
@@ -17,11 +18,13 @@ class File:
     url: str
     sha256_prefix: str | None = None
     md5: str | None = None
+    sha1: str | None = None
+    member: str = ""  # what is kept of a zip
 
     @property
     def name(self) -> str:
         """As it is kept; the address's last part."""
-        return self.url.rpartition("/")[2]
+        return self.member or self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,17 @@ PUBLISHED = {
         "Caffe2's (MSRA), which detectron2 and the MLPerf reference start from; it has no published checksum",
         (File(DETECTRON2 + "MSRA/R-50.pkl"),),
         "maskrcnn --model.stride-in 1x1",
+    ),
+    "resnet50-v1b": Published(
+        "GluonCV's, ImageNet, which its Mask R-CNNs start from",
+        (
+            File(
+                GLUONCV + "resnet50_v1b-0ecdba34.zip",
+                sha1="0ecdba34691be172036ddf244ff1b2eade75ffde",
+                member="resnet50_v1b-0ecdba34.params",
+            ),
+        ),
+        "maskrcnn-gluoncv",
     ),
     "ssd-resnet34-tensorflow": Published(
         "the backbone of Habana's SSD, a TensorFlow checkpoint",
