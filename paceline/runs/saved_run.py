@@ -65,6 +65,12 @@ class SavedRun:
             raise UserError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
         return threads
 
+    def weights(self) -> str:
+        """What the run began from, as its --weights named it. Raises RecipeError for what is no text."""
+        return checked(
+            str, (self.facts or {"controls": {}})["controls"].get("weights", ""), f"{self.path}: run.json: weights"
+        )
+
     def say_threads(self, threads: int, say: Callable[[str], None]) -> None:
         """Name a change of the number of compute threads, and what it costs to keep it."""
         before, cores = self.threads(), cpu_cores()

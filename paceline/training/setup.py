@@ -123,7 +123,9 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             run_folder.saved, request.name, recipe, request.given, world, warn, undecided=undecided(controls, kept)
         )
         weights = None
-        if start.snapshot is None:
+        if start.snapshot is not None:
+            controls = replace(controls, weights=run_folder.saved.weights())
+        else:
             check_first_weights(request.name, recipe, controls, request.command)
             weights = first_weights(named_weights(controls), world, say)
             if controls.weights == NONE:

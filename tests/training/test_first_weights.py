@@ -1,0 +1,200 @@
+"""A recipe of pretrained weights starts from them, or from random values that were asked for; never from these in silence."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shared_runs import MASKRCNN
+from tiny_runs import TINY_CHANGES, command, forge, of_its_own, refused, train
+
+import paceline
+from paceline.config.errors import DataError, RecipeError
+from paceline.config.first_weights import check_first_weights
+from paceline.config.plan import make_plan
+from paceline.config.recipe import override
+from paceline.config.run import Controls, read_run
+from paceline.config.system import System
+from paceline.models.forms.bring import bring, kept_weights
+from paceline.models.forms.published import PUBLISHED, File, Published
+from paceline.recipes import RECIPES
+from paceline.recipes.rows import ROWS
+from paceline.tasks.memory import MemoryEstimate
+from paceline.training.plan_text import describe
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch, tmp_path_factory):
+    of_its_own(monkeypatch, tmp_path_factory)
+
+
+@pytest.fixture
+def mine(monkeypatch, tmp_path, resnet_run) -> Path:
+    """Published weights `mine`: the file of a finished run, under an address of its own."""
+    file = shutil.copy(resnet_run.folder / "checkpoints" / "last" / "model.safetensors", tmp_path / "mine.safetensors")
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    published = Published("of a test", (File(f"file://{file}", sha256_prefix=digest[:8]),))
+    monkeypatch.setitem(PUBLISHED, "mine", published)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return Path(file)
+
+
+def test_every_detector_of_full_size_names_weights_that_are_published_and_nothing_else_does():
+    made = {name: make() for name, make in RECIPES.items()} | {name: row.make() for name, row in ROWS.items()}
+    for name, recipe in made.items():
+        wants = recipe.task != "classification" and not name.endswith("-tiny")
+        assert (recipe.pretrained in PUBLISHED) if wants else not recipe.pretrained, name
+
+
+@pytest.mark.parametrize(
+    ("words", "weights"),
+    [
+        ("train ssd --data nowhere --optim.lr 1e-3", "resnet34-mlperf"),
+        ("train ssd-gaudi@", "ssd-resnet34-tensorflow"),
+        ("train maskrcnn-custom --data nowhere", "maskrcnn"),
+        ("launch maskrcnn-gluoncv-192 --system p3dn --nodes 24 --through slurm --trials 2 --out five", "resnet50-v1b"),
+        ("train ssd@reference-1x8-1024 --data nowhere", "resnet34-mlperf"),
+    ],
+)
+def test_without_weights_it_is_refused_with_the_command_before_anything_is_opened(
+    words, weights, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    words = words.replace("@ ", " ").removesuffix("@")
+    said = command(capsys, *words.split())
+    refused(said, "starts from pretrained weights", "--weights none")
+    assert said.out == "" and not list(tmp_path.iterdir())
+    printed = said.err.split("  ")[1]
+    assert printed == f"paceline {words}{'' if '--data' in words else ' --data DIR'} --weights {weights}"
+    # What it prints gets further: to the data, which are not there.
+    if words.startswith("train"):
+        refused(command(capsys, *shlex.split(printed)[1:]), "there is no such folder")
+
+
+def test_from_python_it_is_refused_with_the_call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError) as problem:
+        paceline.train("ssd-custom", data=str(tmp_path), out="run")
+    data = f'data="{tmp_path}"'
+    assert f'paceline.train("ssd-custom", {data}, weights="resnet34")' in str(problem.value)
+    assert not Path("run").exists()
+    with pytest.raises(paceline.UserError, match=r"no keyword 'pretrained'. Did you mean weights="):
+        paceline.train("ssd-custom", data=str(tmp_path), pretrained="resnet34")
+
+
+def test_made_up_batches_named_weights_and_recipes_from_scratch_need_none():
+    recipe = RECIPES["ssd"]()
+    for controls in (Controls(synthetic=True), Controls(weights="none"), Controls(weights="a.pth")):
+        check_first_weights("ssd", recipe, controls)
+    check_first_weights("ssd-tiny", RECIPES["ssd-tiny"](), Controls())
+    with pytest.raises(RecipeError):
+        check_first_weights("ssd", recipe, Controls(overfit_one_batch=True))
+
+
+def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do_not_train(
+    maskrcnn_run, tmp_path, capsys
+):
+    words = ["train", "maskrcnn", "--data", maskrcnn_run.data, "--out", tmp_path / "run", *MASKRCNN.split()]
+    said = command(capsys, *words, "--steps", 1, "--weights", "none")
+    assert said.code == 0 and said.out.splitlines()[1] == "--weights none: training starts from random values"
+    (warned,) = [line for line in said.out.splitlines() + said.err.splitlines() if "keep random values" in line]
+    assert warned.startswith("11 tensors (backbone) do not train") and "--model.frozen none" in warned
+    assert "BatchNorm over" not in said.out
+    facts = read_run(tmp_path / "run")
+    assert facts["controls"]["weights"] == "none" and facts["recipe"]["pretrained"] == "resnet50-v1"
+    # A run that goes on has its own weights.
+    said = command(capsys, *words, "--steps", 2)
+    assert said.code == 0 and "random values" not in said.out + said.err
+    assert "weights  none: random values" in command(capsys, "show", tmp_path / "run").out  # as it began
+
+
+def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tmp_path, capsys):
+    said = train(capsys, resnet_run.data, tmp_path / "run", "--weights", "mine", steps=1)
+    kept = kept_weights() / "mine.safetensors"
+    assert said.code == 0 and f"weights {kept}: " in said.out and "BatchNorm over" in said.out
+    assert kept.read_bytes() == mine.read_bytes()
+    assert read_run(tmp_path / "run")["controls"]["weights"] == "mine"
+    mine.unlink()
+    data = tmp_path / "not looked at"
+    data.mkdir()
+    kept.write_bytes(b"x" * 100)
+    refused(train(capsys, data, tmp_path / "again", "--weights", "mine"), str(kept), "SHA-256", "Move it away")
+    kept.unlink()
+    said = train(capsys, data, tmp_path / "again", "--weights", "mine")
+    refused(
+        said, f"file://{mine}", f"paceline weights get mine --from FILE_OR_DIR --out {kept.parent}", "--weights FILE"
+    )
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_file_called_as_published_weights_are_comes_first(mine, resnet_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").write_bytes(b"<html>")
+    refused(train(capsys, resnet_run.data, tmp_path / "run", "--weights", "mine"), "mine", "web page")
+
+
+def test_what_comes_in_a_zip_is_taken_out_of_it_and_compared(tmp_path, monkeypatch):
+    content = b"weights" * 1000
+    archive = tmp_path / "w.zip"
+    with zipfile.ZipFile(archive, "w") as book:
+        book.writestr("w.params", content)
+    file = File(f"file://{archive}", sha1=hashlib.sha1(content).hexdigest(), member="w.params")
+    monkeypatch.setitem(PUBLISHED, "w", Published("", (file,)))
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "w.params").write_bytes(content)
+    for place, source in enumerate(("", str(archive), str(tmp_path), str(tmp_path / "mirror"))):
+        folder = tmp_path / f"kept-{place}"
+        assert bring("w", folder, source=source, say=print) == folder / "w.params"
+        assert (folder / "w.params").read_bytes() == content and [path.name for path in folder.iterdir()] == [
+            "w.params"
+        ]
+    assert archive.exists()
+    for sha1, member, says in (
+        (hashlib.sha1(b"").hexdigest(), "w.params", "SHA-1"),
+        (file.sha1, "x.params", "no x.par"),
+    ):
+        monkeypatch.setitem(PUBLISHED, "w", Published("", (replace(file, sha1=sha1, member=member),)))
+        with pytest.raises(DataError, match=says):
+            bring("w", tmp_path / "other", say=print)
+        assert not list((tmp_path / "other").iterdir())
+    archive.write_bytes(content)
+    with pytest.raises(DataError, match="no zip that can be read"):
+        bring("w", tmp_path / "other", say=print)
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_pickled_weights_by_name_get_the_command_that_converts_them(tmp_path, monkeypatch, resnet_run, capsys):
+    (tmp_path / "R-50.pkl").write_bytes(b"\x80\x02}q\x00.")
+    msra = replace(PUBLISHED["resnet50-msra"], files=(File(f"file://{tmp_path}/R-50.pkl"),))
+    monkeypatch.setitem(PUBLISHED, "resnet50-msra", msra)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    said = train(capsys, resnet_run.data, tmp_path / "run", "--weights", "resnet50-msra")
+    refused(said, f"paceline weights convert {tmp_path}/cache/weights/R-50.pkl --to ours --out")
+
+
+def test_a_run_begun_before_its_recipe_named_weights_goes_on(resnet_run, tmp_path):
+    recipe = override(RECIPES["resnet50-tiny"](), TINY_CHANGES)
+    run = {"data": str(resnet_run.data), "out": str(tmp_path / "run"), "quiet": True}
+    paceline.train(recipe, steps=1, **run)
+    forge(tmp_path / "run", {"recipe.pretrained": None})  # as it was written then
+    assert paceline.train(replace(recipe, pretrained="resnet50"), steps=2, **run).step == 2
+
+
+def shown(name: str, batch_norms: int) -> str:
+    """What `show` says of a recipe with so many BatchNorms, without the estimate."""
+    recipe = RECIPES[name]()
+    plan = make_plan(recipe, System(), world=1, most=512, train_images=1000, val_images=10)
+    return "\n".join(describe(name, recipe, "cpu", System(), plan, MemoryEstimate(0, 1, 0, batch_norms=batch_norms)))
+
+
+def test_show_says_which_weights_and_speaks_of_batchnorm_where_there_is_one():
+    text = shown("maskrcnn-gluoncv", 0)
+    assert f"weights  resnet50-v1b: {PUBLISHED['resnet50-v1b'].about}" in text and "BatchNorm over" not in text
+    text = shown("maskrcnn-tiny", 1)
+    assert "weights  " not in text and "BatchNorm over 8 images: " in text
+    assert "BatchNorm over 1 image: " in shown("maskrcnn", 1)
