@@ -86,7 +86,13 @@ def _recipes() -> list[dict[str, Any]]:
 
     made = {name: make() for name, make in RECIPES.items()}
     return [
-        {"name": name, "about": _first_line(make), "task": made[name].task, "data": made[name].target_data}
+        {
+            "name": name,
+            "about": _first_line(make),
+            "task": made[name].task,
+            "data": made[name].target_data,
+            "pretrained": made[name].pretrained,
+        }
         for name, make in RECIPES.items()
     ]
 

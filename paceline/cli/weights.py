@@ -20,8 +20,8 @@ KINDS = """usage: paceline weights KIND ...
   check FILE     what a file of weights is, whether it is whole, and which of our networks it fits, row by row
   convert FILE   --to FORM --out FILE: into another form; without --to: which there are
 
-Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is:
-paceline train RECIPE --weights FILE."""
+Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is, and brings published
+weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
 
 
 @dataclass(frozen=True)

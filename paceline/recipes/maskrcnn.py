@@ -1,16 +1,16 @@
 """Mask R-CNN with a ResNet-50 trunk and a feature pyramid on COCO 2017 (117,266 training images with objects, 5,000 for validation).
 
     paceline prepare coco /data/coco
-    paceline train maskrcnn --data /data/coco --weights resnet50.pth --out runs/maskrcnn
-    torchrun --nproc-per-node 8 -m paceline train maskrcnn-nvidia-96 --data /data/coco --weights resnet50.pth --system h100x8
+    paceline train maskrcnn --data /data/coco --weights resnet50-v1 --out runs/maskrcnn
+    torchrun --nproc-per-node 8 -m paceline train maskrcnn-nvidia-96 --data /data/coco --weights resnet50-v1 --system h100x8
 
-A trunk with frozen BatchNorm must come trained: give its weights. No BatchNorm learns there, so `bn_span` is 1 and no cut of the
+A trunk with frozen BatchNorm must come trained. No BatchNorm learns there, so `bn_span` is 1 and no cut of the
 batch is refused for it; a recipe of your own with `--model.norm batch` wants a larger one.
 What is not the systems' own: their trunks. The MLPerf reference starts from Caffe2's MSRA ResNet-50, whose bottlenecks stride in
 the first 1x1 convolution and whose input is BGR minus (102.98, 115.95, 122.77); ours strides in the 3x3 (v1.5, as GluonCV's
-v1b and torchvision's) and takes RGB with ImageNet's mean and deviation. The reference counts a box's last pixel as part of its
-width (+1); ours takes its anchors so and no other box. Photos are padded to a few shapes; the systems padded to the batch's
-largest photo.
+v1b and torchvision's), takes RGB with ImageNet's mean and deviation, and starts from torchvision's first ResNet-50. The reference
+counts a box's last pixel as part of its width (+1); ours takes its anchors so and no other box. Photos are padded to a few shapes;
+the systems padded to the batch's largest photo.
 Published epochs and times are others' measurements; ours stand in results/ only.
 """
 
@@ -139,7 +139,7 @@ def nvidia(
 
 
 def nvidia_96() -> MaskRCNNRecipe:
-    """8 x 12 (one DGX H100). Published: 14 epochs, 19.18 min. `paceline train maskrcnn-nvidia-96 --system h100x8`"""
+    """8 x 12 (one DGX H100). Published: 14 epochs, 19.18 min. `paceline show maskrcnn-nvidia-96 --system h100x8`"""
     return nvidia(96, lr=0.12, warmup=625, ramp=1.92e-4, decays=(12_000, 16_000), per_gpu=12, candidates=12_000)
 
 
@@ -215,7 +215,7 @@ def gluoncv_192() -> MaskRCNNRecipe:
 
 
 def custom() -> MaskRCNNRecipe:
-    """Your own objects with masks, from COCO or trunk weights: `paceline train maskrcnn-custom --data DIR --weights maskrcnn.pth`.
+    """Your own objects with masks, from COCO or trunk weights: `paceline train maskrcnn-custom --data DIR --weights maskrcnn`.
 
     24 epochs of cosine with an average of the weights, under torchvision's rules; heads of other classes start anew.
     """

@@ -1,8 +1,8 @@
 """SSD300 with a ResNet-34 trunk on COCO 2017 (117,266 training images with objects, 5,000 validation images).
 
     paceline prepare coco /data/coco
-    paceline train ssd --data /data/coco --weights resnet34.pth --out runs/ssd
-    torchrun --nproc-per-node 8 -m paceline train ssd-mlperf-1024 --data /data/coco --weights resnet34.pth --system v100x8
+    paceline train ssd --data /data/coco --weights resnet34-mlperf --out runs/ssd
+    torchrun --nproc-per-node 8 -m paceline train ssd-mlperf-1024 --data /data/coco --weights resnet34-mlperf --system v100x8
 
 All published settings reach box AP 0.23 from an ImageNet trunk. Published epochs and times are others' measurements; ours
 stand in results/ only.
@@ -158,7 +158,7 @@ def nvidia_pytorch(global_batch: int, *, lr: float, warmup: int, decay: float, b
 
 
 def mlperf_448() -> SSDRecipe:
-    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline train ssd-mlperf-448 --system v100x8`"""
+    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline show ssd-mlperf-448 --system v100x8`"""
     return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=56)
 
 
@@ -173,7 +173,7 @@ def mlperf_896() -> SSDRecipe:
 
 
 def mlperf_912() -> SSDRecipe:
-    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline train ssd-mlperf-912 --system a100x8`"""
+    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline show ssd-mlperf-912 --system a100x8`"""
     return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=114)
 
 
@@ -262,7 +262,7 @@ def tpu(
 
 
 def custom() -> SSDRecipe:
-    """Your own objects, from SSD or trunk weights: `paceline train ssd-custom --data DIR --weights ssd.safetensors`.
+    """Your own objects, from SSD or trunk weights: `paceline train ssd-custom --data DIR --weights resnet34`.
 
     30 epochs of cosine with an average of the weights; heads of other classes start anew.
     """

@@ -40,7 +40,7 @@ def train(
     """Train a recipe to its quality target, or as long as is asked, and say how the run ended.
 
         ending = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
-        ending = paceline.train("ssd-custom", data="coco", global_batch=16, changes={"optim.lr": 0.005})
+        ending = paceline.train("ssd-custom", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
         ending.status, ending.best, ending.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
         paceline.load(ending.run).predict("cat.jpg")
 

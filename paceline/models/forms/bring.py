@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from paceline.config.cache import cache_folder
 from paceline.config.commands import command
@@ -59,7 +60,7 @@ def bring(name: str, folder: Path, *, source: str = "", say: Say, progress: Prog
     Raises DataError as `fetch`, and for a file that is another one.
     """
     for file in PUBLISHED[name].files:
-        wanted = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
+        wanted: dict[str, Any] = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
         told = None if progress is None else (lambda done, total, of=file.name: progress(of, done, total))
         place, path = _place(source, file), folder / file.name
         if place.endswith(".zip") and not path.exists():
