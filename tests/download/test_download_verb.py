@@ -61,7 +61,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     assert download("coco2017", folder) == 0
     text = capsys.readouterr().out
     assert "this is COCO 2017: 2 training photos with objects (3 in all) and 2 for validation" in text
-    assert text.rstrip().endswith(f"train with:  paceline train ssd --data '{folder}'")
+    assert text.rstrip().endswith(f"train with:  paceline train ssd --data '{folder}' --weights resnet34-mlperf")
     (prepared,) = re.findall(r"^paceline (prepare .*)", text, re.MULTILINE)
     assert main(shlex.split(prepared)) == 0
     assert main(["show", *shlex.split(text.rpartition("paceline train ")[2])]) == 0
