@@ -111,7 +111,7 @@ ELSEWHERE = {
     ),
     ("download/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
         ("cli/download.py", "_carry_out", "prepare"),
-        ("cli/download.py", "_carry_out", "train"),
+        ("cli/download.py", "_training", "train"),
     ),
     (
         "cli/test_pickled_weights.py",
@@ -121,6 +121,10 @@ ELSEWHERE = {
         ("models/forms/files.py", "kind_of", "conversion"),
         ("models/forms/files.py", "conversion", "weights"),
     ),
+    (
+        "training/test_first_weights.py",
+        "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
+    ): (("cli/train.py", "run", "train"), ("cli/launch.py", "run", "launch")),
     ("prepare/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
         ("containers/exports.py", "unpack_first", "prepare"),
     ),
@@ -143,7 +147,6 @@ ELSEWHERE = {
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
     ("cli/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
-    ("cli/download.py", "_by_account", "train"): "wants ImageNet's archives, whole",
     ("prepare/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("prepare/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
     ("cli/data.py", "run", "prepare"): "--help, in a sentence",

@@ -71,9 +71,12 @@ def test_without_weights_it_is_refused_with_the_command_before_anything_is_opene
     assert said.out == "" and not list(tmp_path.iterdir())
     printed = said.err.split("  ")[1]
     assert printed == f"paceline {words}{'' if '--data' in words else ' --data DIR'} --weights {weights}"
-    # What it prints gets further: to the data, which are not there.
+    # What it prints gets further: to the data, which are not there, or on the nodes alone.
     if words.startswith("train"):
         refused(command(capsys, *shlex.split(printed)[1:]), "there is no such folder")
+    else:
+        said = command(capsys, *shlex.split(printed)[1:], "--dry-run")
+        assert said.code == 0 and f"--weights {weights}: not in this machine's cache" in said.out, said
 
 
 def test_from_python_it_is_refused_with_the_call(tmp_path, monkeypatch):
