@@ -35,7 +35,7 @@ VERBS = {
     "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
     "prepare": "verify a data set and write its manifest and index",
     "data": "what a prepared data set holds: paceline data info DIR",
-    "pack": "write a data set as WebDataset's tars or MXNet's RecordIO, photos as they are or smaller",
+    "pack": "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
     "list": "workloads, recipes, systems or decoders, in a line each",
     "runs": "the runs in a folder: recipe, status, step, best result, time",
     "bench": "measure against a peer in the same run: paceline bench input",
