@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from paceline.cli.flags import parse, parse_recipe
+from paceline.cli.flags import explain, parse, parse_recipe
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.run import Controls
 
 ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and && with it), a
 script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is dead and why,
-what differs (rows of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all flags in tables."""
+what differs (with its row of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all flags."""
+VERB = "from 'ORIGINAL COMMAND'"
 WIDTH = 80
+MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -31,51 +36,45 @@ class FromFlags:
 def run(arguments: Sequence[str]) -> int:
     """Translate, and return 0."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        parse(["--help"], FromFlags(), prog="from 'ORIGINAL COMMAND'", description=ABOUT)
-    text, *words = arguments
-    flags = parse(words, FromFlags(), prog="from 'ORIGINAL COMMAND'", description=ABOUT)
-    from paceline.migrate.translate import as_dict, translate
-
-    folder = Path()
-    path = Path(text).expanduser()
-    if "\n" not in text and len(text) < 4096 and path.is_file():
-        folder, text = path.parent, f"source {path.name}" if path.name.startswith("config") else _text(path)
-    found = translate(text, read=lambda name: _beside(folder, name), system_of=flags.system_of)
-    ours = ours_of(found.words, found.devices)
-    facts = {"theirs": as_dict(found.facts), "ours": as_dict(ours)}
+        explain(VERB, ABOUT, FromFlags(), code=0 if arguments else 2)
+    flags = parse(arguments[1:], FromFlags(), prog=VERB, description=ABOUT)
+    found = translated(arguments[0], flags.system_of)
     if flags.json:
-        parts = asdict(found)
-        print(
-            json.dumps(
-                {name: parts[name] for name in ("command", "system_of", "carries", "dead", "differs")}
-                | {"facts": facts},
-                indent=1,
-            )
-        )
-        return 0
-    print(found.command)
-    for title, rows in (("carries over", found.carries), ("dead", found.dead), ("differs", found.differs)):
-        if rows:
-            say("")
-            say(title)
-        for row in rows:
-            cells = list(row.values())
-            lines = textwrap.wrap(
-                f"{cells[0]}  ->  {': '.join(cell for cell in cells[1:] if cell)}", WIDTH - 2, subsequent_indent="    "
-            )
-            for line in lines:
-                say(f"  {line}")
-    say("")
-    say(f"{'facts':<18}{'theirs':>30}{'ours':>30}")
-    for name, theirs in facts["theirs"].items():
-        say(f"{name:<18}{_cell(theirs):>30}{_cell(facts['ours'][name]):>30}")
+        print(json.dumps(found, indent=1))
+    else:
+        _print(found)
     return 0
 
 
-def ours_of(words: Sequence[str], devices: int):
-    """The facts of a command of ours, by parsing it as its verb does and planning it for so many accelerators."""
+def translated(text: str, system_of: str = "") -> dict[str, Any]:
+    """What `--json` prints: command, system_of, carries, dead, differs, facts of theirs and of ours.
+
+    text  a command line, or the path of a script or a configuration
+    Raises UserError for what cannot be read or told.
+    """
+    from paceline.migrate.translate import translate
+
+    folder, path = Path(), Path(text).expanduser()
+    if "\n" not in text and len(text) < 1024 and path.is_file():
+        folder = path.parent
+        text = f"source {path.name}" if path.name.startswith("config") else _text(path)
+    found = translate(text, read=lambda name: _beside(folder, name), system_of=system_of)
+    facts: dict[str, Any] = {"theirs": {}, "ours": {}}
+    differs = list(found.differs)
+    if found.facts is not None:
+        facts = {"theirs": asdict(found.facts), "ours": ours_of(found.words, found.devices)}
+        for name, theirs in facts["theirs"].items():
+            ours = facts["ours"][name]
+            if not _same(theirs, ours):
+                row = found.explains.get(name, "")
+                differs.append({"what": f"{name}: {_cell(theirs)} there, {_cell(ours)} here", "row": row})
+    parts = {"command": found.command, "system_of": found.system_of, "carries": found.carries, "dead": found.dead}
+    return parts | {"differs": differs, "facts": facts}
+
+
+def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
+    """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
     from paceline.cli.launch import LaunchFlags
-    from paceline.config.run import Controls
     from paceline.migrate.translate import facts_of
 
     asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])
@@ -89,17 +88,49 @@ def ours_of(words: Sequence[str], devices: int):
         train_images=controls.limit_train or train,
         val_images=controls.limit_val or val,
     )
-    return facts_of(recipe, shorten(plan, steps=controls.steps), controls.weights)
+    plan = shorten(plan, steps=controls.steps)
+    return asdict(facts_of(recipe, plan, str(controls.weights), cut=bool(controls.steps)))
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_cell, value))
+def _same(theirs: Any, ours: Any) -> bool:
+    if isinstance(theirs, tuple):
+        return len(theirs) == len(ours) and all(map(_same, theirs, ours))
+    if isinstance(theirs, int | float) and isinstance(ours, int | float):
+        return math.isclose(theirs, ours, rel_tol=1e-9, abs_tol=1e-9)
+    return theirs == ours
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(found["command"])
+    for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):
+        if found[name]:
+            say("")
+            say(title)
+        for row in found[name]:
+            first, second, *rest = row.values()
+            remark = f" ({rest[0]})" if rest and rest[0] and second != "nothing to say" else ""
+            lines = textwrap.wrap(f"{first}  ->  {second}{remark}", WIDTH - 2, subsequent_indent="    ")
+            for line in lines:
+                say(f"  {line}")
+    if found["facts"]["theirs"]:
+        say("")
+        say(f"{'computed':<18}{'theirs':>30}{'ours':>30}")
+    for name, theirs in found["facts"]["theirs"].items():
+        say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(found['facts']['ours'][name]):>30}")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return " ".join(map(_cell, value)) or "none"
     return f"{value:,.10g}" if isinstance(value, int | float) else str(value)
 
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UserError(
+                f"{path}: is larger than any script or configuration; name the file that starts the training."
+            )
         return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"{path}: cannot be read as a script ({problem}).") from None
@@ -108,6 +139,6 @@ def _text(path: Path) -> str:
 def _beside(folder: Path, name: str) -> str | None:
     """The text of a file that a script names: where it says, or beside the script."""
     for path in (folder / name, folder / Path(name).name):
-        if path.is_file():
+        if "$" not in str(path) and path.is_file():
             return _text(path)
     return None

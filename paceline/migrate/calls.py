@@ -2,144 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.printable import did_you_mean
 from paceline.migrate.originals import ORIGINALS
 from paceline.migrate.shell import Command, Shell, commands_of, substitute
-from paceline.migrate.table import Call, Original, Program, Script
-from paceline.migrate.words import read_flags
+from paceline.migrate.table import Call, Original, Script
+from paceline.migrate.words import FlagError, read_flags
 from paceline.systems import SYSTEMS
 
 STARTERS = {"mpirun": "mpirun", "mpiexec": "mpirun", "horovodrun": "mpirun", "srun": "srun", "torchrun": "torchrun"}
+CONTAINERS = {"docker": "docker", "nvidia-docker": "docker", "singularity": "apptainer", "apptainer": "apptainer"}
 # A launcher's flags that count: -> what they name. Others are the launcher's own affair.
 COUNTS = {
     "-np": "ranks", "--np": "ranks", "-n": "ranks", "--ntasks": "ranks", "-N": "nodes", "--nodes": "nodes", "--nnodes": "nodes",
     "--ntasks-per-node": "per_node", "-npernode": "per_node", "--npernode": "per_node", "--nproc_per_node": "per_node",
     "--nproc-per-node": "per_node", "--hostfile": "hostfile", "-hostfile": "hostfile", "-machinefile": "hostfile",
-    "--machinefile": "hostfile", "-t": "time", "--time": "time",
+    "--machinefile": "hostfile",
 }  # fmt: skip
+UNSET = re.compile(r"\$\{?(\w+)")
 
 Reader = Callable[[str], "str | None"]
 
 
 def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") -> tuple[Call, Original]:
-    """The training that `text` asks for.
+    """The training that `text` asks for, and whose it is.
 
     read       the text of a file that is named there; None where it does not lie there
     system_of  an Original's name where the text cannot tell
-    Raises UserError for text without a known program, for one of several systems, and for an unknown flag.
+    Raises UserError for text without a known program, for one that may be of several systems, and for an unknown flag.
     """
-    if system_of and system_of not in ORIGINALS:
-        raise UserError(f"--system-of {system_of}: there is no such system. Known: {', '.join(ORIGINALS)}.")
-    originals = [ORIGINALS[system_of]] if system_of else list(ORIGINALS.values())
-    shell = Shell()
-    commands = commands_of(text, shell, lambda name: _file(name, read, originals))
-    for command in reversed(commands):
-        for original, found, position in _known(command, originals):
-            likely = [one for one in _known(command, originals)]
-            if len({one.name for one, _, _ in likely}) > 1 and isinstance(found, Script):
-                likely = [one for one in likely if _config(one[0], command.variables, read)]
-                if len({one.name for one, _, _ in likely}) != 1:
-                    names = " or ".join(dict.fromkeys(one.name for one, _, _ in _known(command, originals)))
-                    raise UserError(f"{command.words[position]} is a file of several systems: add --system-of {names}.")
-                original, found, position = likely[0]
-            if isinstance(found, Script):
-                return _of_script(original, found, command, position, shell, read)
-            programs = [one for _, one, _ in likely if isinstance(one, Program)]
-            return _of_program(original, programs, command, position, shell)
-    for original in originals:
-        if any(name in shell.variables for name in ("EXTRA_PARAMS", *original.per_node)) and original.call:
-            nothing = Command(("run",), dict(shell.variables))
-            return _of_script(original, Script(("run",), ""), nothing, 0, shell, read)
-    programs = ", ".join(program.files[0] for original in originals for program in original.programs)
-    raise UserError(
-        f"no program of a known system is called there. Known: {programs}, and their scripts (docs/migration.md)."
-    )
-
-
-def _known(command: Command, originals: Sequence[Original]) -> Iterator[tuple[Original, Program | Script, int]]:
-    """Programs and scripts among the words, with the word's place; the first word that is one counts."""
-    for position, word in enumerate(command.words):
-        name, any_found = PurePosixPath(word).name, False
-        for original in originals:
-            for one in (*original.programs, *original.scripts):
-                if name in one.files:
-                    any_found = True
-                    yield original, one, position
-        if any_found:
-            return
-
-
-def _file(name: str, read: Reader, originals: Sequence[Original]) -> str | None:
-    """A sourced file's text: the one that lies there, else the known configuration of that name."""
-    base = PurePosixPath(name).name
-    if (text := read(name)) is not None:
-        return text
-    return next((one.configs[base] for one in originals if base in one.configs), None)
-
-
-def _config(original: Original, variables: Mapping[str, str], read: Reader) -> tuple[str, str]:
-    """(name, text) of the configuration that the variables name; two empty strings where they name none."""
-    name = substitute(original.config, dict(variables))
-    text = _file(name, read, [original]) if name and "$" not in name else None
-    return (name, text) if text is not None else ("", "")
-
-
-def _of_script(
-    original: Original, script: Script, command: Command, position: int, shell: Shell, read: Reader
-) -> tuple[Call, Original]:
-    name, text = _config(original, command.variables, read)
-    inner = Shell(dict(command.variables))
-    commands_of(text, inner, lambda file: _file(file, read, [original]))
-    inner.sourced += [*shell.sourced, name]
-    called = commands_of(script.text or original.call, inner)
-    if "EXTRA_PARAMS" not in inner.variables and "EXTRA_PARAMS" in (script.text or original.call):
-        wanted = substitute(original.config, inner.variables)
-        raise UserError(
-            f"{script.files[0]} reads {wanted}, which is neither known nor there. Name it before: SYSTEM=..., or source the file "
-            "where it lies."
-        )
-    program = next(found for found in _known(called[-1], [original]))
-    call, _ = _of_program(original, [program[1]], called[-1], program[2], inner)  # type: ignore[list-item]
-    counts = _counts(command.words[:position])
-    nodes = int(counts.get("nodes", call.nodes))
-    per_node = int(counts["ranks"]) // nodes if "ranks" in counts and script.through else call.per_node
-    more = replace(
-        call, nodes=nodes, per_node=per_node, through=script.through, start=script.start, container=script.container
-    )
-    return more, original
-
-
-def _of_program(
-    original: Original, programs: Sequence[Program], command: Command, position: int, shell: Shell
-) -> tuple[Call, Original]:
-    refusals, read = [], []
-    for program in programs:  # files of two programs may have one name: the one that knows all flags is meant
+    names = list(dict.fromkeys(one.name for one in ORIGINALS))
+    if system_of and system_of not in names:
+        raise UserError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
+    found: list[tuple[Call, Original]] = []
+    refused: list[tuple[Original, UserError]] = []
+    for original in ORIGINALS:
+        if system_of not in ("", original.name):
+            continue
         try:
-            read.append((program, read_flags(program, command.words[position + 1 :])[0]))
+            if (call := _attempt(original, text, read)) is not None:
+                found.append((call, original))
         except UserError as problem:
-            refusals.append(problem)
-    if not read:
-        raise refusals[0]
-    program, given = read[0]
+            refused.append((original, problem))
+    several = list(dict.fromkeys(original.name for _, original in found))
+    if len(several) > 1:
+        raise UserError(f"that may be of {' or '.join(several)}: add --system-of NAME.")
+    if found:
+        return found[0]
+    if refused:
+        raise min((problem for _, problem in refused), key=lambda problem: getattr(problem, "unknown", 0))
+    files = [file for one in ORIGINALS for program in (*one.programs, *one.scripts) for file in program.files]
+    words = [PurePosixPath(word).name for word in text.split()]
+    hint = next((did_you_mean(word, files) for word in words if did_you_mean(word, files)), "")
+    programs = dict.fromkeys(file for one in ORIGINALS for program in one.programs for file in program.files)
+    raise UserError(
+        f"no program of a known system is called there. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
+        "docs/migration.md has all of them."
+    )
+
+
+def _attempt(original: Original, text: str, read: Reader) -> Call | None:
+    """The training of this original that the text asks for; None where it names none of its files."""
+    shell = Shell()
+    commands = commands_of(text, shell, lambda name: _file(name, read, original))
+    for command in reversed(commands):
+        for position, word in enumerate(command.words):
+            name = PurePosixPath(word).name
+            if any(name in program.files for program in original.programs):
+                return _of_program(original, command, position, shell.sourced)
+            for script in original.scripts:
+                if name in script.files:
+                    return _of_script(original, script, command, position, shell, read)
+    if original.marks & shell.variables.keys():  # a configuration alone
+        start = Command(("run",), dict(shell.variables))
+        call = _of_script(original, Script(("run",)), start, 0, shell, read)
+        return replace(call, through="slurm") if call.nodes > 1 else call
+    return None
+
+
+def _file(name: str, read: Reader, original: Original) -> str | None:
+    """A sourced file's text: the one that lies there, else the known configuration of that name."""
+    text = read(name)
+    return original.configs.get(PurePosixPath(name).name) if text is None else text
+
+
+def _of_script(original: Original, script: Script, command: Command, position: int, shell: Shell, read: Reader) -> Call:
+    """The training that one of its scripts starts."""
+    inner = Shell(dict(command.variables), sourced=list(shell.sourced))
+    if script.defaults:
+        commands_of(script.defaults, inner)
+    config = substitute(original.config, inner.variables)
+    if config and "$" not in config and (text := _file(config, read, original)) is not None:
+        inner.sourced.append(config)
+        commands_of(text, inner, lambda file: _file(file, read, original))
+    called = commands_of(script.text or original.call, inner)[-1]
+    unset = [match[1] for word in called.words if (match := UNSET.search(word))]
+    if unset:
+        raise UserError(
+            f"{script.files[0]} takes {unset[0]} from a configuration, and none is known here"
+            f"{': ' + config + ' neither lies there nor is one of the published ones' if config and '$' not in config else ''}. "
+            f"Say which: `source config_NAME.sh; ...` where the file lies, or the variable that names it before the command."
+        )
+    place = next(
+        at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs)
+    )
+    call = _of_program(original, called, place, inner.sourced)
+    counts = _counts(command.words[:position])
+    nodes = _whole(counts.get("nodes"), call.nodes)
+    per_node = _whole(counts.get("ranks"), 0) // nodes if script.through else 0
+    return replace(
+        call,
+        nodes=nodes,
+        per_node=per_node or call.per_node,
+        through=script.through or call.through,
+        start=script.start or ("" if script.through else call.start),
+        container=script.container or call.container,
+    )
+
+
+def _of_program(original: Original, command: Command, position: int, sourced: Sequence[str]) -> Call:
+    """The training of a command whose word at `position` is a program of this original."""
+    name = PurePosixPath(command.words[position]).name
+    program = next(one for one in original.programs if name in one.files)
+    given, _ = read_flags(program, command.words[position + 1 :])
     before = command.words[:position]
     counts = _counts(before)
-    starter = next((STARTERS[word] for word in map(_base, before) if word in STARTERS), "")
+    bases = [PurePosixPath(word).name for word in before]
+    starter = next((STARTERS[word] for word in bases if word in STARTERS), "")
     variables = {**command.variables, **counts["x"]}
-    machine = _machine(original, [*shell.sourced, variables.get("SYSTEM", ""), variables.get("DGXSYSTEM", "")])
+    named = [*sourced, variables.get("SYSTEM", ""), variables.get("DGXSYSTEM", "")]
+    prefix = _machine(original, named)
+    machine = original.machines.get(prefix, "")
     whole = SYSTEMS[machine]().per_node if machine else 0
-    nodes = _whole(counts.get("nodes") or _first(variables, original.nodes), 1)
+    nodes = _whole(counts.get("nodes") or original.started_on.get(prefix) or _first(variables, original.nodes), 1)
     ranks = _whole(counts.get("ranks"), 0)
     per_node = _whole(counts.get("per_node") or _first(variables, original.per_node), 0)
-    if ranks and not per_node:
-        per_node = min(ranks, whole or ranks) if nodes == 1 else ranks // nodes
-    per_node = per_node or (1 if not starter else whole) or 1
+    if ranks and not counts.get("per_node"):
+        per_node = ranks // nodes if "nodes" in counts else min(ranks, per_node or whole or ranks)
+    per_node = per_node or (whole if starter else 1) or 1
     if ranks > nodes * per_node:
         nodes = -(-ranks // per_node)
-    return Call(
+    call = Call(
         program=program,
         given=given,
         variables=variables,
@@ -147,21 +156,24 @@ def _of_program(
         per_node=per_node,
         machine=machine,
         start=starter,
+        through="hostfile" if "hostfile" in counts else "slurm" if "sbatch" in bases or "srun" in bases else "",
+        container=next((CONTAINERS[word] for word in bases if word in CONTAINERS), "pyxis" if counts["pyxis"] else ""),
         hostfile=str(counts.get("hostfile", "")),
-        through="hostfile" if "hostfile" in counts else "",
-    ), original
+    )
+    return program.settle(call)
 
 
-def _counts(words: Sequence[str]) -> dict:
-    """What a launcher's words say: numbers by COUNTS, and `x`: variables that `-x` and `-e` set."""
-    found: dict = {"x": {}}
+def _counts(words: Sequence[str]) -> dict[str, Any]:
+    """What a launcher's words say: numbers by COUNTS, `x`: variables that -x and -e set, `pyxis`: whether srun has a container."""
+    found: dict[str, Any] = {"x": {}, "pyxis": any(word.startswith("--container-") for word in words)}
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
         following = words[position + 1] if position + 1 < len(words) else ""
         if name in COUNTS:
             found[COUNTS[name]] = value if equals else following
-        elif word in ("-x", "-e", "--env") and "=" in following:
-            found["x"][following.partition("=")[0]] = following.partition("=")[2]
+        elif word in ("-x", "-e", "--env") and following:
+            variable, given, text = following.partition("=")
+            found["x"][variable] = text if given else f"${variable}"
     return found
 
 
@@ -171,10 +183,9 @@ def _whole(value: object, default: int) -> int:
     try:
         return int(str(value))
     except ValueError:
-        name = str(value).strip("${}")
-        raise UserError(
-            f"{value}: a number of nodes or accelerators that is set nowhere here. Put {name}=N before it."
-        ) from None
+        unset = UNSET.search(str(value))
+        hint = f" Put {unset[1]}=N before the command." if unset else ""
+        raise FlagError(f"{value}: is no number of nodes, ranks or accelerators.{hint}") from None
 
 
 def _first(variables: Mapping[str, str], names: Sequence[str]) -> str:
@@ -182,14 +193,10 @@ def _first(variables: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _machine(original: Original, names: Sequence[str]) -> str:
-    """The system of ours that a configuration's name begins with; the longest prefix counts."""
+    """The longest of `machines` that a configuration's name begins with; else the one for lines that name none."""
     for name in names:
         bare = PurePosixPath(name).name.removeprefix("config_")
-        fits = [prefix for prefix in original.machines if bare.startswith(prefix)]
+        fits = [prefix for prefix in original.machines if prefix and bare.startswith(prefix)]
         if fits:
-            return original.machines[max(fits, key=len)]
+            return max(fits, key=len)
     return ""
-
-
-def _base(word: str) -> str:
-    return PurePosixPath(word).name

@@ -1,8 +1,8 @@
-"""The systems that lines are translated from, by their names for --system-of."""
+"""The systems that lines are translated from; of two whose program knows all flags of a line the first is taken."""
 
 from __future__ import annotations
 
 from paceline.migrate import mxnet_ssd
 from paceline.migrate.table import Original
 
-ORIGINALS: dict[str, Original] = {one.name: one for one in (mxnet_ssd.ORIGINAL,)}
+ORIGINALS: tuple[Original, ...] = (mxnet_ssd.ORIGINAL,)

@@ -33,6 +33,10 @@ EXPORTS = {"export", "readonly", "declare", "local", "typeset"}
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 NAME = re.compile(r"[A-Za-z_]\w*")
 # $NAME, ${NAME}, ${NAME:-word}, ${NAME-word}, ${NAME:=word}, ${NAME[@]}; anything else stays.
+DEFAULT = re.compile(r"\$\{(\w+):?=([^}]*)\}")
+HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n.*?\n\s*\1[ \t]*(?=\n|$)", re.DOTALL)
+# A place to fill in, as READMEs write it: <path/to/data/dir>.
+PLACE = re.compile(r"<([A-Za-z][\w/. -]*)>")
 BRACED = re.compile(r"\{([A-Za-z_]\w*)(\[[@*0-9]+\])?(?:(:?[-=])(.*))?\}", re.DOTALL)
 
 
@@ -63,6 +67,11 @@ def commands_of(text: str, shell: Shell, source: Callable[[str], str | None] = l
         words = [word for piece in raw for word in _expand(piece, shell.variables)]
         while words and words[0] in KEYWORDS:
             words, raw = words[1:], raw[1:]
+        if words[:1] == [":"]:  # : "${NAME:=value}"
+            for piece in raw[1:]:
+                for match in DEFAULT.finditer(piece):
+                    if not shell.variables.get(match[1]):
+                        shell.variables[match[1]] = substitute(match[2], shell.variables)
         if not words or words[0] in ("for", "case", "function", "[", "[[", "test", ":"):
             continue
         own: dict[str, str] = {}
@@ -102,7 +111,8 @@ def _value(text: str, variables: dict[str, str]) -> str:
 
 def _simple(text: str) -> Iterator[list[str]]:
     """The words of each simple command, unexpanded, quotes still on."""
-    text = text.replace("\\\r\n", " ").replace("\\\n", " ")
+    text = HEREDOC.sub("", text.replace("\r\n", "\n").replace("\\\n", " "))
+    text = PLACE.sub(lambda match: re.sub(r"\W+", "_", match[1]).upper(), text)
     words: list[str] = []
     word, depth, position = "", 0, 0  # depth of an array's parentheses, whose line ends are blanks
     while position < len(text):
@@ -243,9 +253,20 @@ def substitute(text: str, variables: dict[str, str]) -> str:
                 )
         elif text.startswith("$(", position):
             end = _end(text, position)
-            out += text[position:end]
+            out += _arithmetic(text[position:end], variables)
         else:
             end = _name_end(text, position)
             out += variables.get(text[position + 1 : end], text[position:end])
         position = end
     return out
+
+
+def _arithmetic(text: str, variables: dict[str, str]) -> str:
+    """$((A * B)) of whole numbers as a number; anything else as it is written."""
+    inner = substitute(text[3:-2], variables) if text.startswith("$((") else ""
+    inner = NAME.sub(lambda match: variables.get(match[0], match[0]), inner)
+    parts = re.fullmatch(r"\s*(\d+)\s*([*+-])\s*(\d+)\s*", inner)
+    if parts is None:
+        return text
+    left, right = int(parts[1]), int(parts[3])
+    return str({"*": left * right, "+": left + right, "-": left - right}[parts[2]])

@@ -25,7 +25,8 @@ class Entry:
     fields: tuple[str, ...] = ()  # dotted fields of our recipe that it decides: `recipe` of its program reads it
     values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
     row: str = ""  # row of docs/deviations.md that tells what differs where it is given
-    path: str = ""  # "data", "weights" or "out": it names that, and is carried over by the program
+    by: str = ""  # data, weights, launch: carried over by what the program says of these, and not by a template
+    slurm: bool = False  # means something in a Slurm job alone
 
     @property
     def status(self) -> str:
@@ -40,7 +41,7 @@ class Entry:
 
     def flags(self, value: Any) -> str:
         """Our flags for a value of theirs; "" where none is needed."""
-        if self.status != "carries" or self.fields or self.path or self.ours.startswith("paceline "):
+        if self.status != "carries" or self.fields or self.by or self.ours.startswith("paceline "):
             return ""
         if self.values is not None:
             return self.values.get(str(value), "")
@@ -69,7 +70,7 @@ class Facts:
     global_batch: int  # images of an optimiser step
     batch_per_device: int  # of these, one accelerator's
     devices: int  # accelerators that train
-    steps_per_epoch: int
+    steps_per_epoch: float
     epochs: float  # the most; a target ends it earlier
     steps: int  # epochs in steps
     lr: float  # peak
@@ -123,8 +124,9 @@ class Program:
     instead: Callable[[Call], str] = lambda call: (
         ""
     )  # another verb of ours, where a flag asks for other work than training
+    settle: Callable[[Call], Call] = lambda call: call  # what flags of its own decide of nodes, machine and launcher
     differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
-    differences: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # likewise, of this line
+    explains: Mapping[str, str] = field(default_factory=dict)  # fact -> row that says why ours may have another number
     source: str = ""  # file of the original that defines the flags
 
     def entry(self, name: str) -> Entry:
@@ -140,7 +142,8 @@ class Script:
     """A script of an original, as far as it decides what runs: read from here where the file itself does not lie beside."""
 
     files: tuple[str, ...]
-    text: str  # shell text that calls the program; empty = the Original's usual one
+    text: str = ""  # shell text that calls the program; empty = the Original's usual one
+    defaults: str = ""  # shell text: variables that it sets where nobody did
     through: str = ""
     start: str = ""
     container: str = ""
@@ -150,8 +153,7 @@ class Script:
 class Original:
     """One of the systems."""
 
-    name: str  # for --system-of
-    about: str
+    name: str  # for --system-of; several programs of one system may stand apart
     programs: tuple[Program, ...]
     scripts: tuple[Script, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)  # file -> its assignments, as shell text
@@ -161,5 +163,7 @@ class Original:
     machines: Mapping[str, str] = field(
         default_factory=dict
     )  # prefix of a configuration's or system's name -> system of ours
+    started_on: Mapping[str, int] = field(default_factory=dict)  # likewise -> nodes, where the file says another number
+    marks: frozenset[str] = frozenset()  # variables that a configuration of it sets, and that of no other system
     nodes: tuple[str, ...] = ()  # variables that hold the number of nodes
     per_node: tuple[str, ...] = ()  # of accelerators a node

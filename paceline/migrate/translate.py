@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from paceline.config.recipe import Recipe
 from paceline.migrate.calls import Reader, read_call
 from paceline.migrate.table import Call, Entry, Facts, Original
 from paceline.recipes import RECIPES
+from paceline.recipes.row import LIKE
 from paceline.recipes.rows import ROWS
 from paceline.systems import SYSTEMS
-from paceline.systems.published import system_for
+from paceline.systems.published import published_for, system_for
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Translation:
     carries: tuple[dict[str, str], ...]  # theirs, ours, remark
     dead: tuple[dict[str, str], ...]  # theirs, kind (dead, fixed, automatic, none), why
     differs: tuple[dict[str, str], ...]  # what, row of docs/deviations.md
-    facts: Facts  # of theirs
+    facts: Facts | None  # of theirs; None where the line asks for other work than training
+    explains: Mapping[str, str]  # fact -> row of docs/deviations.md that says why ours may have another number
     devices: int  # accelerators that train
 
 
@@ -37,51 +38,78 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     Raises UserError as read_call does.
     """
     call, original = read_call(text, read=read, system_of=system_of)
+    if other := call.program.instead(call):
+        words = tuple(shlex.split(other))
+        return Translation(other, words[1:], original.name, (), (), (), None, {}, call.devices)
     name, changes = nearest(call)
-    flags = {field: _flag(field, value) for field, value in changes.items()}
+    flags = {field: shlex.split(flag_of(field, value)) for field, value in changes.items()}
+    there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
     carries, dead, differs, straight = [], [], [], []
     for entry, shown, value in _met(call, original):
         ours = entry.flags(value)
         if entry.status != "carries":
             dead.append({"theirs": shown, "kind": entry.status, "why": entry.reason})
             continue
-        if value != entry.default and ours:
-            straight += shlex.split(ours)
+        if entry.slurm and call.through != "slurm" or "$" in ours or value == entry.default:
+            ours = ""
+        straight += shlex.split(ours)
         if entry.fields:
-            ours = " ".join(flags[field] for field in entry.fields if field in flags) or f"{name} has it"
-        carries.append({"theirs": shown, "ours": ours or "the default", "remark": entry.remark})
-        if entry.row:
-            differs.append({"what": shown, "row": entry.row})
-    pairs = (*call.program.differs, *call.program.differences(call))
-    differs += [{"what": what, "row": row} for what, row in pairs]
-    words = _words(call, name, [word for text in flags.values() for word in shlex.split(text)] + straight, set(changes))
-    prefix = _prefix(call)
-    command = (
-        shlex.join([*prefix, "paceline", *words])
-        if not prefix or prefix[0] != "torchrun"
-        else shlex.join([*prefix, *words])
+            ours = " ".join(word for field in entry.fields for word in flags.get(field, ())) or f"as {name} has it"
+        elif entry.by:
+            ours = {"data": f"--data {data_of(call)}", "weights": f"--weights {weights_of(call)}"}.get(entry.by, "")
+        carries.append({"theirs": shown, "ours": ours or "nothing to say", "remark": entry.remark})
+        differs += [{"what": shown, "row": entry.row}] if entry.row else []
+    differs += [{"what": what, "row": row} for what, row in call.program.differs]
+    wanted = {f"system.{field}": value for field, value in call.program.system(call).items()}
+    if there is None and wanted.get("system.precision") == "fp32":
+        wanted.pop("system.loss_scale", None)
+    same = {
+        field for field, value in wanted.items() if there and getattr(there, field.removeprefix("system.")) == value
+    }
+    asked = [word for field, value in wanted.items() if field not in same for word in flag_of(field, value).split()]
+    known = (
+        {f"--system.{entry.name.replace('_', '-')}": str(getattr(there, entry.name)) for entry in fields(there)}
+        if there
+        else {}
+    )
+    words = (
+        *_opening(call, name),
+        *(word for part in flags.values() for word in part),
+        *_merged(straight, known),
+        *asked,
     )
     return Translation(
-        command,
-        tuple(words),
+        shlex.join([*_prefix(call), *words]),
+        words,
         original.name,
         tuple(carries),
         tuple(dead),
         tuple(differs),
         call.program.facts(call),
+        call.program.explains,
         call.devices,
     )
 
 
 def nearest(call: Call) -> tuple[str, dict[str, Any]]:
-    """The recipe or row that takes the fewest changes to become what the line asks for, and these: dotted field -> value."""
+    """The recipe or row that takes the fewest changes to become what the line asks for, and these: dotted field -> value.
+
+    Of several the one that was published on the line's machine, else the first.
+    """
     wanted = call.program.recipe(call)
     makers = {name: RECIPES[name] if name in RECIPES else ROWS[name].make for name in call.program.candidates}
     changes = {name: dict(_differing(make(), wanted)) for name, make in makers.items()}
-    name = min(changes, key=lambda one: len(changes[one]))
+    name = min(changes, key=lambda one: (len(changes[one]), not _published_there(one, call)))
     if "global_batch" in changes[name] and "optim.lr" not in changes[name]:
         changes[name]["optim.lr"] = wanted.optim.lr  # a changed batch wants its rate said anew
     return name, changes[name]
+
+
+def _published_there(name: str, call: Call) -> bool:
+    if name in ROWS:
+        row = ROWS[name]
+        return (LIKE.get(row.chip, ("",))[0], row.nodes, row.per_node) == (call.machine, call.nodes, call.per_node)
+    return bool(call.machine and published_for(name, call.machine, call.nodes))
 
 
 def _differing(base: Any, wanted: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -93,34 +121,31 @@ def _differing(base: Any, wanted: Any, above: str = "") -> Iterator[tuple[str, A
             yield f"{above}{entry.name}", theirs
 
 
-def _flag(dotted: str, value: Any) -> str:
-    name = "--" + dotted.replace("_", "-")
+def flag_of(dotted: str, value: Any) -> str:
+    """A field of ours as its flag and value: `--schedule.boundaries 44 55`."""
+    group, dot, name = f"--{dotted}".replace("_", "-").rpartition(".")
     if isinstance(value, bool):
-        return (
-            name
-            if value
-            else f"{'.'.join((*name.split('.')[:-1], ''))}no-{name.rpartition('.')[2]}".replace("--no---", "--no-")
-        )
-    if isinstance(value, tuple):
-        flat = [part for one in value for part in (one if isinstance(one, tuple) else (one,))]
-        return " ".join([name, *map(_shown, flat)])
-    return f"{name} {_shown(value)}"
+        return f"{group}{dot}{name}" if value else f"{group}{dot}no-{name}" if dot else f"--no-{name[2:]}"
+    parts = value if isinstance(value, tuple) else (value,)
+    flat = [part for one in parts for part in (one if isinstance(one, tuple) else (one,))]
+    return " ".join([f"{group}{dot}{name}", *map(number, flat)])
 
 
-def _shown(value: Any) -> str:
-    """A number as people write it, without losing a digit."""
-    if isinstance(value, float):
-        short = f"{value:.12g}"
-        return short if float(short) == value or abs(float(short) - value) <= 1e-15 * abs(value) else repr(value)
-    return str(value)
+def number(value: Any) -> str:
+    """A number as people write it, without losing a step: twelve digits where they say the same."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:.12g}"
+    return short if abs(float(short) - value) <= 1e-15 * abs(value) else repr(value)
 
 
 def _met(call: Call, original: Original) -> Iterator[tuple[Entry, str, Any]]:
     """Flags and variables of the line: what the table says, how they stand there, the value."""
     for name, value in call.given.items():
-        entry = call.program.entry(name)
-        text = "" if value is True else f" {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
-        yield entry, f"{name}{text}", value
+        text = (
+            "" if value is True else f" {' '.join(map(number, value)) if isinstance(value, tuple) else number(value)}"
+        )
+        yield call.program.entry(name), f"{name}{text}", value
     for entry in original.variables:
         for name in entry.names:
             bare = name.partition("=")[0]
@@ -128,51 +153,62 @@ def _met(call: Call, original: Original) -> Iterator[tuple[Entry, str, Any]]:
                 yield entry, f"{bare}={call.variables[bare]}", call.variables[bare]
 
 
-def _words(call: Call, name: str, flags: list[str], changed: set[str]) -> list[str]:
-    """Verb, recipe, machine, data, weights, flags."""
-    launched = bool(call.machine or call.through or call.container)
+def _opening(call: Call, name: str) -> list[str]:
+    """Verb, recipe, machine, nodes, launcher, data, weights."""
+    launched = bool(call.through or call.container or call.machine and call.devices > 1)
     words = ["launch" if launched else "train", name]
-    wanted = call.program.system(call)
     if call.machine:
-        there = system_for(name, call.machine, SYSTEMS[call.machine](), changed)
         words += ["--system", call.machine]
-        if there.per_node != call.per_node:
-            words += ["--system.per-node", str(call.per_node)]
-        wanted = {field: value for field, value in wanted.items() if getattr(there, field) != value}
-    elif wanted.get("precision") == "fp32":
-        wanted = {field: value for field, value in wanted.items() if field != "loss_scale"}
+        words += ["--system.per-node", str(call.per_node)] if SYSTEMS[call.machine]().per_node != call.per_node else []
     if launched:
-        for flag, value in (("--nodes", call.nodes if call.nodes > 1 else ""), ("--through", call.through), ("--hostfile", call.hostfile),
-                            ("--start", call.start), ("--container", call.container)):  # fmt: skip
-            words += [flag, str(value)] if value else []
-        words += ["--image", call.variables.get("CONT", "IMAGE")] if call.container == "pyxis" else []
-    words += ["--data", call.program.data(call) or "DIR"] if "--synthetic" not in flags else []
-    words += ["--weights", call.program.weights(call) or "none"]
-    return [
-        *words,
-        *flags,
-        *call.more,
-        *(word for field, value in wanted.items() for word in _flag(f"system.{field}", value).split()),
-    ]
+        nodes = str(call.nodes) if call.nodes > 1 else ""
+        image = call.container == "pyxis" and "IMAGE"
+        asked = {"--nodes": nodes, "--through": call.through, "--hostfile": call.hostfile, "--start": call.start}
+        asked |= {"--container": call.container, "--image": image}
+        words += [word for flag, value in asked.items() if value for word in (flag, str(value))]
+    data = ["--data", data_of(call)] if data_of(call) else []
+    return [*words, *data, "--weights", weights_of(call), *call.more]
+
+
+def data_of(call: Call) -> str:
+    """For --data: the original's path, a word to fill in, or "" where batches are made up."""
+    made_up = any("--synthetic" in call.program.entry(name).ours for name in call.given)
+    return "" if made_up else call.program.data(call) or "DIR"
+
+
+def weights_of(call: Call) -> str:
+    """For --weights: a name or a file; none is said too."""
+    return call.program.weights(call) or "none"
 
 
 def _prefix(call: Call) -> list[str]:
-    """What starts the ranks where no machine of ours is named: their own launcher, which we run under as we are."""
+    """What starts our ranks: `launch` does; where no machine is named their own launcher, under which we run as we are."""
     if call.machine or call.through or call.container or call.devices == 1:
-        return []
-    if call.start in ("mpirun", "srun"):
-        return [call.start, "-np" if call.start == "mpirun" else "-n", str(call.devices)]
+        return ["paceline"]
+    if call.start == "mpirun":
+        return ["mpirun", "-np", str(call.devices), "paceline"]
     more = ["--nnodes", str(call.nodes)] if call.nodes > 1 else []
     return ["torchrun", *more, "--nproc-per-node", str(call.per_node), "-m", "paceline"]
 
 
-def as_dict(facts: Facts) -> dict[str, Any]:
-    """Facts as JSON has them."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(facts).items()}
+def _merged(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """Flags with their values, each flag once: the last counts, but --system.env gathers; what the system has already is left out."""
+    found: dict[str, list[str]] = {}
+    flag = ""
+    for word in words:
+        if word.startswith("--"):
+            flag = word
+            found[flag] = found.get(flag, []) if flag == "--system.env" else []
+        else:
+            found[flag].append(word)
+    return [word for flag, values in found.items() if known.get(flag) != " ".join(values) for word in (flag, *values)]
 
 
-def facts_of(recipe: Recipe, plan: Any, weights: str) -> Facts:
-    """The same numbers of ours, from a recipe and its plan."""
+def facts_of(recipe: Any, plan: Any, weights: str, *, cut: bool) -> Facts:
+    """The numbers of ours, from a recipe and its plan.
+
+    cut  whether --steps ends the run: its epochs are those of these steps
+    """
     schedule = recipe.schedule
     ends = (
         plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
@@ -183,12 +219,12 @@ def facts_of(recipe: Recipe, plan: Any, weights: str) -> Facts:
         batch_per_device=plan.images_per_rank,
         devices=plan.world,
         steps_per_epoch=plan.steps_per_epoch,
-        epochs=recipe.epochs,
+        epochs=plan.stop_after / plan.steps_per_epoch if cut else recipe.epochs,
         steps=plan.stop_after,
         lr=recipe.optim.lr,
-        warmup_steps=plan.warmup_steps,
+        warmup_steps=round(plan.warmup_steps, 6),
         decay=schedule.kind,
-        decay_steps=tuple(ends),
+        decay_steps=tuple(round(end, 6) for end in ends),
         weight_decay=recipe.optim.weight_decay,
         weights=weights or "none",
         target=target or "none",
