@@ -23,7 +23,7 @@ COUNTS = {
     "-np": "ranks", "--np": "ranks", "-n": "ranks", "--ntasks": "ranks", "-N": "nodes", "--nodes": "nodes", "--nnodes": "nodes",
     "--ntasks-per-node": "per_node", "-npernode": "per_node", "--npernode": "per_node", "--nproc_per_node": "per_node",
     "--nproc-per-node": "per_node", "--hostfile": "hostfile", "-hostfile": "hostfile", "-machinefile": "hostfile",
-    "--machinefile": "hostfile",
+    "--machinefile": "hostfile", "-H": "hosts", "--host": "hosts", "-host": "hosts",
 }  # fmt: skip
 UNSET = re.compile(r"\$\{?(\w+)")
 
@@ -112,7 +112,9 @@ def _of_script(original: Original, script: Script, command: Command, position: i
     place = next(
         at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs)
     )
-    call = _of_program(original, called, place, inner.sourced)
+    call = replace(
+        _of_program(original, called, place, inner.sourced), before=(*command.words[:position], *called.words[:place])
+    )
     counts = _counts(command.words[:position])
     nodes = _whole(counts.get("nodes"), call.nodes)
     per_node = _whole(counts.get("ranks"), 0) // nodes if script.through else 0
@@ -140,6 +142,8 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
     prefix = _machine(original, named)
     machine = original.machines.get(prefix, "")
     whole = SYSTEMS[machine]().per_node if machine else 0
+    hosts = str(counts.get("hosts", "")).count(",") + 1
+    counts |= {"nodes": str(hosts)} if hosts > 1 else {}
     nodes = _whole(counts.get("nodes") or original.started_on.get(prefix) or _first(variables, original.nodes), 1)
     ranks = _whole(counts.get("ranks"), 0)
     per_node = _whole(counts.get("per_node") or _first(variables, original.per_node), 0)
@@ -148,17 +152,20 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
     per_node = per_node or (whole if starter else 1) or 1
     if ranks > nodes * per_node:
         nodes = -(-ranks // per_node)
+    through = "hostfile" if "hostfile" in counts else "slurm" if "sbatch" in bases or "srun" in bases else ""
+    elsewhere = through == "" and starter == "mpirun" and nodes > 1
     call = Call(
         program=program,
         given=given,
         variables=variables,
+        before=tuple(before),
         nodes=nodes,
         per_node=per_node,
         machine=machine,
         start=starter,
-        through="hostfile" if "hostfile" in counts else "slurm" if "sbatch" in bases or "srun" in bases else "",
+        through="hostfile" if elsewhere else through,
         container=next((CONTAINERS[word] for word in bases if word in CONTAINERS), "pyxis" if counts["pyxis"] else ""),
-        hostfile=str(counts.get("hostfile", "")),
+        hostfile=str(counts.get("hostfile", "HOSTS" if elsewhere else "")),
     )
     return program.settle(call)
 

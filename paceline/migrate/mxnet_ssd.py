@@ -10,10 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.config.recipe import Recipe
-from paceline.migrate.table import Call, Facts, Original, Program, Script, direct, gone, settled
+from paceline.migrate.table import Call, Facts, Line, Original, Page, Program, Script, Section, direct, gone, settled
 from paceline.recipes.ssd import TRAIN_IMAGES, mxnet
 
 WEIGHTS = "resnet34-mlperf"
+# In every training; rows of docs/deviations.md.
+DIFFERS = (
+    ("JPEGs are decoded on the CPU, at 1/2 to 1/8 where the crop stays large enough", "decoding"),
+    ("evaluation in float32, theirs in float16", "16 bits in evaluation"),
+    ("crops of whole pixels; a crop's overlap above its threshold", "crop's corners"),
+    ("an object on no default box is left out", "objects on no default box"),
+)
 
 FLAGS = (
     gone("--mode", str, "train_val", "paceline eval RUN --checkpoint all", "only train_val worked there; `train` is that"),
@@ -38,7 +45,7 @@ FLAGS = (
     direct("--data-shape", int, 300, "--input.size {}", "others work too"),
     direct("--data-layout", str, "NHWC", "--system.channels-last", "NCHW: `--system.no-channels-last`", values={}),
     gone("--input-batch-multiplier", int, 1, "dead: the loader renders photos one by one on threads, whatever the batch"),
-    direct("--dali-workers -j", int, 6, "--system.loader-threads {}", "0 is automatic"),
+    gone("--dali-workers -j", int, 6, "automatic: cores of a node / ranks on it", "theirs fed a decoder on the GPU, ours decode; said with `--system.loader-threads 6`"),
     direct("--seed", int, None, "--seed {}", "1 if unsaid, never random", example="7"),
     settled("--pretrained-backbone", str, None, "", "--weights resnet34-mlperf", "brought, checked and cached; of their pickle: `paceline weights convert resnet34-333f7ec4.pickle --to ours --out resnet34-333f7ec4.safetensors`", by="weights"),
     settled("--epochs", int, 80, "epochs", "--epochs 80"),
@@ -131,7 +138,8 @@ def system(call: Call) -> dict[str, Any]:
 
 def data(call: Call) -> str:
     """The folder of the data: outside the container where the line names it."""
-    return call.variables.get("DATADIR") or call.variables.get("DATASET_DIR") or call.given.get("--coco-root", "")
+    outside = call.variables.get("DATADIR", "")  # their containers have it as /data
+    return f"{outside.rstrip('/')}/coco2017" if outside else call.given.get("--coco-root", "")
 
 
 def weights(call: Call) -> str:
@@ -154,38 +162,227 @@ SSD_MAIN = Program(
     system=system,
     data=data,
     weights=weights,
-    source="DellEMC ssd_main.py",
+    differs=DIFFERS,
+    explains=dict.fromkeys(("steps_per_epoch", "steps", "decay_steps"), "steps of an epoch over many ranks"),
+    source="ssd_main.py",
+)  # fmt: skip
+
+VARIABLES = (
+    gone("EXTRA_PARAMS", str, None, "fixed: flags follow the recipe"),
+    direct("NNODES DGXNNODES", str, None, "--nodes 2 --through slurm", by="launch"),
+    direct("NGPU DGXNGPU", str, None, "--system.per-node 4", "the system knows", by="launch"),
+    gone("SOCKETCORES DGXSOCKETCORES", str, None, "automatic: read from the machine", "said with `--system.cores-per-socket 20`"),
+    gone("NSOCKET DGXNSOCKET", str, None, "automatic: read from the machine", "`--system.sockets 2`"),
+    gone("HT DGXHT", str, None, "automatic: read from the machine", "`--system.threads-per-core 2`"),
+    direct("DGXSYSTEM SYSTEM", str, None, "--system dgx-a100", by="launch"),
+    direct("TOBIND", str, None, "--system.bind exclusive", "0 is off", values={"0": "--system.bind off", "1": "--system.bind exclusive"}),
+    direct("NCCL_SOCKET_IFNAME", str, "", "--system.interface {}", "for NCCL and gloo alike", example="ib0"),
+    direct("WALLTIME", str, None, "--walltime {}", "or auto", example="30m", slurm=True),
+    gone("WALLTIME_MINUTES", str, None, "automatic: `WALLTIME` is made of it"),
+    direct("NEXP", str, "1", "--trials {}", "their scripts make five, with a seed each", example="5"),
+    direct("CLEAR_CACHES", str, None, '--trials 5 --between "sync; sysctl vm.drop_caches=3"', "their scripts do it where nothing is said; the nodes must allow it", values={"1": '--between "sync; sysctl vm.drop_caches=3"'}),
+    direct("NUMEPOCHS", str, None, "--epochs 80", by="launch"),
+    direct("DATASET_DIR DATADIR", str, None, "--data /data/coco", by="data"),
+    direct("PRETRAINED_DIR", str, None, "--weights resnet34-mlperf", "brought, checked and cached by its name, no folder to name", by="weights"),
+    direct("LOGDIR", str, None, "--out {}", example="runs/ssd"),
+    direct("CONT", str, None, "--container docker --image paceline:mine", "an image of paceline: `paceline image build`", by="launch"),
+    direct("CREATE_TMP_FILE_FROM", str, None, "--stage /raid/scratch", "data are unpacked to a local disk first"),
+    gone("DATESTAMP", str, None, "automatic: runs and their starts carry the time"),
+    direct("SEED", str, None, "--seed {}", example="7"),
+    gone("MLPERF_HOST_OS", str, None, "automatic: written into `run.json`"),
+    gone("SLURM_LOCALID", str, None, "automatic: one launcher's variables are read, all of them"),
+)  # fmt: skip
+
+IMAGE = (
+    gone("HOROVOD_CYCLE_TIME=0.1", str, None, "dead: no Horovod; gradients are ready when their bucket is full"),
+    gone("HOROVOD_BATCH_D2D_MEMCOPIES=1", str, None, "dead: no Horovod"),
+    gone("HOROVOD_NUM_NCCL_STREAMS=1", str, None, "dead: no Horovod; DDP has one stream"),
+    gone("MXNET_CUDNN_AUTOTUNE_DEFAULT=0", str, None, "dead: no MXNet; cuDNN searches once a shape"),
+    gone("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD=999", str, None, "dead: MXNet's engine"),
+    gone("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=999", str, None, "dead: MXNet's engine"),
+    gone("MXNET_GPU_WORKER_NTHREADS=1", str, None, "dead: MXNet's engine"),
+    gone("MXNET_CPU_PRIORITY_NTHREADS=1", str, None, "dead: MXNet's engine"),
+    direct("MXNET_EXPERIMENTAL_ENABLE_CUDA_GRAPH=1", str, None, "--system.graph", "a whole step as one CUDA graph; no GPU has run it yet, so it is not set for you", by="launch"),
+    gone("MXNET_SAFE_ACCUMULATION=1", str, None, "fixed: sums of losses and norms are float32"),
+    direct("OMP_NUM_THREADS=1", str, "1", "--system.intra-op-threads {}", "the variable itself counts too", example="1"),
+    gone("OMPI_MCA_btl=^openib", str, None, "dead: Open MPI starts ranks alone and carries no tensors", "mpirun takes it as ever"),
+    gone("OPENCV_FOR_THREADS_NUM=1", str, None, "dead: no OpenCV"),
+)  # fmt: skip
+
+# Words before the program: of bind.sh and of mpirun.
+LAUNCHER = (
+    direct("--cpu=exclusive", bool, False, "--system.bind exclusive"),
+    direct("--cpu=exclusive,nosmt", bool, False, "--system.bind no-smt"),
+    direct("--cpu=node", bool, False, "--system.bind node"),
+    gone("--cpu=FILE.sh", bool, False, "none: no list of cores from a file", "`--system.bind off` under numactl or taskset: ranks keep to what they are given"),
+    direct("--cpu=off", bool, False, "--system.bind off"),
+    gone("--mem=node", bool, False, "automatic: with bound cores memory is first touched on their node"),
+    gone("--mem=FILE.sh", bool, False, "none: no list of memory nodes"),
+    gone("--mem=off", bool, False, "automatic"),
+    direct("--ib=single", bool, False, "--system.fabric ib --system.bind exclusive", "the adapter nearest to the device"),
+    direct("--ib=off", bool, False, "--system.bind off"),
+    gone("--cluster=", bool, False, "automatic: adapters are read from the machine", "theirs knew circe and selene by name"),
 )  # fmt: skip
 
 
-def _config(nodes: int, gpus: int, flags: str, more: str = "") -> str:
-    return f"export NNODES={nodes} NGPU={gpus} {more}; export EXTRA_PARAMS='{flags}'"
+def _dell(nodes: int, gpus: int, flags: str, more: str = "") -> str:
+    return f"export NNODES={nodes} NGPU={gpus} WALLTIME=00:30:00 {more}; export EXTRA_PARAMS='{flags}'"
+
+
+def _dgx(nodes: int, gpus: int, flags: str, walltime: str, more: str = "") -> str:
+    return f"export DGXNNODES={nodes} DGXNGPU={gpus} WALLTIME={walltime} {more}; export EXTRA_PARAMS='{flags}'"
 
 
 SMALL = "--lr-warmup-epoch=5.25 --lr=2.92e-3 --weight-decay=1.6e-4"
+LARGE = "--lr-warmup-epoch=5 --lr=3.2e-3 --weight-decay=1.3e-4"
+DGX2 = f"--batch-size=56 {LARGE} --dali-workers=3"
+MANY = "--lr-warmup-epoch=26 --lr=4.57e-3 --weight-decay=4e-5"
+TRY = f"--lr-decay-epochs 61 76 --batch-size=2 --eval-batch-size=110 {MANY} --gradient-predivide-factor=32 --input-batch-multiplier=20"
+TWO_C4140 = _dell(1, 4, "--batch-size=128 --lr-warmup-epoch=5.25 --lr=5.84e-3 --weight-decay=1.6e-4")
+FOUR_C4140 = _dell(4, 4, DGX2)
 CONFIGS = {
-    "config_C4140.sh": _config(1, 4, f"--batch-size=128 {SMALL}", "TOBIND=0 WALLTIME=00:30:00"),
-    # It says NNODES=1; the README starts it with -N 2.
-    "config_2xC4140.sh": _config(
-        2, 4, "--batch-size=128 --lr-warmup-epoch=5.25 --lr=5.84e-3 --weight-decay=1.6e-4", "TOBIND=0 WALLTIME=00:30:00"
+    "config_C4140.sh": _dell(1, 4, f"--batch-size=128 {SMALL}", "TOBIND=0 NCCL_SOCKET_IFNAME="),
+    "config_2xC4140.sh": TWO_C4140,
+    "config_2xC4140_01x08x56.sh": TWO_C4140,
+    "config_4xC4140.sh": FOUR_C4140,
+    "config_4xC4140_01x08x56.sh": FOUR_C4140,
+    "config_DSS8440.sh": _dell(
+        1, 8, "--batch-size=128 --lr-warmup-epoch=5 --lr=5.84e-3 --weight-decay=1.6e-4", "TOBIND=0 NCCL_SOCKET_IFNAME="
     ),
+    "config_DGX1_01x08x56.sh": _dgx(1, 8, f"--batch-size=56 {SMALL}", "$((NEXP * 30))"),
+    "config_DGX1_tmpdata_1x8x56.sh": _dgx(1, 8, f"--batch-size=56 {SMALL}", "00:10:00", "NUMEPOCHS=10 CREATE_TMP_FILE_FROM=coco2017.tar"),
+    "config_DGX2_01x16x56.sh": _dgx(1, 16, DGX2, "$((NEXP * 20))"),
+    "config_DGX2_01x16x56_amp.sh": _dgx(1, 16, f"{DGX2} --precision=amp", "00:20:00"),
+    "config_DGX2_01x16x56_fp32.sh": _dgx(1, 16, f"{DGX2} --precision=fp32 --data-layout=NCHW", "01:00:00"),
+    "config_DGX2_01x16x56_nchw.sh": _dgx(1, 16, f"{DGX2} --data-layout=NCHW", "00:20:00"),
+    "config_DGX2_01x16x56_unfuse_bn.sh": _dgx(1, 16, f"{DGX2} --no-fuse-bn-add-relu --no-fuse-bn-relu", "00:20:00"),
+    "config_DGXA100_1x8x114.sh": _dgx(1, 8, f"--batch-size=114 {LARGE}", "$((NEXP * 20))"),
+    "config_DGXA100_tmpdata_1x8x114.sh": _dgx(1, 8, f"--batch-size=114 {LARGE}", "00:15:00", "NUMEPOCHS=10 CREATE_TMP_FILE_FROM=coco2017.tar"),
+    "config_DGXA100_1x8x2x1.sh": _dgx(1, 8, f"{TRY} --bn-group=1", "00:15:00", "NUMEPOCHS=10"),
+    "config_DGXA100_1x8x2x8.sh": _dgx(1, 8, f"{TRY} --bn-group=8", "00:15:00", "NUMEPOCHS=10"),
+    "config_DGXA100_multi_8x8x24.sh": _dgx(
+        8, 8, "--batch-size=24 --lr-warmup-epoch=11 --lr=2.9e-3 --weight-decay=1.7e-4 --gradient-predivide-factor=8", "$((NEXP * 20))"
+    ),
+    "config_DGXA100_multi_64x8x4x4.sh": _dgx(
+        64, 8, f"--lr-decay-epochs 60 75 --batch-size=4 {MANY} --bn-group=4 --gradient-predivide-factor=16 --input-batch-multiplier=10",
+        "$((NEXP * 15))",
+    ),
+    "config_DGXA100_multi_128x8x2x8.sh": _dgx(
+        128, 8, f"--lr-decay-epochs 60 75 --batch-size=2 --eval-batch-size=5 {MANY} --bn-group=8 --gradient-predivide-factor=32 "
+        "--input-jpg-decode=cache --input-batch-multiplier=20", "$((NEXP * 15))",
+    ),
+    "config_DGX2_multi_64x16x02x08.sh": _dgx(
+        64, 16, f"--lr-decay-epochs 60 75 --batch-size=2 --eval-batch-size=5 {MANY} --dali-workers=3 --bn-group=8 "
+        "--gradient-predivide-factor=64 --input-jpg-decode=cache --input-batch-multiplier=20", "$((NEXP * 15))",
+    ),
+}  # fmt: skip
+
+
+def _dgx1(batch: int, warmup: str, layout: str, form: str, group: int = 1) -> str:
+    """One of the eight scripts of scripts/train/dgx1."""
+    sharing = f"--bn-group {group} " if group > 1 else ""
+    return (
+        f"mpirun -np 8 python ssd_main_async.py --log-interval 20 --batch-size {batch} --lr-warmup-epochs {warmup} --pretrained-backbone "
+        f"/datasets/backbones/resnet34-333f7ec4.pickle --data-layout {layout} {sharing}--precision {form}"
+    )
+
+
+DGX1 = {
+    f"train_mlperf_dgx1_{name}_{form}.sh": _dgx1(batch, warmup, layout, form, group)
+    for name, batch, warmup, layout, group in (
+        ("nchw", 128, "2.619685", "NCHW", 1),
+        ("nhwc", 128, "2.619685", "NHWC", 1),
+        ("gbn2_nhwc", 64, "1.3098425", "NHWC", 2),
+        ("gbn4_nhwc", 32, "0.65492125", "NHWC", 4),
+    )
+    for form in ("fp16", "amp")
 }
+
+TOOLS = (
+    Line("`build_container.sh`, `build_ssd.sh`", "`paceline image build --engine apptainer`", "Singularity is Apptainer now", files=("build_container.sh", "build_ssd.sh")),
+    Line("`scripts/docker/build.sh`, `docker build`", "`paceline image build`", files=("build.sh",)),
+    Line("`scripts/docker/config.sh`", "`paceline image build --tag paceline:mine --base IMAGE`", "names of the image that is made and of the one that it begins from", files=("config.sh",)),
+    Line("`scripts/docker/launch.sh DATA RESULTS`, `launch_local.sh`", "`paceline image shell --mount DATA:/datasets RESULTS:/results:rw`", "nothing is pulled: no image is published", files=("launch.sh", "launch_local.sh")),
+    Line("Open MPI 3.1.6 built with CUDA on the host", "`paceline launch ssd-mlperf-512 --system c4140 --start torchrun --data /data/coco --weights resnet34-mlperf`", "not needed: NCCL carries the tensors; with `--start mpirun` any mpirun of the host starts the ranks"),
+    Line("`scripts/datasets/download_coco2017.sh`", "`paceline download coco2017 /data/coco`", "checked and prepared; its VOC is `paceline download voc2012 /data/voc`", files=("download_coco2017.sh",)),
+    Line("`prepare-json.py` (slim annotations)", "`paceline prepare coco /data/coco`", "areas are kept, so scores by size are right", files=("prepare-json.py",)),
+    Line("`create_tfrecord.py -i -a -n -o --ltrb --ratio --skip-empty --size-threshold -s`", "`paceline pack /data/coco --to webdataset --shards 16 --out /data/packed`", "read theirs: `paceline prepare tfrecord train-*.tfrecord --val val-*.tfrecord`", files=("create_tfrecord.py", "create_tfrecord.sh")),
+    Line("`get_resnet34_backbone.sh`, `torch_to_numpy.py`", "`paceline weights get resnet34-mlperf`", "of their pickle: `paceline weights convert resnet34-333f7ec4.pickle --to ours --out resnet34-333f7ec4.safetensors`", files=("get_resnet34_backbone.sh", "torch_to_numpy.py")),
+    Line("`mll-status`", "`paceline mlperf analyse LOGS`", "of our runs: `paceline runs runs`", files=("mll-status",)),
+    Line("`tests/generate_report.py`, `generate_reports.sh`, `srun_report.sh`", "`paceline runs runs`", "a table of many runs; one page over many: none, `paceline report runs/a runs/b` writes a page each", files=("generate_report.py", "generate_reports.sh", "srun_report.sh")),
+    Line("`tests/run_config.sh`, `srun_test_suite.sh`", "`paceline launch ssd-mlperf-896 --system dgx2 --trials 10 --data /data/coco --weights resnet34-mlperf`", files=("run_config.sh", "srun_test_suite.sh")),
+    Line("`all_reduce_perf`, `horovod_mpi_test`", "`paceline bench comm`", files=("all_reduce_perf", "all_reduce_perf_mpi", "horovod_mpi_test")),
+)  # fmt: skip
+
+DELL_DOCKER = (
+    "CONT=mlperf-nvidia:ssd DATADIR=/data LOGDIR=runs/ssd PRETRAINED_DIR=/pretrained SYSTEM={} ./run_with_docker.sh"
+)
+PYXIS = "source config_{}.sh; CONT=ssd-mxnet DATADIR=/data LOGDIR=runs/ssd sbatch -N $DGXNNODES -t $WALLTIME run.sub"
 
 ORIGINAL = Original(
     name="mxnet-ssd",
     programs=(SSD_MAIN,),
     scripts=(
-        Script(("run.slurm",), through="slurm", start="mpirun", container="apptainer"),
-        Script(("run.sub",), through="slurm", start="srun", container="pyxis"),
-        Script(("run_with_docker.sh",), container="docker"),
+        Script(("run.slurm",), defaults=": ${NEXP:=5}", through="slurm", start="mpirun", container="apptainer"),
+        Script(("run.sub",), defaults=": ${NEXP:=5}", through="slurm", start="srun", container="pyxis"),
+        Script(("run_with_docker.sh",), defaults=": ${NEXP:=5}", container="docker"),
         Script(("run_and_time.sh", "run_and_time_multi.sh")),
+        *(Script((name,), text) for name, text in DGX1.items()),
     ),
     configs=CONFIGS,
-    call="ssd_main_async.py --log-interval=100 --coco-root=${DATASET_DIR:-/data/coco2017}"
-    " --pretrained-backbone=${PRETRAINED_DIR:-/pretrained/mxnet}/resnet34-333f7ec4.pickle --data-layout=NHWC"
-    " --epochs ${NUMEPOCHS:-80} --async-val --dataset-size 117266 --eval-dataset-size 5000 ${EXTRA_PARAMS}",
+    variables=(*VARIABLES, *IMAGE),
+    launcher=LAUNCHER,
+    tools=TOOLS,
+    call="ssd_main_async.py --log-interval=100 --coco-root=/data/coco2017 --pretrained-backbone=/pretrained/mxnet/resnet34-333f7ec4.pickle"
+    " --data-layout=NHWC --epochs ${NUMEPOCHS:-80} --async-val --dataset-size 117266 --eval-dataset-size 5000 ${EXTRA_PARAMS}",
     config="config_${SYSTEM:-$DGXSYSTEM}.sh",
-    machines={"4xC4140": "c4140", "2xC4140": "c4140", "C4140": "c4140", "DSS8440": "dss8440", "DGX1": "dgx1", "DGX2": "dgx2", "DGXA100": "dgx-a100"},
+    machines={
+        "4xC4140": "c4140", "2xC4140": "c4140", "C4140": "c4140", "DSS8440": "dss8440", "DGX1": "dgx1", "DGX2": "dgx2",
+        "DGXA100": "dgx-a100",
+    },
+    started_on={"2xC4140": 2},  # its file says NNODES=1; the README starts it with -N 2
+    marks=frozenset({"EXTRA_PARAMS"}),
     nodes=("DGXNNODES", "NNODES"),
     per_node=("DGXNGPU", "NGPU"),
+)  # fmt: skip
+
+PAGE = Page(
+    name="ssd-mxnet",
+    title="SSD-ResNet34 in MXNet (MLPerf v0.7: Dell, NVIDIA)",
+    text="""`ssd_main.py` and its scripts. Recipes: `ssd-mlperf-448` to `ssd-mlperf-2048`, one a configuration file. What theirs did otherwise than the
+reference (heads, candidates, hue of half a degree, clipped boxes) is part of these recipes.""",
+    sections=(
+        Section(
+            "Commands",
+            (
+                Line("`sbatch -N 1 -n 4 run.slurm` with SYSTEM=C4140", run="SYSTEM=C4140 sbatch -N 1 -n 4 run.slurm", remark="Singularity is Apptainer now; five trials, as theirs"),
+                Line("`sbatch -N 2 -n 8 run.slurm` with SYSTEM=2xC4140", run="SYSTEM=2xC4140 sbatch -N 2 -n 8 run.slurm"),
+                Line("`sbatch -N 4 -n 16 run.slurm` with SYSTEM=4xC4140", run="SYSTEM=4xC4140 sbatch -N 4 -n 16 run.slurm"),
+                Line("`run_with_docker.sh` with SYSTEM=DSS8440", run=DELL_DOCKER.format("DSS8440")),
+                Line("`run_with_docker.sh` with SYSTEM=DGXA100_1x8x114", run=DELL_DOCKER.format("DGXA100_1x8x114")),
+                Line("`sbatch -N $DGXNNODES -t $WALLTIME run.sub`, 8 DGX A100", run=PYXIS.format("DGXA100_multi_8x8x24")),
+                Line("the same, 64 DGX A100", run=PYXIS.format("DGXA100_multi_64x8x4x4"), remark="statistics over 4 GPUs: in the recipe"),
+                *TOOLS,
+            ),
+        ),
+        Section("Flags of ssd_main.py", FLAGS, follows="train ssd-mlperf-1024 --data /data/coco --weights resnet34-mlperf"),
+        Section(
+            "Configuration files",
+            tuple(
+                Line(f"`{name}`", run=f"source {name}", remark="it says NNODES=1; its README starts two nodes" if "2xC4140" in name else "")
+                for name in CONFIGS
+            ),
+        ),
+        Section(
+            "Scripts of scripts/train/dgx1",
+            tuple(Line(f"`{name}`", run=f"bash {name}") for name in DGX1),
+            text="They tried sizes, layouts and number formats on one DGX-1, and name no machine: add `--system dgx1` there.",
+        ),
+        Section(
+            "Variables of configurations and scripts", VARIABLES,
+            follows="launch ssd-mlperf-1024 --system c4140 --data /data/coco --weights resnet34-mlperf",
+        ),
+        Section("Environment of the image", IMAGE, follows="train ssd-mlperf-1024 --data /data/coco --weights resnet34-mlperf"),
+        Section("bind.sh", LAUNCHER, follows="train ssd-mlperf-1024 --system c4140 --data /data/coco --weights resnet34-mlperf"),
+    ),
 )  # fmt: skip

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from paceline.migrate import mxnet_ssd
-from paceline.migrate.table import Original
+from paceline.migrate import gaudi_ssd, mxnet_ssd, pytorch_ssd
+from paceline.migrate.table import Original, Page
 
-ORIGINALS: tuple[Original, ...] = (mxnet_ssd.ORIGINAL,)
+ORIGINALS: tuple[Original, ...] = (
+    mxnet_ssd.ORIGINAL,
+    pytorch_ssd.REFERENCE_ORIGINAL,
+    pytorch_ssd.NVIDIA_ORIGINAL,
+    gaudi_ssd.ORIGINAL,
+)
+PAGES: tuple[Page, ...] = (mxnet_ssd.PAGE, pytorch_ssd.PAGE, gaudi_ssd.PAGE)

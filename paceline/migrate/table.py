@@ -91,6 +91,7 @@ class Call:
     variables: Mapping[str, str]  # of the line, its configuration and its script
     nodes: int = 1
     per_node: int = 1  # accelerators of a node
+    before: tuple[str, ...] = ()  # words before the program: the launcher's
     machine: str = ""  # a system of ours; empty = none is named
     through: str = ""  # --through of ours: slurm, hostfile; empty = here
     start: str = ""  # --start of ours: mpirun, srun, torchrun; empty = none
@@ -150,6 +151,37 @@ class Script:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A line of a page: an original's command beside ours."""
+
+    theirs: str  # cell, as Markdown
+    ours: str = ""  # cell, as Markdown; empty = what `run` is translated to
+    remark: str = ""
+    run: str = ""  # the original's command line, as it is typed
+    files: tuple[str, ...] = ()  # programs and scripts of the original that it stands for
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of a page."""
+
+    title: str
+    rows: tuple[Entry | Line, ...]
+    follows: str = ""  # the command of ours that flags in the second column follow
+    text: str = ""  # above the table
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of docs/migration."""
+
+    name: str  # of the file
+    title: str
+    text: str  # below the title
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
 class Original:
     """One of the systems."""
 
@@ -158,6 +190,8 @@ class Original:
     scripts: tuple[Script, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)  # file -> its assignments, as shell text
     variables: tuple[Entry, ...] = ()
+    launcher: tuple[Entry, ...] = ()  # words before the program that mean something, as mpirun's and bind.sh's
+    tools: tuple[Line, ...] = ()  # its programs and scripts that do not train
     call: str = ""  # shell text: how its usual script calls the program
     config: str = ""  # shell text: the name of the configuration that its scripts read
     machines: Mapping[str, str] = field(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from paceline.config.system import System
 from paceline.migrate.calls import Reader, read_call
 from paceline.migrate.table import Call, Entry, Facts, Original
 from paceline.recipes import RECIPES
@@ -50,7 +51,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         if entry.status != "carries":
             dead.append({"theirs": shown, "kind": entry.status, "why": entry.reason})
             continue
-        if entry.slurm and call.through != "slurm" or "$" in ours or value == entry.default:
+        if (entry.slurm and call.through != "slurm") or "$" in ours or value == entry.default:
             ours = ""
         straight += shlex.split(ours)
         if entry.fields:
@@ -67,11 +68,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         field for field, value in wanted.items() if there and getattr(there, field.removeprefix("system.")) == value
     }
     asked = [word for field, value in wanted.items() if field not in same for word in flag_of(field, value).split()]
-    known = (
-        {f"--system.{entry.name.replace('_', '-')}": str(getattr(there, entry.name)) for entry in fields(there)}
-        if there
-        else {}
-    )
+    known = dict(_spelt(there)) if there else {}
     words = (
         *_opening(call, name),
         *(word for part in flags.values() for word in part),
@@ -151,11 +148,16 @@ def _met(call: Call, original: Original) -> Iterator[tuple[Entry, str, Any]]:
             bare = name.partition("=")[0]
             if bare in call.variables:
                 yield entry, f"{bare}={call.variables[bare]}", call.variables[bare]
+    for entry in original.launcher:
+        for place, word in enumerate(call.before):
+            if word in entry.names:
+                following = call.before[place + 1] if place + 1 < len(call.before) else ""
+                yield entry, word if entry.kind is bool else f"{word} {following}", entry.kind is bool or following
 
 
 def _opening(call: Call, name: str) -> list[str]:
     """Verb, recipe, machine, nodes, launcher, data, weights."""
-    launched = bool(call.through or call.container or call.machine and call.devices > 1)
+    launched = bool(call.through or call.container or (call.machine and call.devices > 1))
     words = ["launch" if launched else "train", name]
     if call.machine:
         words += ["--system", call.machine]
@@ -202,6 +204,13 @@ def _merged(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
         else:
             found[flag].append(word)
     return [word for flag, values in found.items() if known.get(flag) != " ".join(values) for word in (flag, *values)]
+
+
+def _spelt(system: System) -> Iterator[tuple[str, str]]:
+    """A system's fields as flags and values."""
+    for entry in fields(system):
+        flag, *value = flag_of(f"system.{entry.name}", getattr(system, entry.name)).split()
+        yield flag, " ".join(value)
 
 
 def facts_of(recipe: Any, plan: Any, weights: str, *, cut: bool) -> Facts:
