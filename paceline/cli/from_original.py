@@ -101,6 +101,8 @@ def _same(theirs: Any, ours: Any) -> bool:
 
 
 def _print(found: dict[str, Any]) -> None:
+    from paceline.migrate.translate import DEFAULT
+
     print(found["command"])
     for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):
         if found[name]:
@@ -108,7 +110,7 @@ def _print(found: dict[str, Any]) -> None:
             say(title)
         for row in found[name]:
             first, second, *rest = row.values()
-            remark = f" ({rest[0]})" if rest and rest[0] and second != "nothing to say" else ""
+            remark = f" ({rest[0]})" if rest and rest[0] and second != DEFAULT else ""
             lines = textwrap.wrap(f"{first}  ->  {second}{remark}", WIDTH - 2, subsequent_indent="    ")
             for line in lines:
                 say(f"  {line}")

@@ -27,6 +27,14 @@ COUNTS = {
 }  # fmt: skip
 UNSET = re.compile(r"\$\{?(\w+)")
 
+# A refusal that another system's may be better than: as many strange flags as this.
+FAR = 9
+
+
+class NoProgramError(UserError):
+    """Text that calls no program of a known system."""
+
+
 Reader = Callable[[str], "str | None"]
 
 
@@ -61,7 +69,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     words = [PurePosixPath(word).name for word in text.split()]
     hint = next((did_you_mean(word, files) for word in words if did_you_mean(word, files)), "")
     programs = dict.fromkeys(file for one in ORIGINALS for program in one.programs for file in program.files)
-    raise UserError(
+    raise NoProgramError(
         f"no program of a known system is called there. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
         "docs/migration.md has all of them."
     )
@@ -70,7 +78,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
 def _attempt(original: Original, text: str, read: Reader) -> Call | None:
     """The training of this original that the text asks for; None where it names none of its files."""
     shell = Shell()
-    commands = commands_of(text, shell, lambda name: _file(name, read, original))
+    commands = commands_of(text, shell, lambda name: _sourced(name, read, original))
     for command in reversed(commands):
         for position, word in enumerate(command.words):
             name = PurePosixPath(word).name
@@ -92,22 +100,36 @@ def _file(name: str, read: Reader, original: Original) -> str | None:
     return original.configs.get(PurePosixPath(name).name) if text is None else text
 
 
+def _sourced(name: str, read: Reader, original: Original) -> str | None:
+    """The same of a `source` line; a configuration that is not there is refused, another file (a venv's) decides nothing."""
+    text = _file(name, read, original)
+    if text is None and PurePosixPath(name).name.startswith("config"):
+        raise FlagError(
+            f"source {name}: neither lies there nor is one of the published configurations. Put it beside, or give the file "
+            "itself: paceline from FILE.",
+            FAR,
+        )
+    return text
+
+
 def _of_script(original: Original, script: Script, command: Command, position: int, shell: Shell, read: Reader) -> Call:
     """The training that one of its scripts starts."""
-    inner = Shell(dict(command.variables), sourced=list(shell.sourced))
+    counts = _counts(command.words[:position])
+    inner = Shell({**command.variables, **counts["x"]}, sourced=list(shell.sourced))
     if script.defaults:
         commands_of(script.defaults, inner)
     config = substitute(original.config, inner.variables)
     if config and "$" not in config and (text := _file(config, read, original)) is not None:
         inner.sourced.append(config)
-        commands_of(text, inner, lambda file: _file(file, read, original))
+        commands_of(text, inner, lambda file: _sourced(file, read, original))
     called = commands_of(script.text or original.call, inner)[-1]
     unset = [match[1] for word in called.words if (match := UNSET.search(word))]
     if unset:
-        raise UserError(
+        raise FlagError(
             f"{script.files[0]} takes {unset[0]} from a configuration, and none is known here"
             f"{': ' + config + ' neither lies there nor is one of the published ones' if config and '$' not in config else ''}. "
-            f"Say which: `source config_NAME.sh; ...` where the file lies, or the variable that names it before the command."
+            "Say which: `source config_NAME.sh; ...` where the file lies, or the variable that names it before the command.",
+            FAR,
         )
     place = next(
         at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs)
@@ -115,7 +137,8 @@ def _of_script(original: Original, script: Script, command: Command, position: i
     call = replace(
         _of_program(original, called, place, inner.sourced), before=(*command.words[:position], *called.words[:place])
     )
-    counts = _counts(command.words[:position])
+    bases = [PurePosixPath(word).name for word in command.words[:position]]
+    container = next((CONTAINERS[word] for word in bases if word in CONTAINERS), "")
     nodes = _whole(counts.get("nodes"), call.nodes)
     per_node = _whole(counts.get("ranks"), 0) // nodes if script.through else 0
     return replace(
@@ -124,7 +147,8 @@ def _of_script(original: Original, script: Script, command: Command, position: i
         per_node=per_node or call.per_node,
         through=script.through or call.through,
         start=script.start or ("" if script.through else call.start),
-        container=script.container or call.container,
+        container=script.container or call.container or container,
+        mounts={**call.mounts, **counts["mounts"]},
     )
 
 
@@ -165,14 +189,16 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
         start=starter,
         through="hostfile" if elsewhere else through,
         container=next((CONTAINERS[word] for word in bases if word in CONTAINERS), "pyxis" if counts["pyxis"] else ""),
+        mounts=counts["mounts"],
         hostfile=str(counts.get("hostfile", "HOSTS" if elsewhere else "")),
     )
     return program.settle(call)
 
 
 def _counts(words: Sequence[str]) -> dict[str, Any]:
-    """What a launcher's words say: numbers by COUNTS, `x`: variables that -x and -e set, `pyxis`: whether srun has a container."""
-    found: dict[str, Any] = {"x": {}, "pyxis": any(word.startswith("--container-") for word in words)}
+    """What a launcher's words say: numbers by COUNTS, `x`: variables that -x, -e and --export set, `mounts`: a container's folders,
+    `pyxis`: whether srun has a container."""
+    found: dict[str, Any] = {"x": {}, "mounts": {}, "pyxis": any(word.startswith("--container-") for word in words)}
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
         following = words[position + 1] if position + 1 < len(words) else ""
@@ -181,6 +207,11 @@ def _counts(words: Sequence[str]) -> dict[str, Any]:
         elif word in ("-x", "-e", "--env") and following:
             variable, given, text = following.partition("=")
             found["x"][variable] = text if given else f"${variable}"
+        elif name in ("--export", "--env"):
+            found["x"] |= dict(pair.split("=", 1) for pair in value.split(",") if "=" in pair)
+        elif name in ("-v", "--volume", "-B", "--bind") and (value or following):
+            host, _, inside = (value or following).partition(":")
+            found["mounts"][inside.partition(":")[0] or host] = host
     return found
 
 

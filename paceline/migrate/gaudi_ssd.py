@@ -88,14 +88,14 @@ def _steps(call: Call) -> int:
 def facts(call: Call) -> Facts:
     """By ssd.py and model.py."""
     batch, steps = call["--batch_size"] * call.devices, _steps(call)
-    asked = call["--steps"]
+    whole = call["--steps"] or int(call["--epochs"] * steps)
     return Facts(
         global_batch=batch,
         batch_per_device=call["--batch_size"],
         devices=call.devices,
         steps_per_epoch=steps,
-        epochs=asked / steps if asked else call["--epochs"],
-        steps=asked or int(call["--epochs"] * steps),
+        epochs=whole / steps,
+        steps=whole,
         lr=call["--base_lr"] * batch / 32,
         warmup_steps=call["--lr_warmup_epoch"] * steps,
         decay="steps",
@@ -109,7 +109,8 @@ def facts(call: Call) -> Facts:
 def recipe(call: Call) -> Recipe:
     """The family's constructor with the line's numbers."""
     batch = call["--batch_size"] * call.devices
-    epochs = max(call["--epochs"], math.ceil(call["--steps"] / _steps(call)))
+    # A part of a step is not made; --steps may be more than --epochs.
+    epochs = max(int(call["--epochs"] * _steps(call)), call["--steps"]) / _steps(call)
     made = gaudi(batch, per_card=call["--batch_size"], epochs=epochs, shift=call["--k"])
     span = batch if "--distributed_bn" in call.given else call["--batch_size"]
     return replace(

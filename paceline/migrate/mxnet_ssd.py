@@ -29,8 +29,8 @@ FLAGS = (
     gone("--bn-fp16", bool, False, "none: statistics, gamma and beta stay float32"),
     direct("--no-fuse-bn-add-relu", bool, False, "--system.no-compile", "torch.compile fuses; without it kernels are apart"),
     direct("--no-fuse-bn-relu", bool, False, "--system.no-compile"),
-    direct("--precision", str, "fp16", "--system.precision fp16", "fp32 likewise; their amp is fp16 with `--system.loss-scale 0`, which is dynamic", values={}),
-    direct("--fp16-loss-scale", float, 128.0, "--system.precision fp16 --system.loss-scale 128", values={}),
+    direct("--precision", str, "fp16", "--system.precision fp16", "fp32 likewise; their amp is fp16 with `--system.loss-scale 0`, which is dynamic", by="system"),
+    direct("--fp16-loss-scale", float, 128.0, "--system.precision fp16 --system.loss-scale 128", by="system"),
     gone("--dataset", str, "coco2017", "--data /data/coco", "any prepared set", values={}),
     direct("--synthetic", bool, False, "--synthetic", "batches are made up: no data are read"),
     gone("--use-tfrecord", bool, False, "automatic: data are read as they were prepared", "`paceline prepare tfrecord`"),
@@ -38,12 +38,12 @@ FLAGS = (
     settled("--tfrecord-root", str, "/datasets/coco2017/tfrecord/", "", "--data /data/coco-tfrecord", by="data"),
     gone("--dataset-size", int, None, "automatic: the index knows, 117,266", "fewer: `--limit-train 10000`"),
     gone("--eval-dataset-size", int, None, "automatic: 5,000, each scored once", "fewer: `--limit-val 500`"),
-    direct("--input-jpg-decode", str, "gpu", "--input.decoder nvimgcodec", "decoding runs on the CPU: cpu is theirs that comes nearest; nvimgcodec decodes a crop alone. cache: `--system.cache 40GiB`, of encoded photos", values={}),
+    direct("--input-jpg-decode", str, "gpu", "--input.decoder nvimgcodec", "decoding runs on the CPU: cpu is theirs that comes nearest; nvimgcodec decodes a crop alone. cache: `--system.cache 40GiB`, of encoded photos", values={"cache": "--system.cache 40GiB"}),
     gone("--hw-decoder-load", float, 0.0, "none: no decoder on the accelerator"),
     settled("--batch-size", int, 32, "global_batch optim.lr", "--global-batch 1024 --optim.lr 0.1875", "of all GPUs together"),
     gone("--eval-batch-size", int, None, "automatic: as in training, at most a rank's share", "`paceline eval RUN --batch 64`"),
     direct("--data-shape", int, 300, "--input.size {}", "others work too"),
-    direct("--data-layout", str, "NHWC", "--system.channels-last", "NCHW: `--system.no-channels-last`", values={}),
+    direct("--data-layout", str, "NHWC", "--system.channels-last", "NCHW: `--system.no-channels-last`", by="system"),
     gone("--input-batch-multiplier", int, 1, "dead: the loader renders photos one by one on threads, whatever the batch"),
     gone("--dali-workers -j", int, 6, "automatic: cores of a node / ranks on it", "theirs fed a decoder on the GPU, ours decode; said with `--system.loader-threads 6`"),
     direct("--seed", int, None, "--seed {}", "1 if unsaid, never random", example="7"),
@@ -57,10 +57,10 @@ FLAGS = (
     direct("--lr-decay-factor", float, 0.1, "--schedule.factor {}"),
     settled("--lr-decay-epochs", [int], (44, 55), "schedule.boundaries", "--schedule.boundaries 44 55"),
     settled("--lr-warmup-epochs", float, None, "schedule.warmup", "--schedule.warmup 5.25"),
-    direct("--lr-warmup-factor", float, 0.0, "--schedule.warmup-from 0", "their factor 0 is a ramp from 0; other factors f start at 1 - 2^-f of the rate", values={}),
+    settled("--lr-warmup-factor", float, 0.0, "schedule.warmup_from", "--schedule.warmup-from 0", "their factor 0 is a ramp from 0; other factors f start at 1 - 2^-f of the rate"),
     direct("--momentum", float, 0.9, "--optim.momentum {}", "MXNet's form: `--optim.momentum-form lr_inside`, in the recipe"),
     settled("--weight-decay", float, 5e-4, "optim.weight_decay", "--optim.weight-decay 1.6e-4"),
-    direct("--save-interval", int, None, "--save-every 115", "steps", values={}),
+    direct("--save-interval", int, None, "--save-every 115", "steps", by="launch"),
     direct("--async-val", bool, False, "--system.score-beside", "the default", values={}),
     settled("--val-interval", int, None, "quality.at quality.first quality.every", "--quality.at --quality.first 5 --quality.every 5", "epochs; the first flag empties the list of exact points"),
     settled("--val-epochs", [int], (40, 50, 55, 60, 65, 70, 75, 80), "quality.at", "--quality.at 40 50 55 60 65 70 75 80"),
@@ -76,11 +76,29 @@ FLAGS = (
     gone("--log-level", str, "INFO", "--quiet", values={"CRITICAL": "--quiet", "ERROR": "--quiet", "WARNING": "--quiet"}),
     gone("--log-local-ranks", [int], (0,), "fixed: rank 0 speaks; what other ranks warn of is said with their number"),
     gone("--profile-no-horovod", bool, False, "automatic: one rank alone exchanges nothing"),
-    direct("--profile-start", int, None, "--profile 50:53", "first step and end in one; the run goes on", values={}),
-    direct("--profile-stop", int, None, "--profile 50:53 --steps 53", "theirs ended the run, which `--steps 53` does", values={}),
+    direct("--profile-start", int, None, "--profile 50:53", "first step and end in one; the run goes on", by="launch"),
+    direct("--profile-stop", int, None, "--profile 50:53 --steps 53", "theirs ended the run, which `--steps 53` does", by="launch"),
     gone("--test-initialization", bool, False, "none: no print of parameters' statistics", "`paceline weights check resnet34.pth` compares a file with the network"),
     gone("--test-anchors", bool, False, "none: no print of default boxes", "a test holds them to the reference's"),
 )  # fmt: skip
+
+
+def settle(call: Call) -> Call:
+    """Flags of two of theirs, or in epochs, as one of ours or in steps."""
+    more = []
+    if call["--save-interval"]:
+        more += ["--save-every", str(call["--save-interval"] * _steps(call))]
+    first, last = call["--profile-start"], call["--profile-stop"]
+    if first is not None:
+        more += ["--profile", f"{first}:{last or first + 3}"]
+    if last is not None:
+        more += ["--steps", str(last)]
+    return replace(call, more=tuple(more))
+
+
+def _steps(call: Call) -> int:
+    """Of an epoch: a rank's shard is the whole part of its share, its last batch is kept."""
+    return -(-((call["--dataset-size"] or TRAIN_IMAGES) // call.devices) // call["--batch-size"])
 
 
 def facts(call: Call) -> Facts:
@@ -88,15 +106,15 @@ def facts(call: Call) -> Facts:
     images = call["--dataset-size"] or TRAIN_IMAGES
     local, ranks = call["--batch-size"], call.devices
     batch = local * ranks
-    steps = -(-(images // ranks) // local)  # a rank's shard is the whole part, its last batch is kept
+    steps = _steps(call)
     lr = 2.5e-3 * max(1, round((call["--lr"] or 2.5e-3) / 2.5e-3 * batch / 32))
     return Facts(
         global_batch=batch,
         batch_per_device=local,
         devices=ranks,
         steps_per_epoch=steps,
-        epochs=call["--epochs"],
-        steps=call["--epochs"] * steps,
+        epochs=(call["--profile-stop"] or call["--epochs"] * steps) / steps,
+        steps=call["--profile-stop"] or call["--epochs"] * steps,
         lr=lr,
         warmup_steps=int((call["--lr-warmup-epochs"] or 0) * images / batch),
         decay="steps",
@@ -120,8 +138,10 @@ def recipe(call: Call) -> Recipe:
     )
     every = call["--val-interval"]
     at = {*call["--val-epochs"], *(range(every, call["--epochs"] + 1, every) if every else ())}
+    start = 1 - 2.0 ** -call["--lr-warmup-factor"] if call["--lr-warmup-epochs"] else 0.0
     return replace(
         made,
+        schedule=replace(made.schedule, warmup_from=start),
         quality=replace(
             made.quality, at=tuple(map(float, sorted(at))), targets=(("box_ap", call["--target-map"] / 100),)
         ),
@@ -162,6 +182,7 @@ SSD_MAIN = Program(
     system=system,
     data=data,
     weights=weights,
+    settle=settle,
     differs=DIFFERS,
     explains=dict.fromkeys(("steps_per_epoch", "steps", "decay_steps"), "steps of an epoch over many ranks"),
     source="ssd_main.py",
@@ -303,7 +324,7 @@ TOOLS = (
     Line("`scripts/docker/build.sh`, `docker build`", "`paceline image build`", files=("build.sh",)),
     Line("`scripts/docker/config.sh`", "`paceline image build --tag paceline:mine --base IMAGE`", "names of the image that is made and of the one that it begins from", files=("config.sh",)),
     Line("`scripts/docker/launch.sh DATA RESULTS`, `launch_local.sh`", "`paceline image shell --mount DATA:/datasets RESULTS:/results:rw`", "nothing is pulled: no image is published", files=("launch.sh", "launch_local.sh")),
-    Line("Open MPI 3.1.6 built with CUDA on the host", "`paceline launch ssd-mlperf-512 --system c4140 --start torchrun --data /data/coco --weights resnet34-mlperf`", "not needed: NCCL carries the tensors; with `--start mpirun` any mpirun of the host starts the ranks"),
+    Line("Open MPI 3.1.6 built with CUDA on the host", "`paceline launch ssd-mlperf-512 --system c4140 --start torchrun --data /data/coco --weights resnet34-mlperf`", "not needed: NCCL carries the tensors, and any mpirun of the host starts the ranks (--start mpirun)"),
     Line("`scripts/datasets/download_coco2017.sh`", "`paceline download coco2017 /data/coco`", "checked and prepared; its VOC is `paceline download voc2012 /data/voc`", files=("download_coco2017.sh",)),
     Line("`prepare-json.py` (slim annotations)", "`paceline prepare coco /data/coco`", "areas are kept, so scores by size are right", files=("prepare-json.py",)),
     Line("`create_tfrecord.py -i -a -n -o --ltrb --ratio --skip-empty --size-threshold -s`", "`paceline pack /data/coco --to webdataset --shards 16 --out /data/packed`", "read theirs: `paceline prepare tfrecord train-*.tfrecord --val val-*.tfrecord`", files=("create_tfrecord.py", "create_tfrecord.sh")),

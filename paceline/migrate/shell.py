@@ -7,6 +7,7 @@ nowhere) stays in the text as it was written.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -98,8 +99,25 @@ def commands_of(text: str, shell: Shell, source: Callable[[str], str | None] = l
             if (inner := source(words[1])) is not None:
                 found += commands_of(inner, shell, source)
             continue
-        found.append(Command(tuple(words), {**shell.variables, **own}))
+        inner = _inner(words)
+        if inner:  # bash -c "..."
+            found += commands_of(inner, Shell({**shell.variables, **own}, shell.exported, shell.sourced), source)
+        else:
+            found.append(Command(tuple(words), {**shell.variables, **own}))
     return found
+
+
+def _inner(words: list[str]) -> str:
+    """The text that a shell among the words is given with -c; what stands before it (mpirun, docker) starts it."""
+    for place in range(len(words) - 2):
+        if words[place].rpartition("/")[2] in ("bash", "sh") and re.fullmatch("-[a-z]*c", words[place + 1]):
+            text = words[place + 2]
+            return (
+                f"{' '.join(map(shlex.quote, words[:place]))} {text}"
+                if place and not re.search("[;&|\n]", text)
+                else text
+            )
+    return ""
 
 
 def _value(text: str, variables: dict[str, str]) -> str:

@@ -25,7 +25,7 @@ class Entry:
     fields: tuple[str, ...] = ()  # dotted fields of our recipe that it decides: `recipe` of its program reads it
     values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
     row: str = ""  # row of docs/deviations.md that tells what differs where it is given
-    by: str = ""  # data, weights, launch: carried over by what the program says of these, and not by a template
+    by: str = ""  # data, weights, system, launch: carried over by what the program says of these, and not by a template
     slurm: bool = False  # means something in a Slurm job alone
 
     @property
@@ -97,6 +97,7 @@ class Call:
     start: str = ""  # --start of ours: mpirun, srun, torchrun; empty = none
     container: str = ""  # --container of ours
     hostfile: str = ""
+    mounts: Mapping[str, str] = field(default_factory=dict)  # folder in the container -> folder outside
     more: tuple[str, ...] = ()  # further flags of launch that the line asks for
 
     @property

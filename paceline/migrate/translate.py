@@ -5,16 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from paceline.config.system import System
-from paceline.migrate.calls import Reader, read_call
+from paceline.migrate.calls import NoProgramError, Reader, read_call
+from paceline.migrate.originals import ORIGINALS
 from paceline.migrate.table import Call, Entry, Facts, Original
 from paceline.recipes import RECIPES
 from paceline.recipes.row import LIKE
 from paceline.recipes.rows import ROWS
 from paceline.systems import SYSTEMS
 from paceline.systems.published import published_for, system_for
+
+
+DEFAULT = "ours by default"
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,12 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     read       the text of a file that is named there; None where it does not lie there
     Raises UserError as read_call does.
     """
-    call, original = read_call(text, read=read, system_of=system_of)
+    try:
+        call, original = read_call(text, read=read, system_of=system_of)
+    except NoProgramError:
+        if (tool := _tool(text, system_of)) is not None:
+            return tool
+        raise
     if other := call.program.instead(call):
         words = tuple(shlex.split(other))
         return Translation(other, words[1:], original.name, (), (), (), None, {}, call.devices)
@@ -57,8 +67,10 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         if entry.fields:
             ours = " ".join(word for field in entry.fields for word in flags.get(field, ())) or f"as {name} has it"
         elif entry.by:
-            ours = {"data": f"--data {data_of(call)}", "weights": f"--weights {weights_of(call)}"}.get(entry.by, "")
-        carries.append({"theirs": shown, "ours": ours or "nothing to say", "remark": entry.remark})
+            ours = {"data": f"--data {data_of(call)}", "weights": f"--weights {weights_of(call)}"}.get(
+                entry.by, "in the command"
+            )
+        carries.append({"theirs": shown, "ours": ours or DEFAULT, "remark": entry.remark})
         differs += [{"what": shown, "row": entry.row}] if entry.row else []
     differs += [{"what": what, "row": row} for what, row in call.program.differs]
     wanted = {f"system.{field}": value for field, value in call.program.system(call).items()}
@@ -86,6 +98,19 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         call.program.explains,
         call.devices,
     )
+
+
+def _tool(text: str, system_of: str) -> Translation | None:
+    """What stands for a program of theirs that does not train."""
+    words = {PurePosixPath(word).name for word in text.split()}
+    for original in ORIGINALS:
+        for line in original.tools if system_of in ("", original.name) else ():
+            if words & set(line.files):
+                command = line.ours.split("`")[1]
+                theirs = line.theirs.replace("`", "")
+                carries = {"theirs": theirs, "ours": line.ours.replace("`", ""), "remark": line.remark}
+                return Translation(command, (), original.name, (carries,), (), (), None, {}, 0)
+    return None
 
 
 def nearest(call: Call) -> tuple[str, dict[str, Any]]:
@@ -159,9 +184,9 @@ def _opening(call: Call, name: str) -> list[str]:
     """Verb, recipe, machine, nodes, launcher, data, weights."""
     launched = bool(call.through or call.container or (call.machine and call.devices > 1))
     words = ["launch" if launched else "train", name]
-    if call.machine:
-        words += ["--system", call.machine]
-        words += ["--system.per-node", str(call.per_node)] if SYSTEMS[call.machine]().per_node != call.per_node else []
+    words += ["--system", call.machine] if call.machine else []
+    if SYSTEMS[call.machine]().per_node != call.per_node if call.machine else launched:
+        words += ["--system.per-node", str(call.per_node)]
     if launched:
         nodes = str(call.nodes) if call.nodes > 1 else ""
         image = call.container == "pyxis" and "IMAGE"
@@ -175,7 +200,9 @@ def _opening(call: Call, name: str) -> list[str]:
 def data_of(call: Call) -> str:
     """For --data: the original's path, a word to fill in, or "" where batches are made up."""
     made_up = any("--synthetic" in call.program.entry(name).ours for name in call.given)
-    return "" if made_up else call.program.data(call) or "DIR"
+    path = call.program.data(call)
+    inside = max((folder for folder in call.mounts if path.startswith(folder)), key=len, default="")
+    return "" if made_up else (path.replace(inside, call.mounts[inside], 1) if inside else path) or "DIR"
 
 
 def weights_of(call: Call) -> str:

@@ -42,7 +42,7 @@ LISTED = {
         --cpu=exclusive --cpu=exclusive,nosmt --cpu=node --cpu=FILE.sh --cpu=off --mem=node --mem=FILE.sh --mem=off --ib=single
         --ib=off --cluster=""",
     ("ssd-mxnet", "Configuration files"): """
-        config_C4140.sh config_2xC4140.sh config_4xC4140.sh config_DSS8440.sh config_DGX1_01x08x56.sh
+        config_C4140.sh config_2xC4140.sh config_2xC4140_01x08x56.sh config_4xC4140.sh config_4xC4140_01x08x56.sh config_DSS8440.sh config_DGX1_01x08x56.sh
         config_DGX1_tmpdata_1x8x56.sh config_DGX2_01x16x56.sh config_DGX2_01x16x56_amp.sh config_DGX2_01x16x56_fp32.sh
         config_DGX2_01x16x56_nchw.sh config_DGX2_01x16x56_unfuse_bn.sh config_DGXA100_1x8x114.sh
         config_DGXA100_tmpdata_1x8x114.sh config_DGXA100_1x8x2x1.sh config_DGXA100_1x8x2x8.sh config_DGXA100_multi_8x8x24.sh
@@ -59,7 +59,7 @@ LISTED = {
     ("ssd-gaudi", "Flags of ssd.py"): """
         -d --dtype -b --batch_size -e --epochs --mode --max_cpus --num_parallel_calls --threadpool_size --hvd_workers
         --num_workers_per_hls --kubernetes_run --use_horovod --inference --no_hpu --distributed_bn --vis_dataloader --profile
-        --use_cocoeval_cc -f --use_fake_data --lr_warmup_epoch --base_lr --weight_decay --k --model_dir --resnet_checkpoint
+        --profiling --use_cocoeval_cc -f --use_fake_data --lr_warmup_epoch --base_lr --weight_decay --k --model_dir --resnet_checkpoint
         --data_dir --eval_samples --num_examples_per_epoch -s --steps -v --log_step_count_steps -c --save_checkpoints_epochs
         --keep_ckpt_max --save_summary_steps --static --recipe_cache --multinode --calculate_loss --val_json_file
         --training_file_pattern --val_file_pattern""",
@@ -120,8 +120,9 @@ LISTED = {
         --weight-decay --num-cropping-iterations --nms-valid-thresh --log-interval --local_rank""",
     ("ssd-reference", "Further flags of NVIDIA's PyTorch submission"): """
         --eval-batch-size --dali --no-dali --fake-input --input-batch-multiplier --dali-sync --dali-cache --use-nvjpeg
-        --num-workers --use-fp16 --jit --nhwc --pad-input --allreduce-running-stats --evaluation --warmup --wd --delay-allreduce
-        --bn-group --profile --profile-start --profile-nvtx --profile-gc-off --profile-cudnn-get --profile-fake-optim
+        --use-roi-decode --meta_files_path --num-workers --use-fp16 --jit --nhwc --pad-input --allreduce-running-stats
+        --no-allreduce-running-stats --evaluation --warmup --lr-decay-epochs --lr-decay-factor --wd --delay-allreduce --opt-loss
+        --model-path --num-classes --bn-group --profile --profile-start --profile-nvtx --profile-gc-off --profile-cudnn-get --profile-fake-optim
         --print-interval --backbone --input-size""",
 }  # fmt: skip
 
@@ -287,9 +288,11 @@ LAUNCHES = [
 def test_a_launch_of_a_published_system_has_a_plan_and_files(command, tmp_path, monkeypatch, capsys):
     """Beyond parsing: the batch is cut over the nodes, the walltime is predicted, the files are written."""
     (tmp_path / "my_site.py").write_text(MY_SITE)
-    for name in ("coco", "imagenet"):
-        (tmp_path / name).mkdir()
-    for weights in ("resnet50_v1b.params", "model.ckpt-28152.index", "paceline.sif"):
+    for name in ("coco", "coco2017/ssd_tf_records", "imagenet"):
+        (tmp_path / name).mkdir(parents=True)
+    # --weights takes names too: a file of that name stands for what would be brought.
+    names = ("resnet34-mlperf", "ssd-resnet34-tensorflow", "resnet50-v1b")
+    for weights in (*names, "resnet50_v1b.params", "model.ckpt-28152.index", "paceline.sif"):
         (tmp_path / weights).touch()
     (tmp_path / "hosts").write_text("".join(f"10.0.0.{number} slots=8\n" for number in range(1, 25)))
     for program in ("sbatch", "mpirun", "docker", "apptainer", "ssh"):
