@@ -17,9 +17,10 @@ from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import Controls
 
-ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and && with it), a
-script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is dead and why,
-what differs (with its row of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all flags."""
+ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and &&
+with it), a script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is
+dead and why, what differs (with its row of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all
+flags."""
 VERB = "from 'ORIGINAL COMMAND'"
 WIDTH = 80
 MOST_BYTES = 2**20

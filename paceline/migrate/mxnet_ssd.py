@@ -6,9 +6,11 @@ config_*.sh, scripts/train/dgx1) and NVIDIA/benchmarks/ssd/implementations/mxnet
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from paceline.config.plan import steps_in_epoch
 from paceline.config.recipe import Recipe
 from paceline.migrate.table import Call, Facts, Line, Original, Page, Program, Script, Section, direct, gone, settled
 from paceline.recipes.ssd import TRAIN_IMAGES, mxnet
@@ -86,6 +88,8 @@ FLAGS = (
 def settle(call: Call) -> Call:
     """Flags of two of theirs, or in epochs, as one of ours or in steps."""
     more = []
+    if call["--dataset-size"] not in (None, TRAIN_IMAGES):
+        more += ["--limit-train", str(call["--dataset-size"])]
     if call["--save-interval"]:
         more += ["--save-every", str(call["--save-interval"] * _steps(call))]
     first, last = call["--profile-start"], call["--profile-stop"]
@@ -98,7 +102,7 @@ def settle(call: Call) -> Call:
 
 def _steps(call: Call) -> int:
     """Of an epoch: a rank's shard is the whole part of its share, its last batch is kept."""
-    return -(-((call["--dataset-size"] or TRAIN_IMAGES) // call.devices) // call["--batch-size"])
+    return math.ceil((call["--dataset-size"] or TRAIN_IMAGES) // call.devices / call["--batch-size"])
 
 
 def facts(call: Call) -> Facts:
@@ -130,18 +134,24 @@ def recipe(call: Call) -> Recipe:
     made = mxnet(
         call["--batch-size"] * call.devices,
         lr=call["--lr"] or 2.5e-3,
-        warmup=call["--lr-warmup-epochs"] or 0.0,
+        warmup=0.0,  # in whole steps, below
         decay=call["--weight-decay"],
         bn_span=call["--bn-group"] * call["--batch-size"],
-        boundaries=tuple(map(float, call["--lr-decay-epochs"])),
         epochs=float(call["--epochs"]),
     )
     every = call["--val-interval"]
     at = {*call["--val-epochs"], *(range(every, call["--epochs"] + 1, every) if every else ())}
+    images = call["--dataset-size"] or TRAIN_IMAGES
+    warmup = int((call["--lr-warmup-epochs"] or 0.0) * images / made.global_batch)
     start = 1 - 2.0 ** -call["--lr-warmup-factor"] if call["--lr-warmup-epochs"] else 0.0
     return replace(
         made,
-        schedule=replace(made.schedule, warmup_from=start),
+        schedule=replace(
+            made.schedule,
+            warmup=warmup / steps_in_epoch(images, made.global_batch, "up"),
+            warmup_from=start,
+            boundaries=tuple(map(float, call["--lr-decay-epochs"])),
+        ),
         quality=replace(
             made.quality, at=tuple(map(float, sorted(at))), targets=(("box_ap", call["--target-map"] / 100),)
         ),

@@ -7,13 +7,14 @@ config_*.sh), and the copies of it of Fujitsu and Inspur.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from paceline.config.recipe import Recipe
 from paceline.migrate.mxnet_ssd import VARIABLES, WEIGHTS
 from paceline.migrate.table import Call, Facts, Line, Original, Page, Program, Script, Section, direct, gone, settled
-from paceline.recipes.ssd import TRAIN_IMAGES, mlperf, nvidia_pytorch, steps_per_epoch
+from paceline.recipes.ssd import TRAIN_IMAGES, mlperf, nvidia_pytorch
 
 # Flags of both.
 SAVE = gone("--no-save", bool, False, "none: a run always saves; `--keep 1` keeps the newest and the best")
@@ -127,7 +128,7 @@ def reference_facts(call: Call) -> Facts:
     batch = call["--batch-size"] * call.devices
     return _facts(
         call,
-        steps=-(-(-(-TRAIN_IMAGES // call.devices)) // call["--batch-size"]),
+        steps=math.ceil(math.ceil(TRAIN_IMAGES / call.devices) / call["--batch-size"]),
         lr=call["--lr"] * batch / 32,
         warmup=int((call["--warmup"] or 0) * TRAIN_IMAGES / batch),
         decay=call["--lr-decay-schedule"],
@@ -163,7 +164,7 @@ def nvidia_facts(call: Call) -> Facts:
     batch = call["--batch-size"] * call.devices
     return _facts(
         call,
-        steps=-(-(TRAIN_IMAGES // call.devices) // call["--batch-size"]),
+        steps=math.ceil(TRAIN_IMAGES // call.devices / call["--batch-size"]),
         lr=2.5e-3 * max(1, round(call["--lr"] / 2.5e-3 * batch / 32)),
         warmup=call["--warmup"] or 0,
         decay=call["--lr-decay-epochs"],

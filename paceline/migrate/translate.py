@@ -18,7 +18,6 @@ from paceline.recipes.rows import ROWS
 from paceline.systems import SYSTEMS
 from paceline.systems.published import published_for, system_for
 
-
 DEFAULT = "ours by default"
 
 

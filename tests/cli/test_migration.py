@@ -42,7 +42,8 @@ LISTED = {
         --cpu=exclusive --cpu=exclusive,nosmt --cpu=node --cpu=FILE.sh --cpu=off --mem=node --mem=FILE.sh --mem=off --ib=single
         --ib=off --cluster=""",
     ("ssd-mxnet", "Configuration files"): """
-        config_C4140.sh config_2xC4140.sh config_2xC4140_01x08x56.sh config_4xC4140.sh config_4xC4140_01x08x56.sh config_DSS8440.sh config_DGX1_01x08x56.sh
+        config_C4140.sh config_2xC4140.sh config_2xC4140_01x08x56.sh config_4xC4140.sh config_4xC4140_01x08x56.sh
+        config_DSS8440.sh config_DGX1_01x08x56.sh
         config_DGX1_tmpdata_1x8x56.sh config_DGX2_01x16x56.sh config_DGX2_01x16x56_amp.sh config_DGX2_01x16x56_fp32.sh
         config_DGX2_01x16x56_nchw.sh config_DGX2_01x16x56_unfuse_bn.sh config_DGXA100_1x8x114.sh
         config_DGXA100_tmpdata_1x8x114.sh config_DGXA100_1x8x2x1.sh config_DGXA100_1x8x2x8.sh config_DGXA100_multi_8x8x24.sh
@@ -122,7 +123,8 @@ LISTED = {
         --eval-batch-size --dali --no-dali --fake-input --input-batch-multiplier --dali-sync --dali-cache --use-nvjpeg
         --use-roi-decode --meta_files_path --num-workers --use-fp16 --jit --nhwc --pad-input --allreduce-running-stats
         --no-allreduce-running-stats --evaluation --warmup --lr-decay-epochs --lr-decay-factor --wd --delay-allreduce --opt-loss
-        --model-path --num-classes --bn-group --profile --profile-start --profile-nvtx --profile-gc-off --profile-cudnn-get --profile-fake-optim
+        --model-path --num-classes
+        --bn-group --profile --profile-start --profile-nvtx --profile-gc-off --profile-cudnn-get --profile-fake-optim
         --print-interval --backbone --input-size""",
 }  # fmt: skip
 
