@@ -4,7 +4,7 @@ Each names the flags that its program receives (`given`, as the program's own pa
 processes or devices, and nothing of paceline: what the original would do is computed from them by `originals`.
 """
 
-from migrate.lines import Line
+from lines import Line
 
 C4140 = "config_2xC4140.sh"
 
