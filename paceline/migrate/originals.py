@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.migrate import gaudi_ssd, mxnet_ssd, pytorch_ssd
+from paceline.migrate import gaudi_ssd, mxnet_resnet, mxnet_ssd, pytorch_ssd
 from paceline.migrate.table import Original, Page
 
 ORIGINALS: tuple[Original, ...] = (
@@ -10,5 +10,6 @@ ORIGINALS: tuple[Original, ...] = (
     pytorch_ssd.REFERENCE_ORIGINAL,
     pytorch_ssd.NVIDIA_ORIGINAL,
     gaudi_ssd.ORIGINAL,
+    mxnet_resnet.ORIGINAL,
 )
 PAGES: tuple[Page, ...] = (mxnet_ssd.PAGE, pytorch_ssd.PAGE, gaudi_ssd.PAGE)

@@ -1,0 +1,256 @@
+"""ResNet-50 in MXNet, MLPerf v3.0: `train_imagenet.py` of NVIDIA's submission and its partners'.
+
+Source: github.com/mlcommons/training_results_v3.0, NVIDIA/benchmarks/resnet/implementations/mxnet (train_imagenet.py, common/fit.py,
+common/dali.py, run_and_time.sh, run.sub, config_DGXH100*.sh) and ASUSTeK/benchmarks/resnet/implementations/mxnet (config_DGXA100*.sh).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from paceline.config.recipe import Recipe
+from paceline.migrate.mxnet_resnet_variables import CALL, CONFIGS, ENVIRONMENT, VARIABLES
+from paceline.migrate.table import Call, Facts, Original, Program, Script, direct, gone, settled
+from paceline.recipes.resnet50 import lars
+from paceline.recipes.rows import ROWS
+
+TRAIN_IMAGES = 1_281_167
+DALI = "dead: DALI's memory"
+LAYOUT = "--system.channels-last"
+
+FLAGS = (
+    gone("--verbose", int, 0, "none: chosen convolution algorithms are not printed"),
+    direct("--seed", int, None, "--seed {}", "1 if unsaid, never random", example="7"),
+    gone("--custom-bn-off", int, 0, "dead: not used there"),
+    direct("--fuse-bn-relu", int, 1, "--system.compile", values={"0": "--system.no-compile"}),
+    direct("--fuse-bn-add-relu", int, 1, "--system.compile", values={"0": "--system.no-compile"}),
+    settled("--input-layout", str, "NHWC", "", LAYOUT, "photos arrive as uint8", by="system"),
+    settled("--conv-layout", str, "NHWC", "", LAYOUT, by="system"),
+    gone("--conv-algo", int, 1, "automatic: cuDNN searches once for each shape"),
+    gone("--force-tensor-core", int, 1, "automatic: with `--system.precision fp16` or bf16"),
+    settled("--batchnorm-layout", str, "NHWC", "", LAYOUT, by="system"),
+    settled("--batchnorm-eps", float, 1e-5, "model.bn_eps", "--model.bn-eps 1e-5"),
+    settled("--batchnorm-mom", float, 0.9, "model.bn_momentum", "--model.bn-momentum 0.1", "PyTorch's sense: 1 minus theirs"),
+    settled("--pooling-layout", str, "NCHW", "", LAYOUT, by="system"),
+    gone("--kv-store", str, "horovod", "automatic: NCCL, gloo, HCCL or XCCL, by device"),
+    settled("--bn-group", int, 1, "bn_span", "--bn-span 800", "images, not ranks; over neighbouring ranks, also of two nodes"),
+    gone("--use-nvshmem", int, 0, "dead: joined statistics travel with the backend"),
+    direct("--network", str, "resnet-v1b-stats-fl", "--model.trunk resnet", "their seven graphs are one network with other fusions", values={}),
+    settled("--num-layers", int, 50, "model.depth", "--model.depth 50"),
+    gone("--num-classes", int, 1000, "automatic: those of the data"),
+    gone("--gpus", str, None, "automatic: a rank takes the device of its local number", "choose with CUDA_VISIBLE_DEVICES"),
+    settled("--num-epochs", int, 37, "epochs", "--epochs 37"),
+    settled("--lr", float, 11.0, "optim.lr", "--optim.lr 11.0"),
+    settled("--lr-factor", float, 0.1, "schedule.factor", "--schedule.kind steps --schedule.boundaries 30 60 --schedule.factor 0.1", "1 or more: `--schedule.kind constant`"),
+    settled("--lr-step-epochs", str, "pow2", "schedule.kind schedule.boundaries schedule.end_lr", "--schedule.kind poly2", "a list: `--schedule.kind steps --schedule.boundaries 30 60 80`"),
+    gone("--initializer", str, "default", "dead: not used there", "`--model.init mlperf` is what they had"),
+    settled("--label-smoothing", float, 0.1, "model.label_smoothing", "--model.label-smoothing 0.1 --model.smoothing mxnet"),
+    settled("--optimizer", str, "sgdwfastlars", "optim.kind optim.momentum_form optim.decay_on", "--optim.kind lars", "sgdwlars and sgdwfastlars are one lars here, sgdwfastlarsv2 likewise with `--optim.decay-on all`; sgd: `--optim.kind sgd`"),
+    settled("--lars-eps", float, 0.0, "optim.lars_eps", "--optim.lars-eps 0"),
+    settled("--lars-eta", float, 0.001, "optim.lars_eta", "--optim.lars-eta 0.001"),
+    settled("--mom", float, 0.9, "optim.momentum", "--optim.momentum 0.9", "with MXNet's correction: `--optim.momentum-form lr_inside_corrected`"),
+    settled("--wd", float, 5e-5, "optim.weight_decay", "--optim.weight-decay 5e-5"),
+    settled("--batch-size", int, 400, "global_batch optim.lr", "--global-batch 3200 --optim.lr 11", "of all GPUs together"),
+    direct("--disp-batches", int, 20, "--log-every {}", "dead there"),
+    direct("--model-prefix", str, None, "--out {}", "dead there", example="runs/rn50"),
+    direct("--save-period", int, 1, "--save-every 401", "dead there; steps", values={}),
+    settled("--eval-period", int, 4, "quality.every", "--quality.every 4"),
+    settled("--eval-offset", int, 2, "quality.first", "--quality.first 3", "epochs from 1: theirs plus 1"),
+    gone("--top-k", int, 0, "fixed: top-1 and top-5"),
+    settled("--dtype", str, "float16", "", "--system.precision fp16 --system.loss-scale 400", "or fp32, bf16; their gradients are sums over a GPU's images, ours means: that number is the scale", by="system"),
+    settled("--warmup-epochs", int, 2, "schedule.warmup", "--schedule.warmup 2"),
+    direct("--warmup-strategy", str, "linear", "--schedule.warmup-from 0", "linear is the one there is", values={}),
+    direct("--logging-dir", str, "logs", "--out {}", "dead there", example="runs/rn50", values={}),
+    direct("--log", str, "", "--out {}", "dead there", example="runs/rn50", values={}),
+    settled("--bn-gamma-init0", bool, False, "model.zero_init_last_gamma", "--model.zero-init-last-gamma"),
+    direct("--epoch-size", int, 0, "--steps 100", "dead there", values={}),
+    direct("--profile-worker-suffix", str, "", "--profile 50:53", values={}),
+    gone("--profile-server-suffix", str, "", "dead: no parameter servers"),
+    settled("--accuracy-threshold", float, 0.759, "quality.targets", "--quality.targets top1 0.759", "met at the target itself; theirs had to be above it", row="target"),
+    direct("--profile", int, 0, "--profile 50:53 --steps 53", values={"1": "--profile 50:53 --steps 53"}),
+    direct("--load-checkpoint-path", str, None, "--weights RUN/checkpoints/best", "dead there", values={}),
+    direct("--save-checkpoint-path", str, None, "--out {}", "a folder of their `.npy` is read by `--weights FOLDER`", example="runs/rn50"),
+    direct("--e2e-cuda-graphs", int, 0, "--system.graph", "the whole step becomes one CUDA graph for each kind of batches (docs/systems.md)", values={"1": "--system.graph"}),
+    gone("--data-train", str, None, "paceline prepare recordio /data/train.rec --val /data/val.rec"),
+    gone("--data-train-idx", str, "", "paceline prepare recordio /data/train.rec --val /data/val.rec"),
+    gone("--data-val", str, None, "paceline prepare recordio /data/train.rec --val /data/val.rec"),
+    gone("--data-val-idx", str, "", "paceline prepare recordio /data/train.rec --val /data/val.rec"),
+    settled("--data-root", str, "", "", "--data /data/imagenet", by="data"),
+    direct("--use-dali", bool, False, "--no-synthetic", "data are the default; their line without it is `--synthetic` here", values={}),
+    settled("--max-random-area", float, 1.0, "input.area", "--input.area 0.05 1.0"),
+    settled("--min-random-area", float, 0.05, "input.area", "--input.area 0.05 1.0"),
+    settled("--min-random-aspect-ratio", float, 3 / 4, "input.aspect", "--input.aspect 0.75 1.3333"),
+    settled("--max-random-aspect-ratio", float, 4 / 3, "input.aspect", "--input.aspect 0.75 1.3333"),
+    gone("--input-batch-multiplier", int, 1, "dead: the loader renders photos one by one on threads"),
+    gone("--separ-val", bool, False, "none: each photo is scored once, by one rank"),
+    direct("--dali-threads", int, 6, "--system.loader-threads {}", "0 is automatic"),
+    settled("--image-shape", str, "4,224,224", "input.size model.stem_channels", "--input.size 224 --model.stem-channels 4"),
+    direct("--num-examples", int, TRAIN_IMAGES, "--limit-train {}", "all if unsaid"),
+    direct("--num-val-examples", int, -1, "--limit-val {}", "all if unsaid", example="50000"),
+    gone("--dali-dont-use-mmap", int, 0, "dead: photos are read, not mapped"),
+    gone("--dali-bytes-per-sample-hint", int, 10485760, "dead: not passed on there"),
+    gone("--dali-tmp-buffer-hint", int, 355568328, DALI),
+    gone("--dali-decoder-buffer-hint", int, 1315942, DALI),
+    gone("--dali-crop-buffer-hint", int, 165581, DALI),
+    gone("--dali-normalize-buffer-hint", int, 441549, DALI),
+    gone("--dali-hw-decoder-load", float, 0.99, "none: no decoder on the accelerator"),
+    direct("--dali-prefetch-queue", int, 5, "--system.prefetch {}"),
+    gone("--dali-nvjpeg-memory-padding", int, 256, DALI),
+    gone("--dali-preallocate-width", int, 5980, DALI),
+    gone("--dali-preallocate-height", int, 6430, DALI),
+    direct("--dali-roi-decode", int, 1, "--input.decoder nvimgcodec", "simplejpeg decodes at the scale that the crop needs", values={}),
+    direct("--dali-cache-size", int, 12288, "--system.cache 96GiB", "of a node, for encoded photos; theirs of a GPU, for decoded ones", values={}),
+    gone("--lazy_init_sanity", bool, False, "none: no proof that data are untouched before the run starts"),
+)  # fmt: skip
+
+
+def settle(call: Call) -> Call:
+    """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; without --use-dali batches are made up."""
+    given, more = dict(call.given), call.more
+    if any(_above_zero(call, name) for name in ("NVTX_FLAG", "TIME_TAGS")):
+        given |= {"--num-epochs": 4, "--warmup-epochs": 2}
+    if "--use-dali" not in given or _above_zero(call, "SYNTH_DATA"):
+        more = (*more, "--synthetic")
+    if _above_zero(call, "DISABLE_CG"):
+        given.pop("--e2e-cuda-graphs", None)
+    return replace(call, given=given, more=more)
+
+
+def _above_zero(call: Call, name: str) -> bool:
+    return call.variables.get(name, "0").strip().lstrip("0") not in ("",)
+
+
+def facts(call: Call) -> Facts:
+    """By common/fit.py: get_epoch_size, _get_lr_scheduler and PolySchedule."""
+    local, ranks = call["--batch-size"], call.devices
+    steps = math.ceil(call["--num-examples"] // ranks / local)
+    kind = _kind(call)
+    falls = (call["--num-epochs"],) if kind == "poly2" else _boundaries(call) if kind == "steps" else ()
+    return Facts(
+        global_batch=local * ranks,
+        batch_per_device=local,
+        devices=ranks,
+        steps_per_epoch=steps,
+        epochs=call["--num-epochs"],
+        steps=call["--num-epochs"] * steps,
+        lr=call["--lr"],
+        warmup_steps=0 if kind == "constant" else call["--warmup-epochs"] * steps,
+        decay=kind,
+        decay_steps=tuple(epoch * steps for epoch in falls),
+        weight_decay=call["--wd"],
+        weights="none",
+        target=f"top1 {call['--accuracy-threshold']:g}",
+    )
+
+
+def _kind(call: Call) -> str:
+    if call["--lr-factor"] >= 1 or not ("pow" in call["--lr-step-epochs"] or _boundaries(call)):
+        return "constant"
+    return "poly2" if "pow" in call["--lr-step-epochs"] else "steps"
+
+
+def _boundaries(call: Call) -> tuple[float, ...]:
+    text = call["--lr-step-epochs"]
+    return () if "pow" in text else tuple(float(epoch) for epoch in text.split(",") if float(epoch) > 0)
+
+
+def recipe(call: Call) -> Recipe:
+    """The family's constructor with the line's numbers."""
+    made = lars(
+        call["--batch-size"] * call.devices,
+        lr=call["--lr"],
+        warmup=float(call["--warmup-epochs"]),
+        epochs=float(call["--num-epochs"]),
+        decay=call["--wd"],
+        first=call["--eval-offset"] + 1,
+        bn_span=call["--bn-group"] * call["--batch-size"],
+        momentum=call["--mom"],
+        decay_on="all" if call["--optimizer"] == "sgdwfastlarsv2" else "no_norm",
+    )
+    channels, side, *_ = (int(part) for part in call["--image-shape"].split(","))
+    optim = replace(made.optim, lars_eta=call["--lars-eta"], lars_eps=call["--lars-eps"])
+    if "lars" not in call["--optimizer"]:
+        optim = replace(made.optim, kind="sgd", momentum_form="lr_inside")
+    schedule, kind = made.schedule, _kind(call)
+    if kind != "poly2":
+        warmup = schedule.warmup if kind == "steps" else 0.0
+        schedule = replace(
+            schedule, kind=kind, boundaries=_boundaries(call), factor=call["--lr-factor"], end_lr=0.0, warmup=warmup
+        )
+    return replace(
+        made,
+        model=replace(
+            made.model,
+            depth=call["--num-layers"],
+            stem_channels=4 if channels == 4 else 3,
+            label_smoothing=call["--label-smoothing"],
+            zero_init_last_gamma=call["--bn-gamma-init0"],
+            bn_eps=call["--batchnorm-eps"],
+            bn_momentum=round(1 - call["--batchnorm-mom"], 9),
+        ),
+        input=replace(
+            made.input,
+            size=side,
+            area=(call["--min-random-area"], call["--max-random-area"]),
+            aspect=(call["--min-random-aspect-ratio"], call["--max-random-aspect-ratio"]),
+        ),
+        optim=optim,
+        schedule=schedule,
+        quality=replace(
+            made.quality, every=float(call["--eval-period"]), targets=(("top1", call["--accuracy-threshold"]),)
+        ),
+    )
+
+
+def system(call: Call) -> dict[str, Any]:
+    """Number format and layout."""
+    half = call["--dtype"] == "float16"
+    mixed = [name for name in ("--input-layout", "--conv-layout", "--batchnorm-layout") if call[name] != "NHWC"]
+    return {
+        "precision": "fp16" if half else "fp32",
+        "loss_scale": float(call["--batch-size"]) if half else 0.0,
+        **({"channels_last": False} if mixed else {}),
+    }
+
+
+def data(call: Call) -> str:
+    """The folder outside the container where the line names it."""
+    return call.variables.get("DATADIR") or call["--data-root"]
+
+
+TRAIN_IMAGENET = Program(
+    of="mxnet-resnet",
+    files=("train_imagenet.py",),
+    flags=FLAGS,
+    facts=facts,
+    recipe=recipe,
+    candidates=(
+        "resnet50-mlperf-3200", "resnet50-mlperf-3200-4x8", "resnet50-mlperf-3200-8x8", "resnet50-mlperf-20480", "resnet50-mlperf-32256",
+        "resnet50-mlperf-57344", "resnet50-a100-3264", "resnet50-a100-3264-8x8",
+        *(name for name in ROWS if name.startswith("resnet50@")),
+    ),
+    system=system,
+    data=data,
+    settle=settle,
+    source="NVIDIA train_imagenet.py, common/fit.py",
+)  # fmt: skip
+
+ORIGINAL = Original(
+    name="mxnet-resnet",
+    programs=(TRAIN_IMAGENET,),
+    scripts=(
+        Script(("run.sub",), through="slurm", start="srun", container="pyxis"),
+        Script(("run_with_docker.sh", "a30.sub"), container="docker"),
+        Script(("run_and_time.sh", "run_and_time_local.sh", "a30-run_and_time.sh")),
+    ),
+    configs=CONFIGS,
+    variables=(*VARIABLES, *ENVIRONMENT),
+    call=CALL,
+    config="config_${DGXSYSTEM}.sh",
+    machines={"DGXH100": "dgx-h100", "DGXA100": "dgx-a100"},
+    marks=frozenset({"BATCHSIZE", "OPTIMIZER", "LRSCHED", "LARSETA", "EVAL_OFFSET", "LABELSMOOTHING"}),
+    nodes=("DGXNNODES",),
+    per_node=("DGXNGPU",),
+)
