@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.migrate import gaudi_ssd, mxnet_resnet, mxnet_ssd, pytorch_ssd
+from paceline.migrate import gaudi_ssd, gluoncv_maskrcnn, mxnet_resnet, mxnet_ssd, pytorch_ssd
 from paceline.migrate.table import Original, Page
 
 ORIGINALS: tuple[Original, ...] = (
@@ -11,5 +11,6 @@ ORIGINALS: tuple[Original, ...] = (
     pytorch_ssd.NVIDIA_ORIGINAL,
     gaudi_ssd.ORIGINAL,
     mxnet_resnet.ORIGINAL,
+    gluoncv_maskrcnn.ORIGINAL,
 )
 PAGES: tuple[Page, ...] = (mxnet_ssd.PAGE, pytorch_ssd.PAGE, gaudi_ssd.PAGE)

@@ -128,6 +128,7 @@ class Program:
     )  # another verb of ours, where a flag asks for other work than training
     settle: Callable[[Call], Call] = lambda call: call  # what flags of its own decide of nodes, machine and launcher
     differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
+    also: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # likewise, of this line
     explains: Mapping[str, str] = field(default_factory=dict)  # fact -> row that says why ours may have another number
     source: str = ""  # file of the original that defines the flags
 

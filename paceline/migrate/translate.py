@@ -71,7 +71,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
             )
         carries.append({"theirs": shown, "ours": ours or DEFAULT, "remark": entry.remark})
         differs += [{"what": shown, "row": entry.row}] if entry.row else []
-    differs += [{"what": what, "row": row} for what, row in call.program.differs]
+    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.also(call))]
     wanted = {f"system.{field}": value for field, value in call.program.system(call).items()}
     if there is None and wanted.get("system.precision") == "fp32":
         wanted.pop("system.loss_scale", None)
@@ -198,7 +198,7 @@ def _opening(call: Call, name: str) -> list[str]:
 
 def data_of(call: Call) -> str:
     """For --data: the original's path, a word to fill in, or "" where batches are made up."""
-    made_up = any("--synthetic" in call.program.entry(name).ours for name in call.given)
+    made_up = "--synthetic" in call.more or any("--synthetic" in call.program.entry(name).ours for name in call.given)
     path = call.program.data(call)
     inside = max((folder for folder in call.mounts if path.startswith(folder)), key=len, default="")
     return "" if made_up else (path.replace(inside, call.mounts[inside], 1) if inside else path) or "DIR"

@@ -29,7 +29,10 @@ def read_flags(program: Program, words: Sequence[str]) -> tuple[dict[str, Any], 
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("-") or _is_number(word):
-            rest.append(word)
+            if any(word in one.names for one in program.flags):  # a subcommand
+                given[word] = True
+            else:
+                rest.append(word)
             continue
         name, equals, value = word.partition("=")
         entry = find(program, name, words) if name.startswith("--") else None

@@ -135,7 +135,7 @@ def gaudi_ssd(given: dict, ranks: int) -> Training:
         global_batch=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
-        epochs=epochs,
+        epochs=asked / steps if asked else epochs,
         steps=asked or epochs * steps,
         lr=lr,
         warmup_steps=warmup,

@@ -1,0 +1,320 @@
+"""Mask R-CNN of GluonCV: `train_mask_rcnn.py`, its benchmark on p3dn, and its evaluation and demo.
+
+Source: github.com/dmlc/gluon-cv, scripts/instance/mask_rcnn (train_mask_rcnn.py, eval_mask_rcnn.py, demo_mask_rcnn.py, benchmark/README.md),
+gluoncv/data/sampler.py, gluoncv/model_zoo/rcnn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from paceline.config.instances import MaskRCNNModel
+from paceline.config.recipe import Recipe
+from paceline.migrate.gluoncv_variables import LAUNCHER, VARIABLES
+from paceline.migrate.table import Call, Entry, Facts, Original, Program, direct, gone, settled
+from paceline.recipes.maskrcnn import TRAIN_IMAGES, gluoncv
+
+# Networks whose ImageNet weights theirs brings unasked: their depth here.
+DEPTHS = {"resnet18_v1b": 18, "resnet34_v1b": 34, "resnet50_v1b": 50, "resnet101_v1d": 101, "resnet101_v1b": 101}
+
+FLAGS = (
+    settled("--network", str, "resnet50_v1b", "model.depth", "--model.trunk resnet --model.depth 50", "resnet18_v1b: `--model.depth 18`; MobileNet, ResNeSt: `--model.trunk timm/NAME`", row="MobileNet and ResNeSt trunks"),
+    gone("--dataset", str, "coco", "--data /data/coco", "any prepared set with boxes or masks", values={}),
+    direct("--num-workers -j", int, 4, "--system.loader-threads {}"),
+    settled("--batch-size", int, 8, "global_batch optim.lr", "--global-batch 16 --optim.lr 0.02", "of all GPUs, as theirs"),
+    gone("--gpus", str, "0", "automatic: a rank takes the device of its local number", "one process is one device here"),
+    settled("--epochs", int, 26, "epochs", "--epochs 12"),
+    settled("--resume", str, "", "", "--weights model.params", "weights alone, as theirs; a run goes on by naming its `--out runs/mrcnn` again", by="weights"),
+    gone("--start-epoch", int, 0, "automatic: a resumed run knows its step"),
+    settled("--lr", float, None, "optim.lr", "--optim.lr 0.02", "0.00125 times the batch if unsaid"),
+    settled("--lr-decay", float, 0.1, "schedule.factor", "--schedule.factor 0.1"),
+    settled("--lr-decay-epoch", str, "17,23", "schedule.boundaries", "--schedule.boundaries 8 10"),
+    settled("--lr-warmup", float, None, "schedule.warmup", "--schedule.unit steps --schedule.warmup 1000 --schedule.boundaries 58640 73300", "iterations: in epochs in the recipe, 1,000 of 7,330 steps; the larger of 8000 / batch and 1000 if unsaid"),
+    settled("--lr-warmup-factor", float, 1 / 3, "schedule.warmup_from", "--schedule.warmup-from 0.03"),
+    settled("--clip-gradient", float, -1.0, "optim.clip_value", "--optim.clip-value 1.5", "element by element; -1 there is 0 here"),
+    settled("--momentum", float, 0.9, "optim.momentum", "--optim.momentum 0.9", "MXNet's form: `--optim.momentum-form lr_inside`, in the recipe"),
+    settled("--wd", float, 1e-4, "optim.weight_decay", "--optim.weight-decay 1e-4", "biases do not decay: `--optim.decay-on no_norm_no_bias`, in the recipe"),
+    direct("--log-interval", int, 100, "--log-every {}", "steps"),
+    direct("--save-prefix", str, "", "--out {}", example="runs/mrcnn"),
+    direct("--save-interval", int, 1, "--save-every 7330", "steps", values={}),
+    settled("--val-interval", int, 1, "quality.at", "--quality.at --quality.first 1 --quality.every 1", "the first flag empties the list of exact points"),
+    settled("--seed", int, 233, "seed", "--seed 233"),
+    gone("--verbose", bool, False, "none: trainable parameters are not listed"),
+    settled("--norm-layer", str, None, "model.norm model.fpn_norm model.head_norm", "--model.norm frozen", "bn: `--model.norm batch`, gn: `--model.norm group`, also of pyramid and mask head", row="BatchNorm over ranks in box and mask head"),
+    settled("--rpn-smoothl1-rho", float, 1 / 9, "model.rpn.beta", "--model.rpn.beta 0.1111"),
+    settled("--rcnn-smoothl1-rho", float, 1.0, "model.roi.beta", "--model.roi.beta 1.0"),
+    gone("--use-fpn", bool, False, "fixed: the pyramid is always there", "its C4 networks: none (docs/deviations.md)"),
+    direct("--disable-hybridization", bool, False, "--system.no-compile"),
+    gone("--static-alloc", bool, False, "automatic: shapes are few, memory is reused"),
+    settled("--amp", bool, False, "", "--system.precision fp16", "dynamic loss scale, as theirs", by="system"),
+    gone("--horovod", bool, False, "automatic: as many ranks as a launcher starts"),
+    gone("--use-ext", bool, False, "fixed: scores come from compiled code, equal to pycocotools'"),
+    gone("--executor-threads", int, 1, "dead: one process is one device"),
+    gone("--kv-store", str, "nccl", "automatic: NCCL or gloo, by device"),
+)  # fmt: skip
+
+# Behind the word custom-model, which is one of them: it begins from other numbers than the presets.
+WORD = settled("custom-model", bool, False, "model.rpn.channels", "--model.rpn.channels 256", "a network of one's own numbers")
+CUSTOM = (
+    gone("--no-pretrained-base", bool, False, "--weights none", "with `--model.norm batch --model.frozen none`: frozen random norms learn nothing"),
+    settled("--num-fpn-filters", int, 256, "model.channels", "--model.channels 256"),
+    settled("--num-box-head-conv", int, 4, "model.roi.convs", "--model.roi.convs 4 --model.head-norm group", "one fully connected layer behind them, as theirs; SyncBN: GroupNorm here, theirs with gn"),
+    settled("--num-box-head-conv-filters", int, 256, "model.roi.conv_channels", "--model.roi.convs 4 --model.roi.conv-channels 256"),
+    settled("--num_box_head_dense_filters", int, 1024, "model.roi.channels", "--model.roi.channels 1024"),
+    settled("--image-short", str, "800", "input.short", "--input.short 800", "several: one is drawn for each step; theirs drew from a range for each photo"),
+    settled("--image-max-size", int, 1333, "input.long", "--input.long 1333"),
+    settled("--nms-thresh", float, 0.5, "model.detect.iou", "--model.detect.iou 0.5"),
+    settled("--nms-topk", int, -1, "model.detect.candidates", "--model.detect.candidates 1000", "-1 there; on a CPU all that score enough"),
+    settled("--post-nms", int, -1, "model.detect.keep", "--model.detect.keep 100"),
+    settled("--roi-mode", str, "align", "model.roi.mode", "--model.roi.mode align", "pool: `--model.roi.mode pool`"),
+    direct("--roi-size", str, "14,14", "--model.roi.side 7 --model.mask.side 14", "box and mask apart", values={"7,7": "--model.roi.side 7 --model.mask.side 7"}),
+    direct("--strides", str, "4,8,16,32,64", "--model.first-level 2", "4 to 64; 3 leaves stride 4 out, and wants four `--model.rpn.sizes`", values={}),
+    settled("--clip", float, 4.14, "model.roi.limit", "--model.roi.limit 4.42 --model.rpn.limit 4.42"),
+    settled("--rpn-channel", int, 256, "model.rpn.channels", "--model.rpn.channels 1024"),
+    settled("--anchor-base-size", int, 16, "model.rpn.sizes", "--model.rpn.sizes 32 64 128 256 512", "base times scales"),
+    settled("--anchor-aspect-ratio", str, "0.5,1,2", "model.rpn.ratios", "--model.rpn.ratios 0.5 1 2"),
+    settled("--anchor-scales", str, "2,4,8,16,32", "model.rpn.sizes", "--model.rpn.sizes 32 64 128 256 512"),
+    gone("--anchor-alloc-size", str, "384,384", "automatic: anchors are made for each input shape"),
+    settled("--rpn-nms-thresh", float, 0.7, "model.rpn.iou", "--model.rpn.iou 0.7"),
+    settled("--rpn-train-pre-nms", int, 12000, "model.rpn.pre_train", "--model.rpn.pre-train 12000 --model.rpn.nms-over image"),
+    settled("--rpn-train-post-nms", int, 2000, "model.rpn.post_train", "--model.rpn.post-train 2000"),
+    settled("--rpn-test-pre-nms", int, 6000, "model.rpn.pre_test", "--model.rpn.pre-test 6000"),
+    settled("--rpn-test-post-nms", int, 1000, "model.rpn.post_test", "--model.rpn.post-test 1000"),
+    settled("--rpn-min-size", int, 1, "model.rpn.least_side", "--model.rpn.least-side 0", "theirs counted a pixel more: 1 there is 0 here"),
+    settled("--rcnn-num-samples", int, 512, "model.roi.samples", "--model.roi.samples 512"),
+    settled("--rcnn-pos-iou-thresh", float, 0.5, "model.roi.iou", "--model.roi.iou 0.5"),
+    settled("--rcnn-pos-ratio", float, 0.25, "model.roi.positive_share", "--model.roi.positive-share 0.25"),
+    gone("--max-num-gt", int, 100, "automatic: as many slots as the data's fullest photo needs", "theirs sized a table of random numbers and failed on fuller photos; a cap is `--input.most-objects 100`, which learns the largest", row="most objects of a photo"),
+    gone("--target-roi-scale", int, 2, "fixed: masks have twice as many cells as the pooled region, `--model.mask.side 14`"),
+    settled("--num-mask-head-convs", int, 4, "model.mask.convs", "--model.mask.convs 4"),
+)  # fmt: skip
+
+
+def settle(call: Call) -> Call:
+    """Without Horovod --gpus counts the devices; EFA over ens5 is a p3dn, whose benchmark this is."""
+    if not call["--horovod"] and not call.start:
+        call = replace(call, per_node=len([one for one in call["--gpus"].split(",") if one.strip()]) or 1)
+    on_efa = "efa" in call.variables.get("FI_PROVIDER", "") and call.variables.get("NCCL_SOCKET_IFNAME") == "ens5"
+    if on_efa and not call.machine and call.devices % 8 == 0:
+        call = replace(call, machine="p3dn", nodes=call.devices // 8, per_node=8)
+    return call
+
+
+def _epochs(text: str) -> tuple[float, ...]:
+    return tuple(sorted(float(part) for part in text.split(",") if part.strip()))
+
+
+def _rate(call: Call) -> float:
+    return 0.00125 * call["--batch-size"] if call["--lr"] is None else call["--lr"]
+
+
+def _warmup(call: Call) -> float:
+    return max(8000 / call["--batch-size"], 1000.0) if call["--lr-warmup"] is None else call["--lr-warmup"]
+
+
+def facts(call: Call) -> Facts:
+    """By train_mask_rcnn.py and SplitSortedBucketSampler: each rank has a part rounded up, its last batch is filled."""
+    batch, ranks = call["--batch-size"], call.devices
+    local = max(1, batch // ranks)
+    steps = math.ceil(math.ceil(TRAIN_IMAGES / ranks) / local)
+    return Facts(
+        global_batch=batch,
+        batch_per_device=local,
+        devices=ranks,
+        steps_per_epoch=steps,
+        epochs=call["--epochs"],
+        steps=call["--epochs"] * steps,
+        lr=_rate(call),
+        warmup_steps=_warmup(call),
+        decay="steps",
+        decay_steps=tuple(epoch * steps for epoch in _epochs(call["--lr-decay-epoch"])),
+        weight_decay=call["--wd"],
+        weights=weights(call) or "none",
+        target="none",
+    )
+
+
+def recipe(call: Call) -> Recipe:
+    """The family's constructor with the line's numbers."""
+    every, epochs, batch = call["--val-interval"], call["--epochs"], call["--batch-size"]
+    points = tuple(float(epoch) for epoch in range(every, epochs + 1, every)) if every > 1 else ()
+    made = gluoncv(
+        batch,
+        lr=_rate(call),
+        warmup=_warmup(call),  # type: ignore[arg-type]  # whole iterations in the published lines
+        warmup_from=call["--lr-warmup-factor"],
+        boundaries=_epochs(call["--lr-decay-epoch"]),  # type: ignore[arg-type]  # two in the published lines
+        epochs=float(epochs),
+        clip=max(0.0, call["--clip-gradient"]),
+        per_gpu=max(1, batch // call.devices),
+        at=points or ((float(epochs),) if every > 1 else ()),
+    )
+    model = replace(
+        made.model,
+        depth=DEPTHS.get(call["--network"], made.model.depth),
+        rpn=replace(made.model.rpn, beta=_near(call["--rpn-smoothl1-rho"], made.model.rpn.beta)),
+        roi=replace(made.model.roi, beta=call["--rcnn-smoothl1-rho"]),
+    )
+    model = _normed(model, call["--norm-layer"] or "frozen")
+    inputs = made.input
+    if call["custom-model"]:
+        model = _custom(model, call)
+        inputs = replace(made.input, short=_whole(call["--image-short"]), long=call["--image-max-size"])
+    return replace(
+        made,
+        model=model,
+        input=inputs,
+        optim=replace(made.optim, momentum=call["--momentum"], weight_decay=call["--wd"]),
+        schedule=replace(made.schedule, factor=call["--lr-decay"]),
+        seed=call["--seed"],
+    )
+
+
+def _near(value: float, ours: float) -> float:
+    """0.1111 on a line is a ninth."""
+    return ours if abs(value - ours) < 1e-4 else value
+
+
+def _whole(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.strip("()").split(",") if part.strip())
+
+
+def _normed(model: MaskRCNNModel, norm: str) -> MaskRCNNModel:
+    """Theirs without a norm layer keeps BatchNorm's statistics and has none elsewhere."""
+    if norm in ("gn", "group"):
+        return replace(model, norm="group", fpn_norm="group", head_norm="group", frozen="none")
+    if norm in ("bn", "batch", "syncbn"):
+        return replace(model, norm="batch", fpn_norm="batch", head_norm="group")
+    return model
+
+
+def _custom(model: MaskRCNNModel, call: Call) -> MaskRCNNModel:
+    """The subcommand's numbers, its own defaults included."""
+    base = call["--anchor-base-size"]
+    normed = model.norm != "frozen"
+    keep, most = call["--post-nms"], call["--nms-topk"]
+    return replace(
+        model,
+        channels=call["--num-fpn-filters"],
+        rpn=replace(
+            model.rpn,
+            channels=call["--rpn-channel"],
+            sizes=tuple(base * scale for scale in _epochs(call["--anchor-scales"])),
+            ratios=tuple(float(part) for part in call["--anchor-aspect-ratio"].split(",")),
+            iou=call["--rpn-nms-thresh"],
+            pre_train=call["--rpn-train-pre-nms"],
+            post_train=call["--rpn-train-post-nms"],
+            pre_test=call["--rpn-test-pre-nms"],
+            post_test=call["--rpn-test-post-nms"],
+            least_side=max(0.0, float(call["--rpn-min-size"] - 1)),
+            limit=call["--clip"],
+        ),
+        roi=replace(
+            model.roi,
+            convs=call["--num-box-head-conv"] if normed else 0,
+            conv_channels=call["--num-box-head-conv-filters"] if normed else 0,
+            channels=call["--num_box_head_dense_filters"],
+            mode=call["--roi-mode"],
+            samples=call["--rcnn-num-samples"],
+            iou=call["--rcnn-pos-iou-thresh"],
+            positive_share=call["--rcnn-pos-ratio"],
+            limit=call["--clip"],
+        ),
+        mask=replace(model.mask, convs=call["--num-mask-head-convs"]),
+        detect=replace(
+            model.detect,
+            iou=call["--nms-thresh"],
+            keep=keep if keep > 0 else model.detect.keep,
+            candidates=most if most > 0 else model.detect.candidates,
+        ),
+    )
+
+
+def system(call: Call) -> dict[str, Any]:
+    """Number format: AMP is float16 under a dynamic scale."""
+    return {"precision": "fp16" if call["--amp"] else "fp32", "loss_scale": 0.0}
+
+
+def weights(call: Call) -> str:
+    """A file to resume from, or the ImageNet weights that its model zoo brings: ours by name where there is one."""
+    if call["--resume"]:
+        return call["--resume"]
+    if call["--no-pretrained-base"]:
+        return ""
+    return "resnet50-v1b" if call["--network"] == "resnet50_v1b" else f"{call['--network']}.params"
+
+
+def also(call: Call) -> tuple[tuple[str, str], ...]:
+    """What the absence of a flag makes different."""
+    if call["--use-fpn"] or call["custom-model"]:
+        return ()
+    return (("without --use-fpn theirs is a C4 network, ours has the pyramid", "networks without a pyramid"),)
+
+
+TRAIN = Program(
+    of="gluoncv-maskrcnn",
+    files=("train_mask_rcnn.py",),
+    flags=(*FLAGS, WORD, *CUSTOM),
+    facts=facts,
+    recipe=recipe,
+    candidates=("maskrcnn-gluoncv", "maskrcnn-gluoncv-192", "maskrcnn@gluoncv-26-epochs-8"),
+    system=system,
+    weights=weights,
+    settle=settle,
+    also=also,
+    source="GluonCV train_mask_rcnn.py",
+)
+
+# eval_mask_rcnn.py and demo_mask_rcnn.py.
+EVAL_FLAGS: tuple[Entry, ...] = (
+    gone("--network", str, "resnet50_v1b", "automatic: the run knows"),
+    gone("--dataset", str, "coco", "automatic: the run knows"),
+    gone("--num-workers -j", int, 4, "automatic: threads"),
+    gone("--gpus", str, "0", "automatic: one rank, one device"),
+    settled("--pretrained", str, "True", "", "paceline eval model.params --recipe maskrcnn-gluoncv --data /data/coco", by="weights"),
+    direct("--save-prefix", str, "", "--out predictions.json", values={}),
+    direct("--save-json", bool, False, "--out predictions.json"),
+    direct("--eval-all", bool, False, "--checkpoint all"),
+    gone("--use-fpn", bool, False, "fixed: the pyramid is always there"),
+)  # fmt: skip
+DEMO_FLAGS: tuple[Entry, ...] = (
+    gone("--network", str, "mask_rcnn_resnet50_v1b_coco", "automatic: the file's own rows tell it"),
+    settled("--images", str, "", "", "paceline predict model.params photo.jpg", by="data"),
+    gone("--gpus", str, "0", "automatic: one rank, one device"),
+    settled("--pretrained", str, "True", "", "paceline predict model.params photo.jpg", by="weights"),
+)
+
+
+def _file(call: Call) -> str:
+    """The file of weights that --pretrained names; True was theirs from the model zoo."""
+    named = call["--pretrained"]
+    return "mask_rcnn_fpn_resnet50_v1b_coco.params" if named.lower() in ("true", "1", "yes", "t", "") else named
+
+
+def _evaluated(call: Call) -> str:
+    if call["--eval-all"]:
+        return "paceline eval RUN --checkpoint all"
+    written = " --out predictions.json" if call["--save-json"] else ""
+    return f"paceline eval {_file(call)} --recipe maskrcnn-gluoncv --data DIR{written}"
+
+
+def _predicted(call: Call) -> str:
+    photos = call["--images"].replace(",", " ") or "photo.jpg"
+    return f"paceline predict {_file(call)} {photos}"
+
+
+def _program(file: str, flags: tuple[Entry, ...], instead: Any) -> Program:
+    return replace(TRAIN, files=(file,), flags=flags, instead=instead, settle=lambda call: call)
+
+
+EVALUATE = _program("eval_mask_rcnn.py", EVAL_FLAGS, _evaluated)
+DEMO = _program("demo_mask_rcnn.py", DEMO_FLAGS, _predicted)
+
+ORIGINAL = Original(
+    name="gluoncv-maskrcnn",
+    programs=(TRAIN, EVALUATE, DEMO),
+    variables=VARIABLES,
+    launcher=LAUNCHER,
+)
