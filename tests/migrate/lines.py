@@ -10,6 +10,5 @@ class Line:
     ranks: int  # devices that train; 0 for a line that does not train
     given: dict = field(default_factory=dict)  # the program's own values, where they are not its defaults
     nodes: int = 1
-    files: tuple[str, ...] = ()  # config files that stand beside it (configs/)
+    folder: str = ""  # of configs/, where it is typed: its configuration lies there
     environment: bool = False  # run_and_time.sh chose the rest: its own defaults hold, not the program's
-    source: str = ""  # where the line is published; empty for one of ours

@@ -6,8 +6,6 @@ processes or devices, and nothing of paceline: what the original would do is com
 
 from lines import Line
 
-C4140 = "config_2xC4140.sh"
-
 UNSEEN = (
     Line(
         "mxnet-ssd",
@@ -43,7 +41,7 @@ UNSEEN = (
             "pretrained_backbone": True,
         },
         nodes=2,
-        files=(C4140,),
+        folder="dell",
     ),
     Line(
         "mxnet-ssd",
@@ -155,7 +153,7 @@ UNSEEN = (
             "wd": 5e-5,
         },
         nodes=2,
-        files=("config_DGXH100.sh", "config_DGXA100_common.sh"),
+        folder="nvidia-resnet",
         environment=True,
     ),
     Line(
@@ -179,7 +177,7 @@ UNSEEN = (
             "warmup_epochs": 2,
             "wd": 5e-5,
         },
-        files=("config_DGXH100.sh", "config_DGXA100_common.sh"),
+        folder="nvidia-resnet",
         environment=True,
     ),
     Line(
