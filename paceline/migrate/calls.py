@@ -54,10 +54,12 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         if system_of not in ("", original.name):
             continue
         try:
-            if (call := _attempt(original, text, read)) is not None:
+            if (call := _attempt(original, text, read, named=bool(system_of))) is not None:
                 found.append((call, original))
         except UserError as problem:
             refused.append((original, problem))
+    # A configuration that is one of an original's own tells whose the line is.
+    found = [(call, one) for call, one in found if one.configs.keys() & set(call.sourced)] or found
     several = list(dict.fromkeys(original.name for _, original in found))
     if len(several) > 1:
         raise UserError(f"that may be of {' or '.join(several)}: add --system-of NAME.")
@@ -75,8 +77,11 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     )
 
 
-def _attempt(original: Original, text: str, read: Reader) -> Call | None:
-    """The training of this original that the text asks for; None where it names none of its files."""
+def _attempt(original: Original, text: str, read: Reader, *, named: bool) -> Call | None:
+    """The training of this original that the text asks for; None where it names none of its files.
+
+    named  whether --system-of names it: a script whose name others have too needs no variable of its own then
+    """
     shell = Shell()
     commands = commands_of(text, shell, lambda name: _sourced(name, read, original))
     for command in reversed(commands):
@@ -86,7 +91,10 @@ def _attempt(original: Original, text: str, read: Reader) -> Call | None:
                 return _of_program(original, command, position, shell.sourced)
             for script in original.scripts:
                 if name in script.files:
-                    return _of_script(original, script, command, position, shell, read)
+                    call = _of_script(original, script, command, position, shell, read)
+                    if named or script.text or not original.marks or original.marks & call.variables.keys():
+                        return call
+                    raise FlagError(f"{name} is a script of several systems: add --system-of {original.name}.", FAR)
     if original.marks & shell.variables.keys():  # a configuration alone
         start = Command(("run",), dict(shell.variables))
         call = _of_script(original, Script(("run",)), start, 0, shell, read)
@@ -181,6 +189,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
     call = Call(
         program=program,
         given=given,
+        sourced=tuple(PurePosixPath(name).name for name in sourced),
         variables=variables,
         before=tuple(before),
         nodes=nodes,

@@ -91,6 +91,7 @@ class Call:
     variables: Mapping[str, str]  # of the line, its configuration and its script
     nodes: int = 1
     per_node: int = 1  # accelerators of a node
+    sourced: tuple[str, ...] = ()  # file names of the configurations that were read
     before: tuple[str, ...] = ()  # words before the program: the launcher's
     machine: str = ""  # a system of ours; empty = none is named
     through: str = ""  # --through of ours: slurm, hostfile; empty = here

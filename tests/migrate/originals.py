@@ -128,15 +128,14 @@ def gaudi_ssd(given: dict, ranks: int) -> Training:
     steps = ceil(given.get("num_examples_per_epoch", COCO) / batch)
     lr = given.get("base_lr", 3e-3) * batch / 32
     warmup = int(given.get("lr_warmup_epoch", 5.0) * steps)
-    epochs = int(given.get("epochs", 50))
+    total = given.get("steps", 0) or int(given.get("epochs", 50) * steps)
     shift = 1.0 + given.get("k", 0) * 0.1
-    asked = given.get("steps", 0)
     return Training(
         global_batch=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
-        epochs=asked / steps if asked else epochs,
-        steps=asked or epochs * steps,
+        epochs=total / steps,
+        steps=total,
         lr=lr,
         warmup_steps=warmup,
         first_lr=0.0 if warmup else lr,
