@@ -22,7 +22,7 @@ LAYOUT = "--system.channels-last"
 
 FLAGS = (
     gone("--verbose", int, 0, "none: chosen convolution algorithms are not printed"),
-    direct("--seed", int, None, "--seed {}", "1 if unsaid, never random", example="7"),
+    settled("--seed", int, None, "seed", "--seed 7", "1 if unsaid, never random"),
     gone("--custom-bn-off", int, 0, "dead: not used there"),
     direct("--fuse-bn-relu", int, 1, "--system.compile", values={"0": "--system.no-compile"}),
     direct("--fuse-bn-add-relu", int, 1, "--system.compile", values={"0": "--system.no-compile"}),
@@ -181,6 +181,7 @@ def recipe(call: Call) -> Recipe:
         )
     return replace(
         made,
+        seed=call["--seed"] or 1,
         model=replace(
             made.model,
             depth=call["--num-layers"],
@@ -241,8 +242,9 @@ ORIGINAL = Original(
     name="mxnet-resnet",
     programs=(TRAIN_IMAGENET,),
     scripts=(
-        Script(("run.sub",), through="slurm", start="srun", container="pyxis"),
-        Script(("run_with_docker.sh", "a30.sub"), container="docker"),
+        Script(("run.sub",), defaults=": ${NEXP:=5}", through="slurm", start="srun", container="pyxis"),
+        Script(("run_with_docker.sh",), defaults=": ${NEXP:=5}", container="docker"),
+        Script(("a30.sub",), container="docker"),
         Script(("run_and_time.sh", "run_and_time_local.sh", "a30-run_and_time.sh")),
     ),
     configs=CONFIGS,

@@ -30,7 +30,7 @@ def _section(section: Section) -> str:
 
 def _cells(row: Entry | Line) -> tuple[str, str, str]:
     if isinstance(row, Line):
-        return row.theirs, row.ours or f"`{translate(row.run).command}`", row.remark
+        return row.theirs, row.ours or f"`{translate(row.run).command.replace('--data DIR', '--data /data/coco')}`", row.remark
     value = row.example or " ".join(map(number, row.default if isinstance(row.default, tuple) else (row.default,)))
     ours = row.ours.replace("{}", value) if row.kind is not bool else row.ours
     return ", ".join(f"`{name}`" for name in row.names), f"`{ours}`" if row.status == "carries" else ours, row.remark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -87,7 +88,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         *asked,
     )
     return Translation(
-        shlex.join([*_prefix(call), *words]),
+        " ".join(map(_quoted, (*_prefix(call), *words))),
         words,
         original.name,
         tuple(carries),
@@ -229,7 +230,16 @@ def _merged(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
             found[flag] = found.get(flag, []) if flag == "--system.env" else []
         else:
             found[flag].append(word)
+    if variables := found.pop("--system.env", []):
+        there = known.get("--system.env", "").split()
+        found |= {"--system.env": more} if (more := [one for one in variables if one not in there]) else {}
     return [word for flag, values in found.items() if known.get(flag) != " ".join(values) for word in (flag, *values)]
+
+
+def _quoted(word: str) -> str:
+    """As a shell takes it: one with a variable of the user's keeps it."""
+    plain = re.fullmatch(r"[\w$/.:=,+{}@%-]+", word)
+    return f'"{word}"' if plain and "$" in word else shlex.quote(word)
 
 
 def _spelt(system: System) -> Iterator[tuple[str, str]]:
