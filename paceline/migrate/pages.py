@@ -15,10 +15,10 @@ def markdown(page: Page) -> str:
     return f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
 
 
-def runs_of(page: Page) -> Iterator[str]:
-    """The originals' command lines whose cells are translations."""
+def runs_of(page: Page) -> Iterator[tuple[str, str]]:
+    """The originals' command lines whose cells are translations, each with its --system-of."""
     for section in page.sections:
-        yield from (row.run for row in section.rows if isinstance(row, Line) and row.run)
+        yield from ((row.run, row.of) for row in section.rows if isinstance(row, Line) and row.run)
 
 
 def _section(section: Section) -> str:
@@ -30,7 +30,10 @@ def _section(section: Section) -> str:
 
 def _cells(row: Entry | Line) -> tuple[str, str, str]:
     if isinstance(row, Line):
-        return row.theirs, row.ours or f"`{translate(row.run).command.replace('--data DIR', '--data /data/coco')}`", row.remark
+        if row.ours:
+            return row.theirs, row.ours, row.remark
+        ours = translate(row.run, system_of=row.of).command.replace("--data DIR", "--data /data/coco")
+        return row.theirs, f"`{ours}`", row.remark
     value = row.example or " ".join(map(number, row.default if isinstance(row.default, tuple) else (row.default,)))
     ours = row.ours.replace("{}", value) if row.kind is not bool else row.ours
     return ", ".join(f"`{name}`" for name in row.names), f"`{ours}`" if row.status == "carries" else ours, row.remark

@@ -322,7 +322,7 @@ PAGE = Page(
                 Line("`run_and_time.sh` with `config_DGX1_32.sh` (1 GPU)", run="source config_DGX1_32.sh; bash run_and_time.sh"),
                 Line("`config_DGX1_singlenode.sh` (8 x 128)", run="source config_DGX1_singlenode.sh; bash run_and_time.sh", remark="warm-up 2.619685 epochs: 299 steps"),
                 Line("`config_DGX1_multinode.sh` (2 x 8 x 64)", run="source config_DGX1_multinode.sh; sbatch -N $DGXNNODES run.sub"),
-                *(Line(f"`{name}` of {'Fujitsu' if 'PG' in name else 'Inspur' if 'NF' in name else 'NVIDIA, PyTorch'}", run=f"source {name}; sbatch -N {nodes} run.sub" if nodes > 1 else f"source {name}; bash run_and_time.sh")
+                *(Line(f"`{name}` of {'Fujitsu' if 'PG' in name else 'Inspur' if 'NF' in name else 'NVIDIA, PyTorch'}", run=f"source {name}; sbatch -N {nodes} run.sub" if nodes > 1 else f"source {name}; bash run_and_time.sh", of="mxnet-ssd")
                   for name, nodes in zip(NVIDIA_CONFIGS, (1, 1, 4, 1, 2, 1, 1), strict=True)),
                 *TOOLS,
             ),

@@ -161,6 +161,7 @@ class Line:
     ours: str = ""  # cell, as Markdown; empty = what `run` is translated to
     remark: str = ""
     run: str = ""  # the original's command line, as it is typed
+    of: str = ""  # its --system-of, where two systems have a configuration of that name
     files: tuple[str, ...] = ()  # programs and scripts of the original that it stands for
 
 

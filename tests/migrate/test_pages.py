@@ -33,10 +33,11 @@ def test_a_page_is_what_the_tables_say(page):
 
 
 @pytest.mark.parametrize(
-    "run", [pytest.param(run, id=run, marks=() if run.startswith(FEW) else pytest.mark.nightly) for run in RUNS]
+    ("run", "of"),
+    [pytest.param(run, of, id=run, marks=() if run.startswith(FEW) else pytest.mark.nightly) for run, of in RUNS],
 )
-def test_each_command_of_a_page_comes_to_the_same_numbers_or_names_the_row_that_says_why_not(run):
-    found = translated(run)
+def test_each_command_of_a_page_comes_to_the_same_numbers_or_names_the_row_that_says_why_not(run, of):
+    found = translated(run, of)
     assert {row["row"] for row in found["differs"]} <= ROWS
     assert found["command"].count("--weights") == (1 if found["facts"]["theirs"] else 0)
 
