@@ -44,7 +44,7 @@ FURTHER = (
     direct("NCCL_SOCKET_IFNAME=ens5", str, None, "--system.interface {}", "the system's", example="ens5"),
     direct("FI_PROVIDER=efa", str, None, "--system.fabric {}", "the system's", example="efa"),
     _env("FI_EFA_TX_MIN_CREDITS", "64"),
-    direct("LD_LIBRARY_PATH", str, None, "--system.env LD_LIBRARY_PATH={}", "without aws-ofi-nccl's folder NCCL falls back to sockets", example="/opt/amazon/efa/lib64:/opt/aws-ofi-nccl/lib"),
+    direct("LD_LIBRARY_PATH", str, None, "--system.env LD_LIBRARY_PATH={}", "what this shell has goes along to hosts; without aws-ofi-nccl's folder NCCL falls back to sockets", example="/opt/amazon/efa/lib64:/opt/aws-ofi-nccl/lib"),
     gone("HOROVOD_STALL_CHECK_TIME_SECONDS HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str, None, "fixed: a rank that falls silent is named, and the others end"),
     gone("HOROVOD_MLSL_BGT_AFFINITY", str, None, HOROVOD),
     gone("MXNET_CUDNN_AUTOTUNE_DEFAULT=0", str, None, "dead: MXNet's"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.migrate import gaudi_ssd, gluoncv_maskrcnn, mxnet_resnet, mxnet_resnet_page, mxnet_ssd, pytorch_ssd
+from paceline.migrate import gaudi_ssd, gluoncv_maskrcnn, gluoncv_page, mxnet_resnet, mxnet_resnet_page, mxnet_ssd, pytorch_ssd
 from paceline.migrate.table import Original, Page
 
 ORIGINALS: tuple[Original, ...] = (
@@ -13,4 +13,4 @@ ORIGINALS: tuple[Original, ...] = (
     mxnet_resnet.ORIGINAL,
     gluoncv_maskrcnn.ORIGINAL,
 )
-PAGES: tuple[Page, ...] = (mxnet_ssd.PAGE, pytorch_ssd.PAGE, gaudi_ssd.PAGE, mxnet_resnet_page.PAGE)
+PAGES: tuple[Page, ...] = (mxnet_ssd.PAGE, pytorch_ssd.PAGE, gaudi_ssd.PAGE, mxnet_resnet_page.PAGE, gluoncv_page.PAGE)

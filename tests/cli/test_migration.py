@@ -85,7 +85,8 @@ LISTED = {
     ("resnet50-mxnet", "Variables of run_and_time.sh and the configurations"): """
         OPTIMIZER BATCHSIZE INPUT_BATCH_MULTIPLIER KVSTORE LR MOM LRSCHED WARMUP_EPOCHS LARSETA DALI_HW_DECODER_LOAD WD
         LABELSMOOTHING SEED EVAL_OFFSET EVAL_PERIOD DALI_PREFETCH_QUEUE DALI_NVJPEG_MEMPADDING DALI_THREADS DALI_CACHE_SIZE
-        DALI_ROI_DECODE DALI_PREALLOCATE_WIDTH DALI_PREALLOCATE_HEIGHT DALI_DONT_USE_MMAP NUMEPOCHS NETWORK BN_GROUP NUMEXAMPLES
+        DALI_ROI_DECODE DALI_PREALLOCATE_WIDTH DALI_PREALLOCATE_HEIGHT DALI_TMP_BUFFER_HINT DALI_DECODER_BUFFER_HINT
+        DALI_CROP_BUFFER_HINT DALI_NORMALIZE_BUFFER_HINT DALI_DONT_USE_MMAP NUMEPOCHS NETWORK BN_GROUP NUMEXAMPLES
         NUMVALEXAMPLES THR E2E_CUDA_GRAPHS USE_NVSHMEM DGXNNODES DGXNGPU DGXNSOCKET DGXSOCKETCORES DGXHT DGXSYSTEM WALLTIME
         SBATCH_NETWORK CONT DATADIR LOGDIR NEXP CLEAR_CACHES COPY_DATASET CHECK_COMPLIANCE MLPERF_RULESET NCCL_TEST API_LOGGING
         LOGGER TIME_TAGS NVTX_FLAG EPOCH_PROF SYNTH_DATA DISABLE_CG NV_GPU""",
@@ -98,21 +99,22 @@ LISTED = {
         MXNET_CUDNN_WARN_ON_IGNORED_FLAGS MXNET_OPTIMIZER_AGGREGATION_SIZE MXNET_EXTENDED_NORMCONV_SUPPORT
         MXNET_ENABLE_CUDA_GRAPHS MXNET_CUDNN_NHWC_BN_HEURISTIC_FWD MXNET_CUDNN_NHWC_BN_HEURISTIC_BWD
         MXNET_CUDNN_NHWC_BN_ADD_HEURISTIC_FWD MXNET_CUDNN_NHWC_BN_ADD_HEURISTIC_BWD MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD
-        MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD MXNET_FUSE_CONV_BN_RELU MXNET_FUSE_CONV_BN_DUAL_ADD_RELU HEURISTIC_GBN""",
+        MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD MXNET_FUSE_CONV_BN_RELU MXNET_FUSE_CONV_BN_DUAL_ADD_RELU
+        MXNET_CUDNN_NHWC_BN_HEURISTIC_GBN""",
     ("maskrcnn-gluoncv", "Flags of train_mask_rcnn.py"): """
         --network --dataset --num-workers -j --batch-size --gpus --epochs --resume --start-epoch --lr --lr-decay --lr-decay-epoch
         --lr-warmup --lr-warmup-factor --clip-gradient --momentum --wd --log-interval --save-prefix --save-interval --val-interval
         --seed --verbose --norm-layer --rpn-smoothl1-rho --rcnn-smoothl1-rho --use-fpn --disable-hybridization --static-alloc --amp
         --horovod --use-ext --executor-threads --kv-store""",
     ("maskrcnn-gluoncv", "Flags of its custom-model"): """
-        --no-pretrained-base --num-fpn-filters --num-box-head-conv --num-box-head-conv-filters --num_box_head_dense_filters
+        custom-model --no-pretrained-base --num-fpn-filters --num-box-head-conv --num-box-head-conv-filters --num_box_head_dense_filters
         --image-short --image-max-size --nms-thresh --nms-topk --post-nms --roi-mode --roi-size --strides --clip --rpn-channel
         --anchor-base-size --anchor-aspect-ratio --anchor-scales --anchor-alloc-size --rpn-nms-thresh --rpn-train-pre-nms
         --rpn-train-post-nms --rpn-test-pre-nms --rpn-test-post-nms --rpn-min-size --rcnn-num-samples --rcnn-pos-iou-thresh
         --rcnn-pos-ratio --max-num-gt --target-roi-scale --num-mask-head-convs""",
     ("maskrcnn-gluoncv", "Environment: the 21 variables of the benchmark"): """
         HOROVOD_FUSION_THRESHOLD HOROVOD_CYCLE_TIME HOROVOD_NUM_STREAMS HOROVOD_NUM_NCCL_STREAMS HOROVOD_HIERARCHICAL_ALLREDUCE
-        HOROVOD_CACHE_CAPACITY HOROVOD_MPI_THREADS_DISABLE HOROVOD_TWO_STAGE_LOOP ALLREDUCE_MODE FIXED_PAYLOAD
+        HOROVOD_CACHE_CAPACITY HOROVOD_MPI_THREADS_DISABLE HOROVOD_TWO_STAGE_LOOP HOROVOD_ALLREDUCE_MODE HOROVOD_FIXED_PAYLOAD
         MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD MXNET_USE_FUSION OMP_NUM_THREADS NCCL_DEBUG
         NCCL_MIN_NRINGS NCCL_TREE_THRESHOLD NCCL_NSOCKS_PERTHREAD NCCL_SOCKET_NTHREADS NCCL_BUFFSIZE NCCL_NET_GDR_READ""",
     ("ssd-reference", "Flags of the reference's train.py"): """
