@@ -48,7 +48,7 @@ PAGE = Page(
             (
                 _line("config_DGXH100.sh", "trials come one after the other", "`source config_DGXH100.sh; CONT=... DATADIR=... sbatch -N $DGXNNODES -t $WALLTIME run.sub`"),
                 *(_line(MULTI.format(one)) for one in ("4x8x100", "8x8x50", "64x8x40", "96x8x42", "448x8x16")),
-                Line("ASUSTeK's `config_DGXA100.sh`", run=PYXIS.format("config_DGXA100.sh"), of="mxnet-resnet", remark="NVIDIA's SSD has a file of that name: `paceline from FILE`, or with `--system-of mxnet-resnet`"),
+                Line("ASUSTeK's `config_DGXA100.sh`", run=PYXIS.format("config_DGXA100.sh"), of="mxnet-resnet", remark="NVIDIA's SSD has a file of that name: paceline from wants the file itself, or --system-of mxnet-resnet"),
                 _line("config_DGXA100_multi_8x8x51.sh", "", "ASUSTeK's `config_DGXA100_multi_8x8x51.sh`"),
                 Line("Habana's `batch_256.cfg`", "`paceline show resnet50-gaudi2-2048 --system gaudi2x8`"),
                 Line("`run_with_docker.sh`", run="source config_DGXH100.sh; CONT=IMAGE DATADIR=/data/imagenet ./run_with_docker.sh"),
