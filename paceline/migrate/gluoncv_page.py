@@ -40,7 +40,7 @@ TOOLS = (
     Line("`net.set_nms(...)`", "`paceline eval RUN --iou 0.5 --keep 100`"),
     Line("RPNAcc, RPNL1Loss, RCNNAcc, RCNNL1Loss, MaskAcc, MaskFGAcc in its log", f"`paceline train maskrcnn-gluoncv {DATA} --model.accuracies`", "rpn_acc to mask_fg_acc in `events.jsonl` and TensorBoard"),
     Line("COCOInstance's `min_object_area`, and its boxes of 4 pixels", f"`paceline train maskrcnn-gluoncv {DATA}`", "its recipes leave these out unasked; theirs wants an area of more than 1, ours of 1 or more"),
-    Line("`fit_mask_rcnn.py`", f"`paceline train maskrcnn-gluoncv {DATA} --global-batch 1 --optim.lr 0.01 --schedule.boundaries 20 24 --epochs 26 --model.loss-group 1`", "its own defaults, but for 7 x 7 regions: `--model.roi.pooling direct`", files=("fit_mask_rcnn.py",)),
+    Line("`fit_mask_rcnn.py`", f"`paceline train maskrcnn-gluoncv {DATA} --global-batch 1 --optim.lr 0.01 --schedule.boundaries 20 24 --epochs 26 --model.loss-group 1 --model.roi.pooling direct`", "its own defaults: batch 1, rate 0.01, falls at 20 and 24 epochs, regions of 7 x 7", files=("fit_mask_rcnn.py",)),
 )  # fmt: skip
 
 NVIDIA = (

@@ -25,7 +25,7 @@ def _becoming() -> tuple[Entry, ...]:
 
 TOOLS = (
     Line("`bindpcie --cpu=exclusive --ib=single`", f"`paceline {FOLLOWS} --system.bind exclusive --system.fabric ib`", files=("bindpcie",)),
-    Line("untar loops over `ILSVRC2012_img_train.tar` and its 1,000 tars", "`paceline download imagenet /data/imagenet --from DOWNLOADS`", "checked, unpacked and prepared; `--no-unpack` trains from the tars as they are", files=()),
+    Line("untar loops over `ILSVRC2012_img_train.tar` and its 1,000 tars", "`paceline download imagenet /data/imagenet --from DOWNLOADS`", "checked, unpacked and prepared; to train from the tars as they are: `paceline download imagenet /data/imagenet --from DOWNLOADS --no-unpack`", files=()),
     Line("`valprep.sh`", "`paceline download imagenet /data/imagenet --from DOWNLOADS`", "photos of validation get their classes from the development kit; nothing is moved", files=("valprep.sh",)),
     Line("`prepare_imagenet.sh`, `im2rec.py --list` and `--pass-through`", "`paceline pack /data/imagenet --to recordio --out /data/imagenet-rec`", "photos byte for byte; train from the folders or the tars as well", files=("prepare_imagenet.sh", "im2rec.py")),
     Line("`im2rec.py --resize 256 --quality 95`", "`paceline pack /data/imagenet --to recordio --short 256 --quality 95 --out /data/imagenet-256`"),
