@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -55,8 +56,8 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
     """
     from paceline.migrate.translate import translate
 
-    folder, path = Path(), Path(text).expanduser()
-    if "\n" not in text and len(text) < 1024 and path.is_file():
+    folder, path = Path(), Path(os.path.expanduser(text))
+    if os.path.isfile(path):  # False, too, for what is no name of a file
         folder = path.parent
         text = f"source {path.name}" if path.name.startswith("config") else _text(path)
     found = translate(text, read=lambda name: _beside(folder, name), system_of=system_of)

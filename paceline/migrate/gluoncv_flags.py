@@ -41,7 +41,9 @@ FLAGS = (
 )  # fmt: skip
 
 # Behind the word custom-model, which is one of them: it begins from other numbers than the presets.
-WORD = settled("custom-model", bool, False, "model.rpn.channels", "--model.rpn.channels 256", "a network of one's own numbers")
+WORD = settled(
+    "custom-model", bool, False, "model.rpn.channels", "--model.rpn.channels 256", "a network of one's own numbers"
+)
 CUSTOM = (
     gone("--no-pretrained-base", bool, False, "--weights none", "with `--model.norm batch --model.frozen none`: frozen random norms learn nothing"),
     settled("--num-fpn-filters", int, 256, "model.channels", "--model.channels 256"),

@@ -21,6 +21,7 @@ from paceline.recipes.maskrcnn import TRAIN_IMAGES, gluoncv
 # Networks whose ImageNet weights theirs brings unasked: their depth here.
 DEPTHS = {"resnet18_v1b": 18, "resnet34_v1b": 34, "resnet50_v1b": 50, "resnet101_v1d": 101, "resnet101_v1b": 101}
 
+
 def settle(call: Call) -> Call:
     """Without Horovod --gpus counts the devices; EFA over ens5 is a p3dn, whose benchmark this is."""
     if not call["--horovod"] and not call.start:

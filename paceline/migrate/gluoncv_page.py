@@ -24,8 +24,8 @@ MANY = MPIRUN.format(
     " --lr-warmup 1600",
 )
 FILE = "mask_rcnn_fpn_resnet50_v1b_coco.params"
-MSRA = "--weights resnet50-msra"
-PYXIS = f"--through slurm --container pyxis --image IMAGE --walltime auto --data /data/coco {MSRA}"
+TRUNK = "--weights resnet50-v1"
+PYXIS = f"--through slurm --container pyxis --image IMAGE --walltime auto --data /data/coco {TRUNK}"
 
 TOOLS = (
     Line("installation of MXNet, Horovod, NVIDIA's cocoapi, mpi4py, Cython and GluonCV", "`paceline image build`", "or pip install into Python 3.10 to 3.12: torch brings CUDA and NCCL, nothing is compiled; a V100 wants torch 2.9 with CUDA 12", files=("setup.py",)),
@@ -35,7 +35,7 @@ TOOLS = (
     Line("`mscoco.py --no-download`", "`paceline prepare coco /data/coco`"),
     Line("`mscoco.py --overwrite`", "`paceline download coco2017 /data/coco`", "what is whole is kept, what is damaged is brought again"),
     Line("`LD_LIBRARY_PATH` with /opt/amazon/efa/lib64 and aws-ofi-nccl", f"`paceline {P3DN} --system.env LD_LIBRARY_PATH=/opt/amazon/efa/lib64:/opt/aws-ofi-nccl/install/lib`", "without it NCCL falls back to sockets, a fraction of the speed; `paceline bench comm` measures which"),
-    Line("its log of 24 nodes", f"`paceline show maskrcnn-gluoncv-192 --system p3dn --nodes 24 --data /data/coco`", "it has no MLPerf lines for `paceline mlperf analyse`; rates and losses of ours: `paceline runs runs`"),
+    Line("its log of 24 nodes", "`paceline show maskrcnn-gluoncv-192 --system p3dn --nodes 24 --data /data/coco`", "it has no MLPerf lines for `paceline mlperf analyse`; rates and losses of ours: `paceline runs runs`"),
     Line("`net.reset_class(...)`", "`paceline train maskrcnn-custom --data mine --weights model.params`", "rows of the same classes are kept by name"),
     Line("`net.set_nms(...)`", "`paceline eval RUN --iou 0.5 --keep 100`"),
     Line("RPNAcc, RPNL1Loss, RCNNAcc, RCNNL1Loss, MaskAcc, MaskFGAcc in its log", f"`paceline train maskrcnn-gluoncv {DATA} --model.accuracies`", "rpn_acc to mask_fg_acc in `events.jsonl` and TensorBoard"),
@@ -44,12 +44,12 @@ TOOLS = (
 )  # fmt: skip
 
 NVIDIA = (
-    Line("`config_DGXH100.sh`", f"`paceline launch maskrcnn-nvidia-96 --system dgx-h100 {PYXIS}`", "the Caffe2 trunk that it starts from, stride in the 3x3 here: docs/deviations.md"),
+    Line("`config_DGXH100.sh`", f"`paceline launch maskrcnn-nvidia-96 --system dgx-h100 {PYXIS}`", "theirs starts from the Caffe2 trunk, whose stride stands in the 1x1: docs/deviations.md"),
     Line("its 8 nodes", f"`paceline launch maskrcnn-nvidia-256 --system dgx-h100 --nodes 8 {PYXIS}`"),
     Line("its 48 nodes, `DEDICATED_EVALUATION_RANKS=128`", f"`paceline launch maskrcnn-nvidia-256-48nodes --system dgx-h100 --nodes 48 --eval-ranks 128 {PYXIS.replace('--walltime auto ', '')}`", "256 train, 128 evaluate"),
-    Line("`TIME_TAGS`, `NVTX_FLAG`, `EPOCH_PROF`", f"`paceline train maskrcnn-nvidia-96 --data /data/coco {MSRA} --profile nvtx:50:53`", "inside `nsys profile --capture-range=cudaProfilerApi`; without `nvtx:` torch's profiler writes a trace"),
-    Line("`SYNTH_DATA`", f"`paceline train maskrcnn-nvidia-96 --synthetic {MSRA}`"),
-    Line("`DISABLE_CG`", f"`paceline train maskrcnn-nvidia-96 --system dgx-h100 --data /data/coco {MSRA} --system.no-graph`", "the default; theirs were on"),
+    Line("`TIME_TAGS`, `NVTX_FLAG`, `EPOCH_PROF`", f"`paceline train maskrcnn-nvidia-96 --data /data/coco {TRUNK} --profile nvtx:50:53`", "inside `nsys profile --capture-range=cudaProfilerApi`; without `nvtx:` torch's profiler writes a trace"),
+    Line("`SYNTH_DATA`", f"`paceline train maskrcnn-nvidia-96 --synthetic {TRUNK}`"),
+    Line("`DISABLE_CG`", f"`paceline train maskrcnn-nvidia-96 --system dgx-h100 --data /data/coco {TRUNK} --system.no-graph`", "the default; theirs were on"),
     Line("`NCCL_TEST`", "`paceline bench comm`", "on the nodes of the job itself: launch with --preflight"),
 )  # fmt: skip
 

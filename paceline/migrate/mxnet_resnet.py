@@ -18,6 +18,7 @@ from paceline.migrate.table import Call, Facts, Original, Program, Script
 from paceline.recipes.resnet50 import lars
 from paceline.recipes.rows import ROWS
 
+
 def settle(call: Call) -> Call:
     """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; without --use-dali batches are made up."""
     given, more = dict(call.given), call.more

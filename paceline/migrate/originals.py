@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from paceline.migrate import gaudi_ssd, gluoncv_maskrcnn, gluoncv_page, mxnet_resnet, mxnet_resnet_page, mxnet_ssd, pytorch_ssd
+from paceline.migrate import (
+    gaudi_ssd,
+    gluoncv_maskrcnn,
+    gluoncv_page,
+    mxnet_resnet,
+    mxnet_resnet_page,
+    mxnet_ssd,
+    pytorch_ssd,
+)
 from paceline.migrate.table import Original, Page
 
 ORIGINALS: tuple[Original, ...] = (

@@ -112,7 +112,14 @@ def test_gaudi_epochs_are_those_of_its_readme():
 
 
 def test_gluoncv_benchmarks_come_to_their_published_numbers():
-    node = {"batch_size": 16, "lr": 0.02, "lr_warmup": 1000, "lr_warmup_factor": 0.03, "lr_decay_epoch": (8, 10), "epochs": 12}
+    node = {
+        "batch_size": 16,
+        "lr": 0.02,
+        "lr_warmup": 1000,
+        "lr_warmup_factor": 0.03,
+        "lr_decay_epoch": (8, 10),
+        "epochs": 12,
+    }
     one = gluoncv_maskrcnn(node, 8)
     assert (one.batch_per_device, one.steps_per_epoch, one.decay_steps) == (2, 7330, (8 * 7330, 10 * 7330))
     assert one.first_lr == pytest.approx(0.0006)
