@@ -7,7 +7,7 @@ import math
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
-        asked.system_flags,
+        replace(asked.system_flags, graph=False),  # of no number here, and refused where this machine has no such device
         world=devices,
         most=recipe.global_batch,
         train_images=controls.limit_train or train,

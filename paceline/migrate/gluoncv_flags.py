@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from paceline.migrate.table import direct, gone, settled
 
+
+def number(text: str) -> float | None:
+    """Its numbers are text, and an empty one is the default."""
+    return float(text) if text else None
+
+
 FLAGS = (
     settled("--network", str, "resnet50_v1b", "model.depth", "--model.trunk resnet --model.depth 50", "resnet18_v1b: `--model.depth 18`; MobileNet, ResNeSt: `--model.trunk timm/NAME`", row="MobileNet and ResNeSt trunks"),
     gone("--dataset", str, "coco", "--data /data/coco", "any prepared set with boxes or masks", values={}),
     direct("--num-workers -j", int, 4, "--system.loader-threads {}"),
     settled("--batch-size", int, 8, "global_batch optim.lr", "--global-batch 16 --optim.lr 0.02", "of all GPUs, as theirs"),
     gone("--gpus", str, "0", "automatic: a rank takes the device of its local number", "one process is one device here"),
-    settled("--epochs", int, 26, "epochs", "--epochs 12"),
+    settled("--epochs", number, 26, "epochs", "--epochs 12"),
     settled("--resume", str, "", "", "--weights model.params", "weights alone, as theirs; a run goes on by naming its `--out runs/mrcnn` again", by="weights"),
     gone("--start-epoch", int, 0, "automatic: a resumed run knows its step"),
-    settled("--lr", float, None, "optim.lr", "--optim.lr 0.02", "0.00125 times the batch if unsaid"),
+    settled("--lr", number, None, "optim.lr", "--optim.lr 0.02", "0.00125 times the batch if unsaid"),
     settled("--lr-decay", float, 0.1, "schedule.factor", "--schedule.factor 0.1"),
     settled("--lr-decay-epoch", str, "17,23", "schedule.boundaries", "--schedule.boundaries 8 10"),
-    settled("--lr-warmup", float, None, "schedule.warmup", "--schedule.unit steps --schedule.warmup 1000 --schedule.boundaries 58640 73300", "iterations: in epochs in the recipe, 1,000 of 7,330 steps; the larger of 8000 / batch and 1000 if unsaid"),
+    settled("--lr-warmup", number, None, "schedule.warmup", "--schedule.unit steps --schedule.warmup 1000 --schedule.boundaries 58640 73300", "iterations: in epochs in the recipe, 1,000 of 7,330 steps; the larger of 8000 / batch and 1000 if unsaid"),
     settled("--lr-warmup-factor", float, 1 / 3, "schedule.warmup_from", "--schedule.warmup-from 0.03"),
     settled("--clip-gradient", float, -1.0, "optim.clip_value", "--optim.clip-value 1.5", "element by element; -1 there is 0 here"),
     settled("--momentum", float, 0.9, "optim.momentum", "--optim.momentum 0.9", "MXNet's form: `--optim.momentum-form lr_inside`, in the recipe"),
-    settled("--wd", float, 1e-4, "optim.weight_decay", "--optim.weight-decay 1e-4", "biases do not decay: `--optim.decay-on no_norm_no_bias`, in the recipe"),
+    settled("--wd", number, 1e-4, "optim.weight_decay", "--optim.weight-decay 1e-4", "biases do not decay: `--optim.decay-on no_norm_no_bias`, in the recipe"),
     direct("--log-interval", int, 100, "--log-every {}", "steps"),
     direct("--save-prefix", str, "", "--out {}", example="runs/mrcnn"),
     direct("--save-interval", int, 1, "--save-every 7330", "steps", values={}),
@@ -45,7 +51,7 @@ WORD = settled(
     "custom-model", bool, False, "model.rpn.channels", "--model.rpn.channels 256", "a network of one's own numbers"
 )
 CUSTOM = (
-    gone("--no-pretrained-base", bool, False, "--weights none", "with `--model.norm batch --model.frozen none`: frozen random norms learn nothing"),
+    settled("--no-pretrained-base", bool, False, "", "--weights none", "with `--model.norm batch --model.frozen none`: frozen random norms learn nothing", by="weights"),
     settled("--num-fpn-filters", int, 256, "model.channels", "--model.channels 256"),
     settled("--num-box-head-conv", int, 4, "model.roi.convs", "--model.roi.convs 4 --model.head-norm group", "one fully connected layer behind them, as theirs; SyncBN: GroupNorm here, theirs with gn"),
     settled("--num-box-head-conv-filters", int, 256, "model.roi.conv_channels", "--model.roi.convs 4 --model.roi.conv-channels 256"),

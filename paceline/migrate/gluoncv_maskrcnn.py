@@ -32,8 +32,16 @@ def settle(call: Call) -> Call:
     return call
 
 
-def _epochs(text: str) -> tuple[float, ...]:
+def _listed(text: str) -> tuple[float, ...]:
     return tuple(sorted(float(part) for part in text.split(",") if part.strip()))
+
+
+def _epochs_of(call: Call) -> int:
+    return int(call["--epochs"] or 26)
+
+
+def _decay(call: Call) -> float:
+    return 1e-4 if call["--wd"] is None else call["--wd"]
 
 
 def _rate(call: Call) -> float:
@@ -54,13 +62,13 @@ def facts(call: Call) -> Facts:
         batch_per_device=local,
         devices=ranks,
         steps_per_epoch=steps,
-        epochs=call["--epochs"],
-        steps=call["--epochs"] * steps,
+        epochs=_epochs_of(call),
+        steps=_epochs_of(call) * steps,
         lr=_rate(call),
         warmup_steps=_warmup(call),
         decay="steps",
-        decay_steps=tuple(epoch * steps for epoch in _epochs(call["--lr-decay-epoch"])),
-        weight_decay=call["--wd"],
+        decay_steps=tuple(epoch * steps for epoch in _listed(call["--lr-decay-epoch"] or "17,23")),
+        weight_decay=_decay(call),
         weights=weights(call) or "none",
         target="none",
     )
@@ -68,14 +76,14 @@ def facts(call: Call) -> Facts:
 
 def recipe(call: Call) -> Recipe:
     """The family's constructor with the line's numbers."""
-    every, epochs, batch = call["--val-interval"], call["--epochs"], call["--batch-size"]
+    every, epochs, batch = call["--val-interval"], _epochs_of(call), call["--batch-size"]
     points = tuple(float(epoch) for epoch in range(every, epochs + 1, every)) if every > 1 else ()
     made = gluoncv(
         batch,
         lr=_rate(call),
         warmup=_warmup(call),  # type: ignore[arg-type]  # whole iterations in the published lines
         warmup_from=call["--lr-warmup-factor"],
-        boundaries=_epochs(call["--lr-decay-epoch"]),  # type: ignore[arg-type]  # two in the published lines
+        boundaries=_listed(call["--lr-decay-epoch"] or "17,23"),  # type: ignore[arg-type]  # two in the published lines
         epochs=float(epochs),
         clip=max(0.0, call["--clip-gradient"]),
         per_gpu=max(1, batch // call.devices),
@@ -96,7 +104,7 @@ def recipe(call: Call) -> Recipe:
         made,
         model=model,
         input=inputs,
-        optim=replace(made.optim, momentum=call["--momentum"], weight_decay=call["--wd"]),
+        optim=replace(made.optim, momentum=call["--momentum"], weight_decay=_decay(call)),
         schedule=replace(made.schedule, factor=call["--lr-decay"]),
         seed=call["--seed"],
     )
@@ -131,7 +139,7 @@ def _custom(model: MaskRCNNModel, call: Call) -> MaskRCNNModel:
         rpn=replace(
             model.rpn,
             channels=call["--rpn-channel"],
-            sizes=tuple(base * scale for scale in _epochs(call["--anchor-scales"])),
+            sizes=tuple(base * scale for scale in _listed(call["--anchor-scales"])),
             ratios=tuple(float(part) for part in call["--anchor-aspect-ratio"].split(",")),
             iou=call["--rpn-nms-thresh"],
             pre_train=call["--rpn-train-pre-nms"],

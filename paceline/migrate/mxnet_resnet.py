@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from paceline.config.errors import UserError
 from paceline.config.recipe import Recipe
 from paceline.migrate.mxnet_resnet_flags import FLAGS
 from paceline.migrate.mxnet_resnet_page import TOOLS
@@ -19,6 +20,9 @@ from paceline.recipes.resnet50 import lars
 from paceline.recipes.rows import ROWS
 
 
+LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")
+
+
 def settle(call: Call) -> Call:
     """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; without --use-dali batches are made up."""
     given, more = dict(call.given), call.more
@@ -26,6 +30,10 @@ def settle(call: Call) -> Call:
         given |= {"--num-epochs": 4, "--warmup-epochs": 2}
     if "--use-dali" not in given or _above_zero(call, "SYNTH_DATA"):
         more = (*more, "--synthetic")
+    gpus = len((call["--gpus"] or "").split(","))
+    if gpus > 1 and not call.start and call.devices == 1 and call["--kv-store"] != "horovod":
+        call = replace(call, per_node=gpus)  # one process cuts its batch over its devices
+        given["--batch-size"] = call["--batch-size"] // gpus
     if _above_zero(call, "DISABLE_CG"):
         given.pop("--e2e-cuda-graphs", None)
     return replace(call, given=given, more=more)
@@ -84,8 +92,10 @@ def recipe(call: Call) -> Recipe:
     )
     channels, side, *_ = (int(part) for part in call["--image-shape"].split(","))
     optim = replace(made.optim, lars_eta=call["--lars-eta"], lars_eps=call["--lars-eps"])
-    if "lars" not in call["--optimizer"]:
+    if call["--optimizer"] == "sgd":
         optim = replace(made.optim, kind="sgd", momentum_form="lr_inside")
+    elif call["--optimizer"] not in LARS:
+        raise UserError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
     schedule, kind = made.schedule, _kind(call)
     if kind != "poly2":
         warmup = schedule.warmup if kind == "steps" else 0.0

@@ -57,7 +57,7 @@ FLAGS = (
     direct("--profile-worker-suffix", str, "", "--profile 50:53", values={}),
     gone("--profile-server-suffix", str, "", "dead: no parameter servers"),
     settled("--accuracy-threshold", float, 0.759, "quality.targets", "--quality.targets top1 0.759", "met at the target itself; theirs had to be above it", row="target"),
-    direct("--profile", int, 0, "--profile 50:53 --steps 53", values={"1": "--profile 50:53 --steps 53"}),
+    direct("--profile", int, 0, "--profile 50:53", values={"1": "--profile 50:53"}),
     direct("--load-checkpoint-path", str, None, "--weights RUN/checkpoints/best", "dead there", values={}),
     direct("--save-checkpoint-path", str, None, "--out {}", "a folder of their `.npy` is read by `--weights FOLDER`", example="runs/rn50"),
     direct("--e2e-cuda-graphs", int, 0, "--system.graph", "the whole step becomes one CUDA graph for each kind of batches (docs/systems.md)", values={"1": "--system.graph"}),
