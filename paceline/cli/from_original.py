@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,8 +40,20 @@ def run(arguments: Sequence[str]) -> int:
     """Translate, and return 0."""
     if not arguments or arguments[0] in ("-h", "--help"):
         explain(VERB, ABOUT, FromFlags(), code=0 if arguments else 2)
-    flags = parse(arguments[1:], FromFlags(), prog=VERB, description=ABOUT)
-    found = translated(arguments[0], flags.system_of)
+    texts = [
+        place
+        for place, word in enumerate(arguments)
+        if word[:2] != "--" and arguments[place - 1 : place] != ["--system-of"]
+    ]
+    words = [word for place, word in enumerate(arguments) if place not in texts[:1]]
+    own = ("--json", "--system-of", "--no-json", "--help")
+    if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
+        text = shlex.join(word for word in arguments if word not in own)
+        raise UserError(
+            f"it takes one original command, in quotes:  paceline from {shlex.quote(text or 'ORIGINAL COMMAND')}"
+        )
+    flags = parse(words, FromFlags(), prog=VERB, description=ABOUT)
+    found = translated(arguments[texts[0]], flags.system_of)
     if flags.json:
         print(json.dumps(found, indent=1))
     else:
@@ -143,6 +156,6 @@ def _text(path: Path) -> str:
 def _beside(folder: Path, name: str) -> str | None:
     """The text of a file that a script names: where it says, or beside the script."""
     for path in (folder / name, folder / Path(name).name):
-        if "$" not in str(path) and path.is_file():
+        if os.path.isfile(path):
             return _text(path)
     return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from paceline.config.errors import UserError
 from paceline.config.system import System
 from paceline.migrate.calls import NoProgramError, Reader, read_call
 from paceline.migrate.originals import ORIGINALS
@@ -52,7 +53,12 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     if other := call.program.instead(call):
         words = tuple(shlex.split(other))
         return Translation(other, words[1:], original.name, (), (), (), None, {}, call.devices)
-    name, changes = nearest(call)
+    try:
+        facts, (name, changes) = call.program.facts(call), nearest(call)
+    except ArithmeticError:
+        raise UserError(
+            f"{call.program.files[0]}: with these numbers it makes no step. Check batch, epochs and ranks."
+        ) from None
     flags = {field: shlex.split(flag_of(field, value)) for field, value in changes.items()}
     there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
     carries, dead, differs, straight = [], [], [], []
@@ -94,7 +100,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         tuple(carries),
         tuple(dead),
         tuple(differs),
-        call.program.facts(call),
+        facts,
         call.program.explains,
         call.devices,
     )

@@ -65,6 +65,23 @@ def test_a_prefix_of_two_flags_and_a_value_of_another_type_are_refused(capsys):
     assert "is no int" in refused(capsys, "ssd_main.py --epochs many")
 
 
+def test_numbers_that_make_no_training_are_refused(capsys):
+    assert "makes no step" in refused(capsys, "ssd_main.py --batch-size 0")
+    assert "makes no step" in refused(capsys, "ssd_main.py --lr-warmup-epochs 1e400")
+
+
+def test_a_command_that_is_not_in_quotes_is_told_how(capsys):
+    assert "in quotes:  paceline from 'ssd_main.py --batch-size 3'" in refused(
+        capsys, "ssd_main.py", "--batch-size", "3"
+    )
+    assert "in quotes" in refused(capsys, "--json")
+    assert front_door.main(["from", "--system-of", "mxnet-ssd", "--json", "ssd_main.py --batch-size 8"]) == 0
+
+
+def test_a_line_longer_than_a_file_name_may_be_is_read():
+    assert f"--out /{'a' * 300}" in command(f"ssd_main.py --batch-size 8 --results /{'a' * 300}")
+
+
 def test_a_variable_that_is_set_nowhere_is_named(capsys):
     assert "put BS=VALUE before it" in refused(capsys, "ssd_main.py --batch-size $BS")
     assert "Put NGPU=N" in refused(capsys, "mpirun -np $NGPU python ssd_main.py --batch-size 8")
