@@ -48,6 +48,8 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     names = list(dict.fromkeys(one.name for one in ORIGINALS))
     if system_of and system_of not in names:
         raise UserError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
+    if any(PurePosixPath(text.strip()).name in one.configs for one in ORIGINALS):  # a configuration's bare name
+        text = f"source {text.strip()}"
     found: list[tuple[Call, Original]] = []
     refused: list[tuple[Original, UserError]] = []
     for original in ORIGINALS:

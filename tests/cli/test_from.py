@@ -119,6 +119,7 @@ fi
 cat <<EOF
 ssd_main.py --epochs 1
 EOF
+# NUMEPOCHS=3; ssd_main.py --epochs 2
 ARGS=(--lr 2.92e-3 \
   --weight-decay=1.6e-4)
 "${CMD[@]}" ssd_main_async.py --epochs "${NUMEPOCHS}" --batch-size $((2 * 32)) "${ARGS[@]}" 2>&1 | tee out.log ; ret=$?
@@ -147,6 +148,7 @@ def test_nothing_of_a_line_is_run(tmp_path, monkeypatch):
         ("SYSTEM=C4140 sbatch run.slurm", "ssd-mlperf-512"),
         ("SYSTEM=DSS8440 ./run_with_docker.sh", "ssd-mlperf-1024-dss8440"),
         ("source config_DGXA100_multi_64x8x4x4.sh; sbatch -N $DGXNNODES run.sub", "ssd-mlperf-2048"),
+        ("config_DGXA100_multi_2x8x56.sh", "ssd@nvidia-2xdgx-a100-pytorch-896"),
         ("source config_DGX1_multinode.sh; sbatch -N $DGXNNODES run.sub", "ssd@reference-2x8-1024"),
     ],
 )
