@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import textwrap
 from collections.abc import Sequence
@@ -73,6 +74,7 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
     if os.path.isfile(path):  # False, too, for what is no name of a file
         folder = path.parent
         text = f"source {path.name}" if path.name.startswith("config") else _text(path)
+        text = _habana_line(text) if path.suffix in (".yaml", ".yml") else text
     found = translate(text, read=lambda name: _beside(folder, name), system_of=system_of)
     facts: dict[str, Any] = {"theirs": {}, "ours": {}}
     differs = list(found.differs)
@@ -97,7 +99,9 @@ def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
-        replace(asked.system_flags, graph=False),  # of no number here, and refused where this machine has no such device
+        replace(
+            asked.system_flags, graph=False
+        ),  # of no number here, and refused where this machine has no such device
         world=devices,
         most=recipe.global_batch,
         train_images=controls.limit_train or train,
@@ -151,6 +155,12 @@ def _text(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"{path}: cannot be read as a script ({problem}).") from None
+
+
+def _habana_line(text: str) -> str:
+    """The command line of Habana's model runner for one of its hb_configs: each parameter is a flag."""
+    pairs = re.findall(r"^ +(\w+): *[\"']?([^\"'\n]*)", text.partition("parameters:")[2], flags=re.MULTILINE)
+    return shlex.join(["demo_ssd.py", *(f"--{name}={value.strip()}" for name, value in pairs)])
 
 
 def _beside(folder: Path, name: str) -> str | None:

@@ -25,6 +25,8 @@ COUNTS = {
     "--nproc-per-node": "per_node", "--hostfile": "hostfile", "-hostfile": "hostfile", "-machinefile": "hostfile",
     "--machinefile": "hostfile", "-H": "hosts", "--host": "hosts", "-host": "hosts",
 }  # fmt: skip
+# A file of hosts that a line names one by one.
+HOSTS = "HOSTS"
 UNSET = re.compile(r"\$\{?(\w+)")
 
 # A refusal that another system's may be better than: as many strange flags as this.
@@ -201,7 +203,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
         through="hostfile" if elsewhere else through,
         container=next((CONTAINERS[word] for word in bases if word in CONTAINERS), "pyxis" if counts["pyxis"] else ""),
         mounts=counts["mounts"],
-        hostfile=str(counts.get("hostfile", "HOSTS" if elsewhere else "")),
+        hostfile=str(counts.get("hostfile", HOSTS if elsewhere else "")),
     )
     return program.settle(call)
 

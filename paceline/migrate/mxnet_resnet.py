@@ -19,7 +19,6 @@ from paceline.migrate.table import Call, Facts, Original, Program, Script
 from paceline.recipes.resnet50 import lars
 from paceline.recipes.rows import ROWS
 
-
 LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.system import System
-from paceline.migrate.calls import NoProgramError, Reader, read_call
+from paceline.migrate.calls import HOSTS, NoProgramError, Reader, read_call
 from paceline.migrate.originals import ORIGINALS
 from paceline.migrate.table import Call, Entry, Facts, Original
 from paceline.recipes import RECIPES
@@ -78,6 +78,10 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
             )
         carries.append({"theirs": shown, "ours": ours or DEFAULT, "remark": entry.remark})
         differs += [{"what": shown, "row": entry.row}] if entry.row else []
+    if call.hostfile == HOSTS:
+        carries.append(
+            {"theirs": "-H", "ours": f"--hostfile {HOSTS}", "remark": "a file, a line each: ADDRESS slots=N"}
+        )
     differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.also(call))]
     wanted = {f"system.{field}": value for field, value in call.program.system(call).items()}
     if there is None and wanted.get("system.precision") == "fp32":

@@ -136,6 +136,14 @@ def test_a_script_is_read_to_the_program_that_it_calls(tmp_path):
     assert not any(row["row"] == "" for row in found["differs"])
 
 
+def test_a_configuration_of_habanas_runner_is_a_line_of_flags(tmp_path):
+    config = tmp_path / "train_1xhls.yaml"
+    config.write_text(
+        'model: "ssd"\n\nparameters:\n  dtype: "bf16"\n  batch_size: 128\n  epochs: 50\n  k: 0\n  hvd_workers: 8\n'
+    )
+    assert translated(str(config))["facts"]["theirs"]["steps"] == 5_750
+
+
 def test_nothing_of_a_line_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     translated("touch a; X=$(touch b) Y=`touch c`; ssd_main.py --batch-size 32 --results $(touch d) && touch e")
