@@ -116,6 +116,10 @@ def _sourced(name: str, read: Reader, original: Original) -> str | None:
     """The same of a `source` line; a configuration that is not there is refused, another file (a venv's) decides nothing."""
     text = _file(name, read, original)
     if text is None and PurePosixPath(name).name.startswith("config"):
+        if (unset := UNSET.search(name)) and unset[1] != "BASH_SOURCE" and f"${{{unset[1]}}}" in name:
+            raise FlagError(
+                f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR
+            )
         raise FlagError(
             f"source {name}: neither lies there nor is one of the published configurations. Put it beside, or give the file "
             "itself: paceline from FILE.",

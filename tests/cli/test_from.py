@@ -83,6 +83,7 @@ def test_a_line_longer_than_a_file_name_may_be_is_read():
 
 
 def test_a_variable_that_is_set_nowhere_is_named(capsys):
+    assert "Put SYSTEM=NAME before" in refused(capsys, "source ./config_${SYSTEM}.sh; bash run_and_time.sh")
     assert "put BS=VALUE before it" in refused(capsys, "ssd_main.py --batch-size $BS")
     assert "Put NGPU=N" in refused(capsys, "mpirun -np $NGPU python ssd_main.py --batch-size 8")
     assert "--global-batch 8 " in command("NGPU=2; mpirun -np $NGPU ssd_main.py --batch-size ${BS:-4}")
