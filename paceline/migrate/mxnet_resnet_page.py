@@ -50,6 +50,8 @@ PAGE = Page(
                 *(_line(MULTI.format(one)) for one in ("4x8x100", "8x8x50", "64x8x40", "96x8x42", "448x8x16")),
                 Line("ASUSTeK's `config_DGXA100.sh`", run=PYXIS.format("config_DGXA100.sh"), of="mxnet-resnet", remark="NVIDIA's SSD has a file of that name: paceline from wants the file itself, or --system-of mxnet-resnet"),
                 _line("config_DGXA100_multi_8x8x51.sh", "", "ASUSTeK's `config_DGXA100_multi_8x8x51.sh`"),
+                _line("config_ESC4000-E11.sh", "four A100 PCIe", "ASUSTeK's `config_ESC4000-E11.sh`"),
+                _line("config_ESC8000A-E12.sh", "eight H100 PCIe", "ASUSTeK's `config_ESC8000A-E12.sh`"),
                 Line("Habana's `batch_256.cfg`", "`paceline show resnet50-gaudi2-2048 --system gaudi2x8`"),
                 Line("`run_with_docker.sh`", run="source config_DGXH100.sh; CONT=IMAGE DATADIR=/data/imagenet ./run_with_docker.sh"),
                 Line("`run_and_time.sh`", run="source config_DGXH100.sh; DATADIR=/data/imagenet mpirun -np 8 ./run_and_time.sh", remark="without a configuration it is SGD: batch 1664, rate 0.6, falls at epochs 30, 60, 80 of 90"),

@@ -130,7 +130,7 @@ def _config(
     minutes  of a job with NEXP trials
     """
     return (
-        f"export DGXNNODES={nodes} DGXNGPU=8 OPTIMIZER=sgdwfastlars BATCHSIZE={images} KVSTORE=horovod LR={lr} WARMUP_EPOCHS={warmup}"
+        f"export DGXNNODES={nodes} DGXNGPU=8 DGXNSOCKET=2 DGXHT=2 OPTIMIZER=sgdwfastlars BATCHSIZE={images} KVSTORE=horovod LR={lr} WARMUP_EPOCHS={warmup}"
         f" EVAL_OFFSET={offset} EVAL_PERIOD=4 WD={wd} MOM=0.9 LARSETA=0.001 LABELSMOOTHING=0.1 LRSCHED=pow2 NETWORK=resnet-v1b-fl"
         f" DALI_NVJPEG_MEMPADDING=256 DALI_PREALLOCATE_WIDTH=5980 DALI_PREALLOCATE_HEIGHT=6430 DALI_TMP_BUFFER_HINT=355568328"
         f" DALI_PREFETCH_QUEUE=3 DALI_THREADS=6 DALI_HW_DECODER_LOAD=0.99 HOROVOD_CYCLE_TIME=0.1 HOROVOD_FUSION_THRESHOLD=67108864"
@@ -154,5 +154,8 @@ CONFIGS = {
     # ASUSTeK's.
     "config_DGXA100.sh": _config(1, 408, 10.5, 2, 37, 3, "5.0e-05", "NEXP*40+5", STATS),
     "config_DGXA100_multi_8x8x51.sh": _config(8, 51, 10.5, 2, 37, 2, "5.0e-05", "NEXP*8+10", f"DALI_CACHE_SIZE=12288 DALI_HW_DECODER_LOAD=0.7 {SHARP}"),
+    "config_ESC4000-E11.sh": _config(1, 408, 7.5, 2, 37, 2, "5.0e-05", "NEXP*40+5", f"DGXNGPU=4 {STATS}"),
+    "config_ESC8000A-E12.sh": _config(1, 400, 11.0, 2, 37, 2, "5.0e-05", "NEXP*20+5", MAINLOOP),
+    "config_ESC4000-E11_common.sh": "export DGXNGPU=4 DGXNSOCKET=2 DGXHT=2 OMPI_MCA_btl=^openib DALI_DONT_USE_MMAP=0",
     "config_DGXA100_common.sh": "export DGXNGPU=8 DGXNSOCKET=2 DGXHT=2 OMPI_MCA_btl=^openib DALI_DONT_USE_MMAP=0",
 }  # fmt: skip

@@ -258,9 +258,9 @@ def _config(nodes: int, gpus: int, flags: str, prefix: str = "DGX") -> str:
 
 WARM = "--warmup 2.619685"
 REFERENCE_CONFIGS = {
-    "config_DGX1_32.sh": _config(1, 1, "--batch-size 32"),
-    "config_DGX1_singlenode.sh": _config(1, 8, f"--batch-size 128 {WARM}"),
-    "config_DGX1_multinode.sh": _config(2, 8, f"--batch-size 64 {WARM}"),
+    "config_DGX1_32.sh": f"{_config(1, 1, '--batch-size 32')} WALLTIME=12:00:00",
+    "config_DGX1_singlenode.sh": f"{_config(1, 8, f'--batch-size 128 {WARM}')} WALLTIME=12:00:00",
+    "config_DGX1_multinode.sh": f"{_config(2, 8, f'--batch-size 64 {WARM}')} WALLTIME=12:00:00",
 }
 LARGE = "--warmup=650 --lr=3.2e-3 --wd=1.3e-4"
 NVIDIA_CONFIGS = {

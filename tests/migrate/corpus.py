@@ -138,6 +138,8 @@ MXNET_RESNET = (
     ),
     _slurm("asus-resnet", "config_DGXA100.sh", 8, _lars(408, 10.5, 2, 37, 5e-5), 1, environment=True, system="mxnet-resnet"),
     _slurm("asus-resnet", "config_DGXA100_multi_8x8x51.sh", 64, _lars(51, 10.5, 2, 37, 5e-5), 8, environment=True, system="mxnet-resnet"),
+    _slurm("asus-resnet", "config_ESC4000-E11.sh", 4, _lars(408, 7.5, 2, 37, 5e-5), 1, environment=True, system="mxnet-resnet"),
+    _slurm("asus-resnet", "config_ESC8000A-E12.sh", 8, _lars(400, 11.0, 2, 37, 5e-5), 1, environment=True, system="mxnet-resnet"),
     _docker("nvidia-resnet", f"{H100}.sh", 8, _lars(400, 11.0, 2, 37, 5e-5), environment=True, system="mxnet-resnet"),
     Line("mxnet-resnet", f"{H100}.sh", 8, _lars(400, 11.0, 2, 37, 5e-5), folder="nvidia-resnet", environment=True),
     Line("mxnet-resnet", f"source {H100}.sh; NVTX_FLAG=1 CONT=x DATADIR=/d sbatch -N $DGXNNODES -t $WALLTIME run.sub", 8,

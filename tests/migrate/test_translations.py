@@ -114,3 +114,18 @@ def test_a_published_line_becomes_a_command_that_does_the_same(line, monkeypatch
 def test_a_line_that_does_not_train_becomes_the_verb_that_does_its_work(line):
     command = translated(line.command)["command"]
     assert command.split()[1] in ("eval", "predict"), command
+
+
+FILES = [path for path in sorted(CONFIGS.rglob("config_*.sh")) if not path.stem.endswith("common")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_published_configuration_is_known_where_its_file_does_not_lie(path, monkeypatch):
+    """What the tables say of it comes to what its own variables come to."""
+    monkeypatch.chdir(path.parent)
+    of = "mxnet-resnet" if "resnet" in path.parent.name else "mxnet-ssd"
+    read, known = (translate(f"source {path.name}", read=reader, system_of=of) for reader in (beside, lambda _: None))
+    assert read.facts is not None
+    # NVIDIA has four of its own under names that Dell has too: the folder tells.
+    assert known.facts == read.facts
+    assert known.command == read.command

@@ -1,3 +1,4 @@
+. $(dirname ${BASH_SOURCE[0]})/config_ESC4000-E11_common.sh
 export OPTIMIZER="sgdwfastlars"
 export BATCHSIZE="408"
 export KVSTORE="horovod"
