@@ -77,6 +77,8 @@ def check_ours(line: Line, found: dict[str, Any]) -> None:
         val_images=val,
     )
     assert asked.recipe.optim.momentum == oracle["momentum"]
+    form = asked.recipe.optim.momentum_form.replace("torch", "outside").replace("lr_", "").replace("_", " ")
+    assert f"{asked.recipe.optim.kind} {form}" == oracle["optimiser"]
     first = lr_at(asked.recipe, plan, 0)
     assert same(first, oracle["first_lr"]) or "warmup_steps" in said, (first, oracle["first_lr"])
 
