@@ -10,6 +10,8 @@ A system's table is written so (mxnet_ssd.py is the pattern):
 2. VARIABLES likewise, with kind str; CONFIGS: file name -> its assignments as shell text; SCRIPTS: how a script calls the program.
 3. `facts(call) -> Facts`: batch, steps, rates, decay, weights, target by the original's own formulas, from `call["--flag"]`.
 4. `recipe(call) -> Recipe`: the same as a recipe of ours, through the family's constructor; `system(call)`: fields of System.
-5. A Program of these, an Original around its programs, the Original's name in originals.py's ORIGINALS.
-6. PAGE in the same room: sections of tables; a line whose `run` is an original's command line gets its cell from the translation.
+5. A Program of these, an Original around its programs, a line in originals.py's ORIGINALS. `differs`, `explains` and an Entry's `row` name
+   rows of docs/deviations.md; a number that differs and is not explained is an error that tests find.
+6. PAGE beside it: sections of tables; a line whose `run` is an original's command line gets its cell from the translation. Write the
+   pages again with scripts/migration_pages.py.
 """

@@ -21,6 +21,7 @@ from paceline.systems import SYSTEMS
 from paceline.systems.published import published_for, system_for
 
 DEFAULT = "ours by default"
+Rows = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         ) from None
     flags = {field: shlex.split(flag_of(field, value)) for field, value in changes.items()}
     there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
-    carries, dead, differs, straight = [], [], [], []
-    for entry, shown, value in _met(call, original):
-        ours = entry.flags(value)
-        if entry.status != "carries":
-            dead.append({"theirs": shown, "kind": entry.status, "why": entry.reason})
-            continue
-        if (entry.slurm and call.through != "slurm") or "$" in ours or value == entry.default:
-            ours = ""
-        straight += shlex.split(ours)
-        if entry.fields:
-            ours = " ".join(word for field in entry.fields for word in flags.get(field, ())) or f"as {name} has it"
-        elif entry.by:
-            ours = {"data": f"--data {data_of(call)}", "weights": f"--weights {weights_of(call)}"}.get(
-                entry.by, "in the command"
-            )
-        carries.append({"theirs": shown, "ours": ours or DEFAULT, "remark": entry.remark})
-        differs += [{"what": shown, "row": entry.row}] if entry.row else []
-    if call.hostfile == HOSTS:
-        carries.append(
-            {"theirs": "-H", "ours": f"--hostfile {HOSTS}", "remark": "a file, a line each: ADDRESS slots=N"}
-        )
-    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.also(call))]
+    carries, dead, differs, straight = _told(call, original, name, flags)
     wanted = {f"system.{field}": value for field, value in call.program.system(call).items()}
     if there is None and wanted.get("system.precision") == "fp32":
         wanted.pop("system.loss_scale", None)
@@ -108,6 +88,38 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         call.program.explains,
         call.devices,
     )
+
+
+def _told(
+    call: Call, original: Original, name: str, flags: Mapping[str, list[str]]
+) -> tuple[Rows, Rows, Rows, list[str]]:
+    """What the line has, row by row: -> (carries over, dead, differs, our flags of what goes straight over).
+
+    name   the recipe's
+    flags  dotted field of it that the line changes -> the words of ours
+    """
+    carries, dead, differs = [], [], []
+    straight: list[str] = []
+    for entry, shown, value in _met(call, original):
+        if entry.status != "carries":
+            dead.append({"theirs": shown, "kind": entry.status, "why": entry.reason})
+            continue
+        ours = entry.flags(value)
+        if (entry.slurm and call.through != "slurm") or "$" in ours or value == entry.default:
+            ours = ""
+        straight += shlex.split(ours)
+        if entry.fields:
+            ours = " ".join(word for field in entry.fields for word in flags.get(field, ())) or f"as {name} has it"
+        elif entry.by:
+            paths = {"data": f"--data {data_of(call)}", "weights": f"--weights {weights_of(call)}"}
+            ours = paths.get(entry.by, "in the command")
+        carries.append({"theirs": shown, "ours": ours or DEFAULT, "remark": entry.remark})
+        differs += [{"what": shown, "row": entry.row}] if entry.row else []
+    if call.hostfile == HOSTS:
+        remark = "a file, a line each: ADDRESS slots=N"
+        carries.append({"theirs": "-H", "ours": f"--hostfile {HOSTS}", "remark": remark})
+    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.also(call))]
+    return carries, dead, differs, straight
 
 
 def _tool(text: str, system_of: str) -> Translation | None:
