@@ -32,7 +32,7 @@ class Training:
     decay_steps: tuple[float, ...]  # where the rate falls; of poly2 where its fall ends
     weight_decay: float
     momentum: float
-    optimiser: str  # sgd or lars, and where its velocity has the rate: outside, inside, inside and corrected for its changes
+    optimiser: str  # sgd or lars; the rate inside or outside its velocity, corrected for the rate's changes
     weights: str  # started from
     target: str
 
