@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.migrate.table import direct, gone, settled
+from paceline.migrate.table import direct, gone, numbers, settled
 
 
 def number(text: str) -> float | None:
@@ -21,7 +21,7 @@ FLAGS = (
     gone("--start-epoch", int, 0, "automatic: a resumed run knows its step"),
     settled("--lr", number, None, "optim.lr", "--optim.lr 0.02", "0.00125 times the batch if unsaid"),
     settled("--lr-decay", float, 0.1, "schedule.factor", "--schedule.factor 0.1"),
-    settled("--lr-decay-epoch", str, "17,23", "schedule.boundaries", "--schedule.boundaries 8 10"),
+    settled("--lr-decay-epoch", numbers, "17,23", "schedule.boundaries", "--schedule.boundaries 8 10"),
     settled("--lr-warmup", number, None, "schedule.warmup", "--schedule.unit steps --schedule.warmup 1000 --schedule.boundaries 58640 73300", "iterations: in epochs in the recipe, 1,000 of 7,330 steps; the larger of 8000 / batch and 1000 if unsaid"),
     settled("--lr-warmup-factor", float, 1 / 3, "schedule.warmup_from", "--schedule.warmup-from 0.03"),
     settled("--clip-gradient", float, -1.0, "optim.clip_value", "--optim.clip-value 1.5", "element by element; -1 there is 0 here"),
@@ -56,7 +56,7 @@ CUSTOM = (
     settled("--num-box-head-conv", int, 4, "model.roi.convs", "--model.roi.convs 4 --model.head-norm group", "one fully connected layer behind them, as theirs; SyncBN: GroupNorm here, theirs with gn"),
     settled("--num-box-head-conv-filters", int, 256, "model.roi.conv_channels", "--model.roi.convs 4 --model.roi.conv-channels 256"),
     settled("--num_box_head_dense_filters", int, 1024, "model.roi.channels", "--model.roi.channels 1024"),
-    settled("--image-short", str, "800", "input.short", "--input.short 800", "several: one is drawn for each step; theirs drew from a range for each photo"),
+    settled("--image-short", numbers, "800", "input.short", "--input.short 800", "several: one is drawn for each step; theirs drew from a range for each photo"),
     settled("--image-max-size", int, 1333, "input.long", "--input.long 1333"),
     settled("--nms-thresh", float, 0.5, "model.detect.iou", "--model.detect.iou 0.5"),
     settled("--nms-topk", int, -1, "model.detect.candidates", "--model.detect.candidates 1000", "-1 there; on a CPU all that score enough"),
@@ -67,8 +67,8 @@ CUSTOM = (
     settled("--clip", float, 4.14, "model.roi.limit", "--model.roi.limit 4.42 --model.rpn.limit 4.42"),
     settled("--rpn-channel", int, 256, "model.rpn.channels", "--model.rpn.channels 1024"),
     settled("--anchor-base-size", int, 16, "model.rpn.sizes", "--model.rpn.sizes 32 64 128 256 512", "base times scales"),
-    settled("--anchor-aspect-ratio", str, "0.5,1,2", "model.rpn.ratios", "--model.rpn.ratios 0.5 1 2"),
-    settled("--anchor-scales", str, "2,4,8,16,32", "model.rpn.sizes", "--model.rpn.sizes 32 64 128 256 512"),
+    settled("--anchor-aspect-ratio", numbers, "0.5,1,2", "model.rpn.ratios", "--model.rpn.ratios 0.5 1 2"),
+    settled("--anchor-scales", numbers, "2,4,8,16,32", "model.rpn.sizes", "--model.rpn.sizes 32 64 128 256 512"),
     gone("--anchor-alloc-size", str, "384,384", "automatic: anchors are made for each input shape"),
     settled("--rpn-nms-thresh", float, 0.7, "model.rpn.iou", "--model.rpn.iou 0.7"),
     settled("--rpn-train-pre-nms", int, 12000, "model.rpn.pre_train", "--model.rpn.pre-train 12000 --model.rpn.nms-over image"),

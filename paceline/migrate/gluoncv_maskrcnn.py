@@ -37,7 +37,7 @@ def _listed(text: str) -> tuple[float, ...]:
 
 
 def _epochs_of(call: Call) -> int:
-    return int(call["--epochs"] or 26)
+    return 26 if call["--epochs"] is None else int(call["--epochs"])
 
 
 def _decay(call: Call) -> float:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from paceline.config.errors import UserError
 from paceline.config.recipe import Recipe
+from paceline.config.trunk import Depth
 from paceline.migrate.mxnet_resnet_flags import FLAGS
 from paceline.migrate.mxnet_resnet_page import TOOLS
 from paceline.migrate.mxnet_resnet_variables import CALL, CONFIGS, ENVIRONMENT, VARIABLES
@@ -89,6 +90,8 @@ def recipe(call: Call) -> Recipe:
         momentum=call["--mom"],
         decay_on="all" if call["--optimizer"] == "sgdwfastlarsv2" else "no_norm",
     )
+    if call["--num-layers"] not in get_args(Depth):
+        raise UserError(f"--num-layers {call['--num-layers']}: is none of {', '.join(map(str, get_args(Depth)))}.")
     channels, side, *_ = (int(part) for part in call["--image-shape"].split(","))
     optim = replace(made.optim, lars_eta=call["--lars-eta"], lars_eps=call["--lars-eps"])
     if call["--optimizer"] == "sgd":

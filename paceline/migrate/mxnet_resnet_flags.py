@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from paceline.migrate.table import direct, gone, settled
+from paceline.migrate.table import direct, gone, numbers, settled
+
+
+def falls(text: str) -> str:
+    """The kind of --lr-step-epochs. Raises ValueError for what is neither pow2 nor a list of epochs."""
+    return text if "pow" in text else numbers(text)
+
+
+falls.__name__ = "pow2 or list of epochs"
+
+
+def shape(text: str) -> str:
+    """The kind of --image-shape. Raises ValueError for another text than channels and two sides."""
+    channels, height, width = map(int, text.split(","))
+    if min(channels, height, width) < 1 or height != width:
+        raise ValueError(text)
+    return text
+
+
+shape.__name__ = "channels and two equal sides"
 
 TRAIN_IMAGES = 1_281_167
 DALI = "dead: DALI's memory"
@@ -32,7 +51,7 @@ FLAGS = (
     settled("--num-epochs", int, 37, "epochs", "--epochs 37"),
     settled("--lr", float, 11.0, "optim.lr", "--optim.lr 11.0"),
     settled("--lr-factor", float, 0.1, "schedule.factor", "--schedule.kind steps --schedule.boundaries 30 60 --schedule.factor 0.1", "1 or more: `--schedule.kind constant`"),
-    settled("--lr-step-epochs", str, "pow2", "schedule.kind schedule.boundaries schedule.end_lr", "--schedule.kind poly2", "a list: `--schedule.kind steps --schedule.boundaries 30 60 80`"),
+    settled("--lr-step-epochs", falls, "pow2", "schedule.kind schedule.boundaries schedule.end_lr", "--schedule.kind poly2", "a list: `--schedule.kind steps --schedule.boundaries 30 60 80`"),
     gone("--initializer", str, "default", "dead: not used there", "`--model.init mlperf` is what they had"),
     settled("--label-smoothing", float, 0.1, "model.label_smoothing", "--model.label-smoothing 0.1 --model.smoothing mxnet"),
     settled("--optimizer", str, "sgdwfastlars", "optim.kind optim.momentum_form optim.decay_on", "--optim.kind lars", "sgdwlars and sgdwfastlars are one lars here, sgdwfastlarsv2 likewise with `--optim.decay-on all`; sgd: `--optim.kind sgd`"),
@@ -74,7 +93,7 @@ FLAGS = (
     gone("--input-batch-multiplier", int, 1, "dead: the loader renders photos one by one on threads"),
     gone("--separ-val", bool, False, "none: each photo is scored once, by one rank"),
     direct("--dali-threads", int, 6, "--system.loader-threads {}", "0 is automatic"),
-    settled("--image-shape", str, "4,224,224", "input.size model.stem_channels", "--input.size 224 --model.stem-channels 4"),
+    settled("--image-shape", shape, "4,224,224", "input.size model.stem_channels", "--input.size 224 --model.stem-channels 4"),
     direct("--num-examples", int, TRAIN_IMAGES, "--limit-train {}", "all if unsaid"),
     direct("--num-val-examples", int, -1, "--limit-val {}", "all if unsaid", example="50000"),
     gone("--dali-dont-use-mmap", int, 0, "dead: photos are read, not mapped"),

@@ -12,6 +12,16 @@ from paceline.config.recipe import Recipe
 WORDS = ("fixed", "automatic", "dead", "none")
 
 
+def numbers(text: str) -> str:
+    """The kind of a text with numbers and commas: as it stands. Raises ValueError for another text."""
+    for part in text.strip("()").split(","):
+        float(part or 0)
+    return text
+
+
+numbers.__name__ = "list of numbers"  # as refusals call it
+
+
 @dataclass(frozen=True)
 class Entry:
     """A flag or a variable of an original."""
