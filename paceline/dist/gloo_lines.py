@@ -7,7 +7,6 @@ with no switch to turn it off (pytorch/gloo#462): between a command's own lines,
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,7 +18,7 @@ PRINTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 
 @contextmanager
 def without_gloo_lines(backend: str, prints: bool = PRINTS) -> Iterator[None]:
-    """Nothing that is written to the process's stdout inside the block arrives; what Python wrote before does.
+    """Nothing that is written to the process's stdout inside the block arrives; what Python buffers meanwhile does, later.
 
     backend  of the group that the block founds; another than gloo keeps what it prints (NCCL_DEBUG=INFO)
     prints   whether this torch's gloo prints; where it does not, nothing is done
@@ -27,7 +26,6 @@ def without_gloo_lines(backend: str, prints: bool = PRINTS) -> Iterator[None]:
     if not prints or backend != "gloo":
         yield
         return
-    sys.stdout.flush()
     try:
         kept = os.dup(STDOUT)
     except OSError:  # it is closed: nothing can arrive there

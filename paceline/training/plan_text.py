@@ -62,7 +62,7 @@ def describe(
         f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
         f"{'   graph on' if system.graph else ''}",
-        *([] if brief else _torch(system)),
+        *([] if brief else torch_of(system)),
         *_published(name, recipe.task, system_name, system),
         f"plan     {counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}   "
         f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
@@ -91,7 +91,7 @@ def _weights(name: str) -> list[str]:
     return [f"weights  {name}{f': {about}' if about else ''}"] if name else []
 
 
-def _torch(system: System) -> list[str]:
+def torch_of(system: System) -> list[str]:
     """The line about an accelerator that today's torch has no code for."""
     pin = pinned_for(system.chip)
     return [f"         torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
