@@ -38,9 +38,7 @@ class BuildFlags:
     tag: str = ""  # NAME:TAG of the image; empty = as containers/TAG says
     base: str = ""  # image to start from, in place of the Dockerfile's; a Debian or Ubuntu with Python 3.11 or 3.12
     torch: str = ""  # which torch: cpu, cu130, rocm7.0, ...; empty = PyPI's, with CUDA
-    system: str = (
-        ""  # machine that it is for: a V100 (c4140, dss8440, p3dn, dgx1, dgx2) has an older torch; empty = any
-    )
+    system: str = ""  # machine it is for: V100s (c4140, p3dn, dgx1, ...) have an older torch; empty = any
     dry_run: bool = False  # print the command, build nothing
 
 
