@@ -43,6 +43,7 @@ REASONS = {
     "data/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
     "data/staged_copy.py": (4, "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links"),
     "data/staged_folder.py": (4, "the same; names of the ledger below the folder after links are followed; empty folders"),
+    "dist/gloo_lines.py": (1, "the null device"),
     "dist/secret.py": (4, ".secret-DIGEST made exclusively without following, and a temporary folder made for it"),
     "doctor/together.py": (2, "a file with a drawn name"),
     "download/bring.py": (1, "an archive that this command brought"),
