@@ -39,7 +39,7 @@ ABOUT = """Start a training on one node or on many: write the files that start i
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
 who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
 train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
-MOST_TRIALS = 1000
+MOST_TRIALS, MOST_SPARES = 1000, 64
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,15 @@ class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
+    preflight: bool = False  # before training look at every node (doctor, bench comm), in the job itself: docs/launch.md
+    spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
     dry_run: bool = False  # write and print the files, start nothing
     rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
     link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's
 
 
 # Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
-OWN = ("trials", "dry_run", "rate", "link_gbit", "out")
+OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -70,6 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     folders = trial_folders(Path(flags.out), flags.trials) if flags.out else []
     refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
     check_rates(flags.rate, flags.link_gbit)
+    _check_spares(flags)
     planned = check_plan(asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
         raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
@@ -116,6 +119,12 @@ def run(arguments: Sequence[str]) -> int:
             writes=(flags.stage,),
             again=again,
         )
+        if flags.preflight:
+            reads = tuple(str(Path(path).expanduser().absolute()) for path in (flags.data, flags.weights) if path)
+            writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
+            job = replace(
+                job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes
+            )
         return launch(job, dry=flags.dry_run, say=print)
 
     if not flags.trials:
@@ -124,6 +133,14 @@ def run(arguments: Sequence[str]) -> int:
             say(f"{again} goes on from here")
         return code
     return _trials(asked, flags, base, start, again)
+
+
+def _check_spares(flags: LaunchFlags) -> None:
+    """Raises UserError for spare nodes that nobody would look at, or that are not there."""
+    if not 0 <= flags.spares <= MOST_SPARES:
+        raise UserError(f"--spares {flags.spares}: must lie in 0 to {MOST_SPARES}.")
+    if flags.spares and not flags.preflight:
+        raise UserError(f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too.")
 
 
 def _asked_of_slurm(asked: Asked) -> Batch:
