@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,10 +31,11 @@ from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
-from paceline.launch.where import Where, check_where, job_of
+from paceline.launch.where import Where, check_where, job_of, left_outside
 from paceline.models.forms.bring import in_cache, is_published
 from paceline.runs.going_on import FinishedError
 from paceline.systems.published import published_for
+from paceline.workloads import workload_of
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
@@ -90,6 +92,8 @@ def run(arguments: Sequence[str]) -> int:
     again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
     if not flags.out:
         say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
+    if outside := left_outside(flags, planned.system):
+        say(outside)
     here = flags.data
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
         say(f"--data {flags.data}: not on this machine; the nodes will look for it")
@@ -120,7 +124,10 @@ def run(arguments: Sequence[str]) -> int:
             again=again,
         )
         if flags.preflight:
-            reads = tuple(str(Path(path).expanduser().absolute()) for path in (flags.data, flags.weights) if path)
+            # A name of published weights, or a bucket, is no file that a node could lack.
+            local = [flags.data] if flags.data and "://" not in flags.data else []
+            local += [flags.weights] if flags.weights and weights.exists() else []
+            reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
             job = replace(
                 job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes
@@ -167,11 +174,24 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str
         if codes[-1] == INTERRUPTED:
             say(f"interrupted in trial {number}; {again} goes on from here")
             return INTERRUPTED
-        done.append(read_trial(number, seed, folder))
+        done.append(replace(read_trial(number, seed, folder), checked=_checked(asked, folder)))
         say(done[-1].line(asked.name))
     if done:
         say(summary(done))
     return max(codes)
+
+
+def _checked(asked: Asked, folder: Path) -> bool | None:
+    """MLPerf's compliance checker on a trial's log; what it objects to is said. None where the benchmark, the log or it is missing."""
+    from paceline.mlperf import judge
+
+    ruleset, log = workload_of(asked.recipe.task).ruleset, folder / "mllog.txt"
+    if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
+        return None
+    verdict = judge.compliance(log, ruleset)
+    for line in verdict.failed:
+        say(f"{log}: {line}")
+    return verdict.passed
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:

@@ -100,7 +100,6 @@ def _name(flags: argparse.Namespace, number: int) -> str:
 
 def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
     place = replace(SINGLE, local_world=flags.ranks, node=number, nodes=flags.nodes)
-    cores = core_rates(sorted(allowed_cpus()))
     written = [("cache", cache_folder()), ("temporary", _temporary()), *(("--stage", Path(path)) for path in flags.writes)]
     troubles = folder_troubles(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
     with socket.socket() as probe:
@@ -109,11 +108,10 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
     return Look(
         number,
         _name(flags, number),
-        _address(flags.interface),
+        _address(flags),
         listener.ports,
         free_port,
         look_here(place, Path(flags.folder)),
-        {str(cpu): rate for cpu, rate in cores.items()},
         tuple(text for text in (*troubles, listener.trouble) if text),
     )
 
@@ -122,16 +120,22 @@ def _temporary() -> Path:
     return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
-def _address(interface: str) -> str:
-    """Where the others find this node: its address on the network that ranks will use."""
+def _address(flags: argparse.Namespace) -> str:
+    """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
     from paceline.dist.world import ANYWHERE
 
-    name = interface or os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(ANYWHERE)
-    return interfaces().get(name or "") or "127.0.0.1"
+    there = interfaces()
+    told = (os.environ.get("MASTER_ADDR"), os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), flags.names.split(",")[0], ANYWHERE)
+    found = [flags.interface, os.environ.get("GLOO_SOCKET_IFNAME"), *(interface_towards(one) for one in told if one)]
+    for name in (*found, *there):
+        if name and not name.startswith("lo") and there.get(name):
+            return there[name]
+    return "127.0.0.1"
 
 
 def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
     looks = {number: facts for number in numbers if (facts := board.find(f"look-{number}")) is not None}
+    cores = {str(cpu): rate for cpu, rate in core_rates(sorted(allowed_cpus())).items()}
     peers = [number for number in looks if number != own]
     failures: dict[str, str] = {}
     clocks: dict[str, tuple[float, float]] = {}
@@ -155,7 +159,7 @@ def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
                 rates[str(peer)] = rate_to(looks[peer]["address"], looks[peer]["ports"][0], board.start)
             except OSError as problem:
                 failures[str(peer)] = f"{looks[peer]['address']} while megabytes were sent ({why(problem)})"
-    return Reach(own, failures, rates, clocks)
+    return Reach(own, cores, failures, rates, clocks)
 
 
 def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Callable[[int], None]) -> None:

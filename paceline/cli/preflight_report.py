@@ -84,7 +84,7 @@ def _measured(told: Preflight, number: int) -> str:
     if number not in told.looks:
         return ""
     look, reach = told.looks[number], told.reaches.get(number)
-    slowest = f"slowest core {min(look.cores.values()):.0f} MB/s of SHA-256; " if look.cores else ""
+    slowest = f"slowest core {min(reach.cores.values()):.0f} MB/s of SHA-256; " if reach and reach.cores else ""
     sends = f"sends {max(reach.rates.values()):.0f} MB/s; " if reach and reach.rates else ""
     return f"{slowest}{sends}{line(look.facts)}"
 

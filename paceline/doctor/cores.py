@@ -1,24 +1,25 @@
 """How fast each core of this node is: SHA-256 of one block over and over, on all cores at once, each by a thread bound to it.
 
 The standard library's hash lets other threads run meanwhile, needs no memory bandwidth, and is nothing but the core's clock and
-whoever else uses the core. A pause of somebody else's is passed over by taking the best of some rounds; a program that stays, a
-clock that is held down or a core that is taken away by the host above a virtual machine is in every round.
+whoever else uses the core. What disturbs for a moment is passed over by the median of some rounds; a program that stays, a clock
+that is held down or a core that the host above a virtual machine takes away is in every round.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import statistics
 import threading
 import time
 from collections.abc import Collection
 
-ROUNDS, ROUND_SECONDS = 5, 0.2
+ROUNDS, ROUND_SECONDS = 7, 0.2
 BLOCK = bytes(1 << 18)
 
 
 def core_rates(cpus: Collection[int], *, rounds: int = ROUNDS, seconds: float = ROUND_SECONDS) -> dict[int, float]:
-    """Hardware thread -> MB/s, the best of `rounds` of so many seconds."""
+    """Hardware thread -> MB/s, the median of `rounds` of so many seconds."""
     found: dict[int, float] = {}
     together = threading.Barrier(len(cpus))
 
@@ -26,7 +27,7 @@ def core_rates(cpus: Collection[int], *, rounds: int = ROUNDS, seconds: float = 
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
         together.wait()
-        found[cpu] = max(_rate(seconds) for _ in range(rounds))
+        found[cpu] = statistics.median(_rate(seconds) for _ in range(rounds))
 
     threads = [threading.Thread(target=measure, args=(cpu,)) for cpu in cpus]
     for thread in threads:

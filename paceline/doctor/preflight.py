@@ -19,12 +19,12 @@ from paceline.doctor.finding import Finding, Level
 from paceline.doctor.node import NodeFacts
 from paceline.doctor.troubles import FAR_SECONDS
 
-SLOW_CORE, SLOW_LINK = 0.75, 0.5
+SLOW_CORE, SLOW_LINK = 0.7, 0.5
 
 
 @dataclass(frozen=True)
 class Look:
-    """One node's own part. cores: hardware thread -> MB/s. ports: of its choice, then rank 0's where that is known."""
+    """One node's own part. ports: of its choice, then rank 0's where that is known."""
 
     number: int
     name: str
@@ -32,15 +32,16 @@ class Look:
     ports: tuple[int, ...]
     free_port: int
     facts: NodeFacts
-    cores: Mapping[str, float] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What one node saw of the others, by their numbers: why not reached; MB/s to it; (how far ahead of it, +-), seconds."""
+    """What one node measured when all were there. cores: hardware thread -> MB/s, on all nodes at the same time; of the others by
+    their numbers: why not reached; MB/s to it; (how far ahead of it, +-), seconds."""
 
     number: int
+    cores: Mapping[str, float] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     clocks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -79,7 +80,7 @@ def judge(
             add(order[place], one.text, one.level)
     for number, text in _unreached(names, reaches).items():
         add(number, text)
-    for number, text in (*_slow_cores(looks), *_slow_links(reaches), *_far_clocks(reaches)):
+    for number, text in (*_slow_cores(reaches), *_slow_links(reaches), *_far_clocks(reaches)):
         add(number, text)
     return found
 
@@ -110,8 +111,10 @@ def _unreached(names: Sequence[str], reaches: Mapping[int, Reach]) -> dict[int, 
     return found
 
 
-def _slow_cores(looks: Mapping[int, Look]) -> list[tuple[int, str]]:
-    slowest = {number: min(look.cores.items(), key=lambda core: core[1]) for number, look in looks.items() if look.cores}
+def _slow_cores(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
+    slowest = {
+        number: min(reach.cores.items(), key=lambda core: core[1]) for number, reach in reaches.items() if reach.cores
+    }
     found = []
     for number, (core, rate) in slowest.items():
         others = [own for other, (_, own) in slowest.items() if other != number]

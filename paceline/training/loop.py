@@ -231,6 +231,7 @@ def finish(job: Job, over: Over) -> Ending:
         reason=reason,
         since_best=standing.since_best,
         discarded_steps=over.discarded,
+        **job.joules(),
     )
     ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))
