@@ -54,7 +54,13 @@ class Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more; a thread that waits in accept() would keep the port open, so it is woken first."""
         for opened in self._sockets:
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
             opened.close()
 
     def _accept(self, opened: socket.socket) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from small_run import PLAIN, ROOT, Trainer, free_port, last_event, told, wait_until
+from small_run import PLAIN, ROOT, Trainer, last_event, told, wait_until
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), pytest.mark.nightly]
 
@@ -23,48 +23,98 @@ CPU_GROUP = Path("/sys/fs/cgroup/cpu")
 class Cluster:
     """Three slurmd of this machine; each can be started again inside something that makes it bad."""
 
-    def __init__(self, folder: Path, trainer: Trainer):
-        self.folder, self.trainer = folder, trainer
+    def __init__(self, folder: Path, trainer: Trainer, inside: Sequence[str] = ()):
+        self.folder, self.trainer, self.inside = folder, trainer, list(inside)
         self.environ = {"SLURM_CONF": str(folder / "slurm.conf"), "MASTER_ADDR": "127.0.0.1"}
+
+    def end(self, daemon: str) -> int:
+        """End a daemon; -> what was its process."""
+        old = int((self.folder / f"{daemon}.pid").read_text())
+        os.kill(old, 15)
+        wait_until(lambda: not Path(f"/proc/{old}").exists(), f"the end of {daemon}", seconds=20)
+        return old
 
     def restart(self, name: str, *inside: str) -> None:
         """End a node's daemon and start it again by these words."""
-        file = self.folder / f"slurmd-{name}.pid"
-        old = int(file.read_text())
-        os.kill(old, 15)
-        wait_until(lambda: not Path(f"/proc/{old}").exists(), f"the end of {name}", seconds=20)
-        started = subprocess.run(
-            [*inside, "slurmd", "-c", "-N", name], env={**os.environ, **self.environ}, capture_output=True, check=False
+        file, old = self.folder / f"slurmd-{name}.pid", self.end(f"slurmd-{name}")
+        self.said(*inside, "slurmd", "-c", "-N", name)
+        wait_until(lambda: file.exists() and int(file.read_text() or old) != old, name, seconds=60)
+        wait_until(lambda: self.state(name).strip() == "idle", name, seconds=60)
+
+    def said(self, *words: str) -> str:
+        """What a command of this Slurm prints."""
+        words = (*self.inside, *words) if words[0] != "nsenter" else words
+        done = subprocess.run(
+            words, env={**os.environ, **self.environ}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        assert started.returncode == 0, started.stderr
-        wait_until(lambda: "idle" in self.state(name) and file.exists() and int(file.read_text()) != old, name, seconds=60)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
     def state(self, name: str) -> str:
-        words = ["sinfo", "--noheader", "--nodes", name, "--format", "%T"]
-        return subprocess.run(words, env={**os.environ, **self.environ}, capture_output=True, text=True).stdout
+        return self.said("sinfo", "--noheader", "--nodes", name, "--format", "%T")
 
     def launched(self, run: Path, words: str, **more: str) -> tuple[int, str]:
         """A launch to its end: exit code and all that it said."""
         command = ["launch", *self.trainer.train(run, FLAGS)[1:], "--through", "slurm", "--preflight", *words.split()]
-        process = self.trainer.launching(PLAIN, command, **{**self.environ, **more})
+        process = self.trainer.launching([*self.inside, *PLAIN], command, **{**self.environ, **more})
         text = told(process, seconds=400)
         return process.returncode, text
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory, trainer) -> Iterator[Cluster]:
+@contextmanager
+def three_nodes(folder: Path, trainer: Trainer, inside: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A running Slurm, by commands that run inside of something."""
     missing = [program for program in ("srun", "slurmd", "slurmctld", "munged") if shutil.which(program) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"a small Slurm needs root and Debian's slurmd, slurmctld, slurm-client, munge; not: {missing}")
-    script, folder = str(ROOT / "scripts" / "slurm_nodes.sh"), tmp_path_factory.mktemp("slurm")
+    script = str(ROOT / "scripts" / "slurm_nodes.sh")
     try:
-        started = subprocess.run(
-            [script, "start", str(folder), "3"], capture_output=True, text=True, timeout=90, check=False
-        )
+        words = [*inside, script, "start", str(folder), "3"]
+        started = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
         assert started.returncode == 0, started.stderr
-        yield Cluster(folder, trainer)
+        yield Cluster(folder, trainer, inside)
     finally:
         subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, trainer) -> Iterator[Cluster]:
+    with three_nodes(tmp_path_factory.mktemp("slurm"), trainer) as started:
+        yield started
+
+
+@pytest.fixture
+def cabled(tmp_path_factory, trainer) -> Iterator[tuple[Cluster, list[str], list[str]]]:
+    """node1 and node3 on one network card, node2 on another, with a cable between; -> words that run a command at either end."""
+    if shutil.which("ip") is None or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
+        pytest.skip("this container may not make network namespaces")
+    holders = [subprocess.Popen(["unshare", "--net", "sleep", "3600"]) for _ in range(2)]
+    try:
+        ours = os.stat("/proc/self/ns/net").st_ino
+        here, there = ([*("nsenter", "--target"), str(holder.pid), "--net"] for holder in holders)
+        wait_until(lambda: all(os.stat(f"/proc/{one.pid}/ns/net").st_ino != ours for one in holders), "namespaces")
+        subprocess.run([*here, *f"ip link add eth0 type veth peer name eth0 netns {holders[1].pid}".split()], check=True)
+        for end, address in ((here, "10.78.0.1"), (there, "10.78.0.2")):
+            lines = ("link set lo up", f"address add {address}/24 dev eth0", "link set eth0 up", "route add default dev eth0")
+            for line in lines:
+                subprocess.run([*end, "ip", *line.split()], check=True)
+        with three_nodes(tmp_path_factory.mktemp("cabled"), trainer, here) as cluster:
+            file = cluster.folder / "slurm.conf"
+            daemons = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3")
+            for daemon in daemons:
+                cluster.end(daemon)
+            text = file.read_text().replace("(127.0.0.1)", "(10.78.0.1)").replace("NodeAddr=127.0.0.1", "NodeAddr=10.78.0.1")
+            first, second = text.split("NodeName=node2 ")
+            file.write_text(f"{first}NodeName=node2 {second.replace('10.78.0.1', '10.78.0.2', 1)}")
+            cluster.said("slurmctld", "-c")
+            for name, end in (("node1", here), ("node2", there), ("node3", here)):
+                cluster.said(*end, "slurmd", "-c", "-N", name)
+            wait_until(lambda: all(cluster.state(f"node{number}").strip() == "idle" for number in (1, 2, 3)), "nodes")
+            yield cluster, here, there
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait()
 
 
 def report(run: Path) -> dict:
@@ -76,11 +126,11 @@ def states(run: Path) -> dict[str, str]:
 
 
 def assert_excluded_with_a_spare_and_refused_without(
-    cluster: Cluster, tmp_path: Path, reason: str, name: str = "node2", start: str = "srun", **more: str
+    cluster: Cluster, tmp_path: Path, reason: str, name: str = "node2", start: str = "srun", flags: str = "", **more: str
 ) -> None:
     """On node1 and node2 with node3 to spare, and on node1 and node2 alone."""
     run = tmp_path / "spare"
-    code, text = cluster.launched(run, f"--nodes 2 --spares 1 --start {start}", **more)
+    code, text = cluster.launched(run, f"--nodes 2 --spares 1 --start {start} {flags}", **more)
     assert code == 0, text
     trains = [other for other in ("node1", "node2", "node3") if other != name]
     assert states(run) == {name: "excluded", **dict.fromkeys(trains, "trains")}, text
@@ -90,7 +140,7 @@ def assert_excluded_with_a_spare_and_refused_without(
     assert (facts["world"], facts["plan"]["nodes"]) == (2, 2)
     assert report(run)["comm"]["world"] == 2 and "bench comm: 2 ranks on 2 nodes" in text
     run = tmp_path / "refused"
-    code, text = cluster.launched(run, f"--nodes 2 --start {start}", **more)
+    code, text = cluster.launched(run, f"--nodes 2 --start {start} {flags}", **more)
     assert code == 3, text
     assert f"paceline: preflight refuses the job: {name}: " in text and reason in text, text
     assert not (run / "run.json").exists() and report(run)["chosen"] == []
@@ -137,3 +187,13 @@ def test_a_node_whose_cores_are_slow(cluster, tmp_path):
                 break
             time.sleep(0.1)
         group.rmdir()
+
+
+def test_a_node_between_which_and_the_others_a_port_is_blocked(cabled, tmp_path):
+    """Rank 0's, in both directions, as a firewall on the node does."""
+    cluster, here, there = cabled
+    for end, other in ((here, "10.78.0.2"), (there, "10.78.0.1")):
+        rule = f"ip rule add pref 10 to {other} ipproto tcp dport 29555 prohibit"
+        subprocess.run([*end, *rule.split()], check=True)
+    port = ":29555 (Permission denied)"
+    assert_excluded_with_a_spare_and_refused_without(cluster, tmp_path, port, flags="--port 29555")
