@@ -49,7 +49,9 @@ class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
-    preflight: bool = False  # before training look at every node (doctor, bench comm), in the job itself: docs/launch.md
+    preflight: bool = (
+        False  # before training look at every node (doctor, bench comm), in the job itself: docs/launch.md
+    )
     spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
     dry_run: bool = False  # write and print the files, start nothing
     rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
@@ -129,9 +131,7 @@ def run(arguments: Sequence[str]) -> int:
             local += [flags.weights] if flags.weights and weights.exists() else []
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
-            job = replace(
-                job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes
-            )
+            job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
         return launch(job, dry=flags.dry_run, say=print)
 
     if not flags.trials:
@@ -147,7 +147,9 @@ def _check_spares(flags: LaunchFlags) -> None:
     if not 0 <= flags.spares <= MOST_SPARES:
         raise UserError(f"--spares {flags.spares}: must lie in 0 to {MOST_SPARES}.")
     if flags.spares and not flags.preflight:
-        raise UserError(f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too.")
+        raise UserError(
+            f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too."
+        )
 
 
 def _asked_of_slurm(asked: Asked) -> Batch:

@@ -100,7 +100,11 @@ def _name(flags: argparse.Namespace, number: int) -> str:
 
 def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
     place = replace(SINGLE, local_world=flags.ranks, node=number, nodes=flags.nodes)
-    written = [("cache", cache_folder()), ("temporary", _temporary()), *(("--stage", Path(path)) for path in flags.writes)]
+    written = [
+        ("cache", cache_folder()),
+        ("temporary", _temporary()),
+        *(("--stage", Path(path)) for path in flags.writes),
+    ]
     troubles = folder_troubles(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -125,7 +129,12 @@ def _address(flags: argparse.Namespace) -> str:
     from paceline.dist.world import ANYWHERE
 
     there = interfaces()
-    told = (os.environ.get("MASTER_ADDR"), os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), flags.names.split(",")[0], ANYWHERE)
+    told = (
+        os.environ.get("MASTER_ADDR"),
+        os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
+        flags.names.split(",")[0],
+        ANYWHERE,
+    )
     found = [flags.interface, os.environ.get("GLOO_SOCKET_IFNAME"), *(interface_towards(one) for one in told if one)]
     for name in (*found, *there):
         if name and not name.startswith("lo") and there.get(name):
@@ -199,7 +208,11 @@ def _failure(process: subprocess.Popen[str]) -> str:
         process.kill()
         process.communicate()
         return f"no end within {ROUND_SECONDS:g} s"
-    return "" if process.returncode == 0 else " ".join(text.strip().splitlines()[-LAST_LINES:]) or f"exit code {process.returncode}"
+    return (
+        ""
+        if process.returncode == 0
+        else " ".join(text.strip().splitlines()[-LAST_LINES:]) or f"exit code {process.returncode}"
+    )
 
 
 class _First:

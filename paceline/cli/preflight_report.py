@@ -16,7 +16,9 @@ from paceline.doctor.finding import Finding
 from paceline.doctor.node_line import line
 from paceline.doctor.preflight import Look, Reach, bad
 
-STYLE = "body{font:15px sans-serif;margin:2em;max-width:80em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"
+STYLE = (
+    "body{font:15px sans-serif;margin:2em;max-width:80em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"
+)
 STYLE += "tr.excluded{background:#fdd}tr.trains{background:#dfd}pre{white-space:pre-wrap}"
 
 
@@ -61,8 +63,8 @@ def _lines(told: Preflight) -> list[str]:
         comm = told.comm
         bus = f", bus {fit['bus_bandwidth'] / 1e9:,.3f} GB/s" if fit["bus_bandwidth"] else ""
         found.append(
-            f"bench comm: {comm['world']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: all-reduce alpha "
-            f"{1e6 * fit['alpha_seconds']:,.1f} us{bus}"
+            f"bench comm: {comm['world']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: "
+            f"all-reduce alpha {1e6 * fit['alpha_seconds']:,.1f} us{bus}"
         )
     return [one_line(text) for text in (*found, _verdict(told))]
 
@@ -94,7 +96,7 @@ def _facts(told: Preflight) -> dict[str, Any]:
         {
             "name": name,
             "state": told.state(number),
-            "findings": [finding._asdict() if hasattr(finding, "_asdict") else asdict(finding) for finding in told.found[number]],
+            "findings": [asdict(finding) for finding in told.found[number]],
             "look": asdict(told.looks[number]) if number in told.looks else None,
             "reach": asdict(told.reaches[number]) if number in told.reaches else None,
         }
@@ -111,7 +113,11 @@ def _page(told: Preflight) -> str:
         found = "<br>".join(html.escape(f"{finding.level}: {finding.text}") for finding in told.found[number])
         state = told.state(number)
         cells = (state, name, _measured(told, number))
-        rows.append(f'<tr class="{state}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + f"<td>{found}</td></tr>")
+        rows.append(
+            f'<tr class="{state}">'
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            + f"<td>{found}</td></tr>"
+        )
     comm = "".join(
         f"<tr><td>{html.escape(row['kind'])} {html.escape(row['about'])}</td><td>{row['bytes']:,}</td>"
         f"<td>{1e6 * row['seconds']['paceline']['median']:,.1f}</td></tr>"

@@ -139,7 +139,12 @@ def _slow_links(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
     for number, own in sorted(links.items()):
         best = max(own)
         if best < SLOW_LINK * median:
-            found.append((number, f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)"))
+            found.append(
+                (
+                    number,
+                    f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)",
+                )
+            )
     return found
 
 
@@ -150,9 +155,16 @@ def _far_clocks(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
         if not reach.clocks:
             continue
         own = [offset for offset, _ in reach.clocks.values()]
-        offset = statistics.median([*own, 0.0] if len(own) > 1 else own)  # its own, which is no way off itself, counts too
+        offset = statistics.median(
+            [*own, 0.0] if len(own) > 1 else own
+        )  # its own, which is no way off itself, counts too
         error = max(error for _, error in reach.clocks.values())
         if abs(offset) > FAR_SECONDS + error:
             ahead = "ahead of" if offset > 0 else "behind"
-            found.append((number, f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?"))
+            found.append(
+                (
+                    number,
+                    f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?",
+                )
+            )
     return found

@@ -69,8 +69,7 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
         before = preflight.lines(job, in_lines((*looking, *addresses)))
         files = _that_look(job, addresses)
     run = (
-        f"{head}# By hand, without an eye on them:  {_by_hand(job, addresses)} wait\n"
-        f"set -euo pipefail\n{before}\n{who}"
+        f"{head}# By hand, without an eye on them:  {_by_hand(job, addresses)} wait\nset -euo pipefail\n{before}\n{who}"
     )
     values = {
         "PET_NNODES": str(job.nodes),
@@ -103,7 +102,7 @@ def _that_look(job: Job, addresses: Words) -> tuple[File, ...]:
     """One host's part of the preflight; its number, from 0, is the only argument."""
     node = (
         f"{BASH}set -euo pipefail\ncd {shlex.quote(str(job.workdir))}\n\n{exports(environment(job))}\n"
-        f"exec {in_lines(preflight.program(job, addresses))} --number \"$1\"\n"
+        f'exec {in_lines(preflight.program(job, addresses))} --number "$1"\n'
     )
     return (
         File("preflight/node.sh", node, runs=True, said=False),
@@ -119,7 +118,7 @@ def _by_hand(job: Job, addresses: Words) -> str:
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
     interface = job.system.interface
     ssh = shlex.quote(" ".join(options()))
-    first = "$(head -n 1 \"$preflight/nodes\")" if job.preflight else addresses[0]
+    first = '$(head -n 1 "$preflight/nodes")' if job.preflight else addresses[0]
     own = f"export MASTER_ADDR={first}  # where rank 0 runs, wherever mpirun itself does\n"
     if any(variable.name == "MASTER_ADDR" for variable in job.environ):
         own = ""  # this shell's own is kept: the first host may have a faster network under another name

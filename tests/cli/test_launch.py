@@ -419,7 +419,9 @@ def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(
         assert "#SBATCH --nodes=3\n" in script and "--preflight" not in script and "--spares 1 --ranks 1" in script
         looks, trains = script.index("paceline.cli.preflight"), script.index("paceline train")
         assert looks < script.index("sh -c sync") < trains and f"--reads {tmp_path}" in script
-        assert script.count(f"--nodelist {run}/launch/preflight/nodes") == (1 if "mpirun" in script[trains - 400 : trains] else 2)
+        assert script.count(f"--nodelist {run}/launch/preflight/nodes") == (
+            1 if "mpirun" in script[trains - 400 : trains] else 2
+        )
     assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in text["mpirun"]
     assert 'PET_MASTER_ADDR=${MASTER_ADDR:-$(cat "$preflight/nodes" | head -n 1)}' in text["torchrun"]
     assert re.search(r"paceline.cli.preflight .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
@@ -429,7 +431,9 @@ def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(
 def test_a_preflight_of_hosts_takes_the_spare_ones_too(capsys, tmp_path, start):
     run, hosts = tmp_path / "run", tmp_path / "hosts"
     hosts.write_text("h1\nh2\nh3\nh4\n")
-    words = f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
+    words = (
+        f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
+    )
     launched(f"{words} --preflight --spares 1", capsys)
     script = (run / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
     assert subprocess.run(["bash", "-n", str(run / "launch" / "run.sh")], check=False).returncode == 0

@@ -25,7 +25,9 @@ TOKEN = "a start's name"
 
 
 def look(number: int, **facts) -> Look:
-    return Look(number, NAMES[number], "10.0.0.1", (40000,), 0, NodeFacts(number, NAMES[number], 1, {"torch": "2"}, **facts))
+    return Look(
+        number, NAMES[number], "10.0.0.1", (40000,), 0, NodeFacts(number, NAMES[number], 1, {"torch": "2"}, **facts)
+    )
 
 
 def reach(number: int, **changes) -> Reach:
@@ -74,7 +76,12 @@ def test_a_slow_link_names_the_node_all_of_whose_links_are_slow():
     assert judged(reaches=reaches) == {}
     four = ("a", "b", "c", "d")
     looks = {number: replace(look(0), number=number, name=four[number]) for number in range(4)}
-    rates = {0: {"1": 1000.0, "2": 1000.0}, 1: {"2": 1000.0, "3": 300.0}, 2: {"3": 310.0, "0": 990.0}, 3: {"0": 320.0, "1": 300.0}}
+    rates = {
+        0: {"1": 1000.0, "2": 1000.0},
+        1: {"2": 1000.0, "3": 300.0},
+        2: {"3": 310.0, "0": 990.0},
+        3: {"0": 320.0, "1": 300.0},
+    }
     found = judge(four, looks, {number: Reach(number, rates=own) for number, own in rates.items()}, None)
     assert [one.text for one in found.pop(3)] == ["its best link carries 320 MB/s, the median is 990 (bound 0.5 of it)"]
     assert not any(map(bad, found.values()))
@@ -96,7 +103,11 @@ def test_the_fewest_nodes_are_taken_away_so_that_all_others_reach_each_other(fai
 
 
 def test_a_clock_is_measured_by_the_median_of_all():
-    off = {0: {"1": (0.0, 1e-3), "2": (-30.0, 1e-3)}, 1: {"0": (0.0, 1e-3), "2": (-30.0, 1e-3)}, 2: {"0": (30.0, 1e-3), "1": (30.0, 1e-3)}}
+    off = {
+        0: {"1": (0.0, 1e-3), "2": (-30.0, 1e-3)},
+        1: {"0": (0.0, 1e-3), "2": (-30.0, 1e-3)},
+        2: {"0": (30.0, 1e-3), "1": (30.0, 1e-3)},
+    }
     found = judged(reaches={number: reach(number, clocks=clocks) for number, clocks in off.items()})
     assert list(found) == ["c"] and "its clock is 30 s ahead of the other nodes'" in found["c"][0]
 
@@ -118,7 +129,9 @@ def test_a_folder_that_is_full_or_data_that_is_not_there_is_a_trouble(tmp_path, 
     assert folder_troubles(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: is not there"]
     monkeypatch.setattr("paceline.doctor.folders.LEAST_MIB", 10**9)
     (text,) = folder_troubles(tmp_path, [("temporary", tmp_path)], [])
-    assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith("MiB free, at least 1000000000 are wanted")
+    assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith(
+        "MiB free, at least 1000000000 are wanted"
+    )
     monkeypatch.setattr("paceline.doctor.folders.MIB", 1 << 10)
     (text,) = folder_troubles(Path("/dev/full/x"), [], [])
     assert text.startswith("run folder /dev/full/x: ")
@@ -150,22 +163,43 @@ def test_a_core_has_a_rate():
     assert list(rates) == [0] and rates[0] > 1
 
 
-def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of_this_start(tmp_path, capsys, monkeypatch):
+def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of_this_start(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("paceline.cli.preflight.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("second\n")
     (folder / "verdict").write_text("first refused\n")
-    words = ["--folder", str(folder), "--nodes", "1", "--ranks", "1", "--system", "cpu", "--name", "mine", "--number", "0"]
+    words = [
+        "--folder",
+        str(folder),
+        "--nodes",
+        "1",
+        "--ranks",
+        "1",
+        "--system",
+        "cpu",
+        "--name",
+        "mine",
+        "--number",
+        "0",
+    ]
     assert node.run(words) == 0
     assert (folder / "verdict").read_text() == "second good\n" and (folder / "nodes").read_text() == "mine\n"
     assert (folder / "hostfile").read_text() == "mine slots=1\n"
     said = capsys.readouterr().out
-    assert "preflight: trains on mine" in said and "<td>trains</td><td>mine</td>" in (folder.parent / "preflight.html").read_text()
+    assert (
+        "preflight: trains on mine" in said
+        and "<td>trains</td><td>mine</td>" in (folder.parent / "preflight.html").read_text()
+    )
     assert node.run([*words, "--reads", str(tmp_path / "nothing")]) == 0
     assert (folder / "verdict").read_text() == "second refused\n" and (folder / "nodes").read_text() == ""
     said = capsys.readouterr().out
-    assert f"paceline: preflight refuses the job: mine: data or weights {tmp_path / 'nothing'}: is not there. 0 of 1 wanted" in said
+    assert (
+        f"paceline: preflight refuses the job: mine: data or weights {tmp_path / 'nothing'}: is not there. 0 of 1 wanted"
+        in said
+    )
     facts = json.loads((folder.parent / "preflight.json").read_text())
     assert facts["chosen"] == [] and facts["nodes"][0]["state"] == "excluded"
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sysfs_machines import write
+from tiny_runs import train
 
 from paceline.host.power import Counter, PowerMeter, Watts, packages, power_meter, whole_machine
+from paceline.log.events import read_events
+from paceline.log.pace import Stragglers
+from paceline.training.job import Job
 
 SPAN = 262_143_328_850  # max_energy_range_uj of a server's package
 
@@ -23,7 +28,10 @@ def domain(root: Path, name: str, called: str, microjoules: int) -> Path:
 
 
 def test_packages_are_added_up_without_what_lies_inside_and_around_them(tmp_path):
-    first, second = domain(tmp_path, "intel-rapl:0", "package-0", 5_000_000), domain(tmp_path, "intel-rapl:1", "package-1", 7)
+    first, second = (
+        domain(tmp_path, "intel-rapl:0", "package-0", 5_000_000),
+        domain(tmp_path, "intel-rapl:1", "package-1", 7),
+    )
     inside, around = domain(tmp_path, "intel-rapl:0:0", "core", 1), domain(tmp_path, "intel-rapl:2", "psys", 1)
     meter = PowerMeter(packages(tmp_path))
     assert meter.names == "RAPL" and meter.joules() == 0
@@ -91,3 +99,26 @@ def test_the_thread_sees_every_turn_of_a_counter(tmp_path, monkeypatch):
             while meter._sources[0][1].joules == before and time.monotonic() < until:
                 time.sleep(0.001)
         assert meter.joules() == pytest.approx(SPAN / 1e6 + 2.0)
+
+
+def test_a_run_s_end_has_the_joules_of_its_node_and_its_page_shows_them(tmp_path, capsys, class_photos, monkeypatch):
+    file, values = domain(tmp_path / "sys", "intel-rapl:0", "package-0", 0), iter(range(10**7, 10**10, 10**7))
+    monkeypatch.setattr("paceline.training.setup.power_meter", partial(power_meter, root=tmp_path / "sys"))
+
+    def ten_joules_more(*_: object) -> None:
+        write(file, str(next(values)))
+
+    monkeypatch.setattr("paceline.log.recorder.Recorder.passed", ten_joules_more)  # after every step
+    assert train(capsys, class_photos, tmp_path / "run", steps=3).code == 0
+    end = read_events(tmp_path / "run" / "events.jsonl")[-1]
+    assert (end["event"], end["joules"], end["joules_by"]) == ("end", 30, "RAPL")
+    assert "8.33e-06 kWh" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_joules_of_other_nodes_are_those_of_the_last_train_event():
+    job = Job.__new__(Job)
+    job.stragglers, job.power = Stragglers(), PowerMeter([("RAPL", Counter(iter([0, 7, 9, 11]).__next__, unit=1.0))])
+    job.facts_of_ranks([(0, 0, 3), (0, 0, 0), (0, 0, 40), (0, 0, 0)])
+    assert job.joules() == {"joules": 47, "joules_by": "RAPL"}
+    job.power = PowerMeter(())
+    assert job.joules() == {}

@@ -45,7 +45,12 @@ class Cluster:
         """What a command of this Slurm prints."""
         words = (*self.inside, *words) if words[0] != "nsenter" else words
         done = subprocess.run(
-            words, env={**os.environ, **self.environ}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            words,
+            env={**os.environ, **self.environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout
         return done.stdout
@@ -93,9 +98,16 @@ def cabled(tmp_path_factory, trainer) -> Iterator[tuple[Cluster, list[str], list
         ours = os.stat("/proc/self/ns/net").st_ino
         here, there = ([*("nsenter", "--target"), str(holder.pid), "--net"] for holder in holders)
         wait_until(lambda: all(os.stat(f"/proc/{one.pid}/ns/net").st_ino != ours for one in holders), "namespaces")
-        subprocess.run([*here, *f"ip link add eth0 type veth peer name eth0 netns {holders[1].pid}".split()], check=True)
+        subprocess.run(
+            [*here, *f"ip link add eth0 type veth peer name eth0 netns {holders[1].pid}".split()], check=True
+        )
         for end, address in ((here, "10.78.0.1"), (there, "10.78.0.2")):
-            lines = ("link set lo up", f"address add {address}/24 dev eth0", "link set eth0 up", "route add default dev eth0")
+            lines = (
+                "link set lo up",
+                f"address add {address}/24 dev eth0",
+                "link set eth0 up",
+                "route add default dev eth0",
+            )
             for line in lines:
                 subprocess.run([*end, "ip", *line.split()], check=True)
         with three_nodes(tmp_path_factory.mktemp("cabled"), trainer, here) as cluster:
@@ -103,7 +115,11 @@ def cabled(tmp_path_factory, trainer) -> Iterator[tuple[Cluster, list[str], list
             daemons = ("slurmctld", "slurmd-node1", "slurmd-node2", "slurmd-node3")
             for daemon in daemons:
                 cluster.end(daemon)
-            text = file.read_text().replace("(127.0.0.1)", "(10.78.0.1)").replace("NodeAddr=127.0.0.1", "NodeAddr=10.78.0.1")
+            text = (
+                file.read_text()
+                .replace("(127.0.0.1)", "(10.78.0.1)")
+                .replace("NodeAddr=127.0.0.1", "NodeAddr=10.78.0.1")
+            )
             first, second = text.split("NodeName=node2 ")
             file.write_text(f"{first}NodeName=node2 {second.replace('10.78.0.1', '10.78.0.2', 1)}")
             cluster.said("slurmctld", "-c")
@@ -126,7 +142,13 @@ def states(run: Path) -> dict[str, str]:
 
 
 def assert_excluded_with_a_spare_and_refused_without(
-    cluster: Cluster, tmp_path: Path, reason: str, name: str = "node2", start: str = "srun", flags: str = "", **more: str
+    cluster: Cluster,
+    tmp_path: Path,
+    reason: str,
+    name: str = "node2",
+    start: str = "srun",
+    flags: str = "",
+    **more: str,
 ) -> None:
     """On node1 and node2 with node3 to spare, and on node1 and node2 alone."""
     run = tmp_path / "spare"
@@ -160,7 +182,7 @@ def test_three_good_nodes_train_on_two_with_one_to_spare(cluster, tmp_path, star
 def test_a_node_with_a_full_disk(cluster, tmp_path, start):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    fill = f"mount -t tmpfs -o size=2m tmpfs {temporary} && head -c 2000000 /dev/zero >{temporary}/full; exec \"$@\""
+    fill = f'mount -t tmpfs -o size=2m tmpfs {temporary} && head -c 2000000 /dev/zero >{temporary}/full; exec "$@"'
     cluster.restart("node2", "unshare", "--mount", "sh", "-c", fill, "sh")
     try:
         reason = f"temporary folder {temporary}: No space left on device"
