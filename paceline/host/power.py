@@ -105,12 +105,15 @@ def power_meter(gpus: Sequence[str] = (), *, root: Path = SYSFS, proceed: bool =
         while not over.wait(INTERVAL_SECONDS):
             meter.joules()
 
-    if sources:
-        threading.Thread(target=sample, name="paceline-power", daemon=True).start()
+    thread = threading.Thread(target=sample, name="paceline-power", daemon=True) if sources else None
+    if thread:
+        thread.start()
     try:
         yield meter
     finally:
         over.set()
+        if thread:
+            thread.join(INTERVAL_SECONDS)  # a file that does not answer keeps nobody
 
 
 def packages(root: Path) -> list[tuple[str, Counter | Watts]]:
