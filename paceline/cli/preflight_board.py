@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.config.plain_file import read_entry
 from paceline.config.whole import write_whole
 
 POLL_SECONDS = 0.05
+MOST_BYTES = 16 << 20
 
 
 class Board:
@@ -18,14 +20,14 @@ class Board:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.start = (folder / "start").read_text().strip()
+        self.start = read_entry(folder / "start", MOST_BYTES).decode().strip()
 
     def leave(self, name: str, facts: Mapping[str, Any]) -> None:
         write_whole(self.folder / f"{name}.json", json.dumps({"start": self.start, **facts}))
 
     def find(self, name: str) -> dict[str, Any] | None:
         try:
-            found = json.loads((self.folder / f"{name}.json").read_text())
+            found = json.loads(read_entry(self.folder / f"{name}.json", MOST_BYTES))
         except (OSError, ValueError):
             return None
         return found if found.get("start") == self.start else None

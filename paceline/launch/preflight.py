@@ -66,6 +66,7 @@ def lines(job: Job, start: str) -> str:
 preflight={quote(str(folder(job)))}
 mkdir -p "$preflight"
 preflight_start=${{SLURM_JOB_ID:-here}}-$$-$(date +%s)-$RANDOM$RANDOM
+rm -f "$preflight/start"  # whatever lies there is not written through
 echo "$preflight_start" >"$preflight/start"
 {start} || true
 if [ "$(cat "$preflight/verdict" 2>/dev/null)" != "$preflight_start good" ]; then

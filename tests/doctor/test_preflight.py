@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import preflight as node
+from paceline.cli.preflight_board import Board
 from paceline.config.system import System
 from paceline.doctor.cores import core_rates
 from paceline.doctor.finding import Finding
@@ -65,6 +66,7 @@ def test_a_slow_core_is_measured_by_the_slowest_cores_of_the_others():
               "held clock"]
     }  # fmt: skip
     assert judged(reaches={1: reach(1, cores={"0": 500.0, "7": 0.71 * 490})}) == {}
+    assert list(judged(reaches={number: reach(number, cores={"0": 100.0}) for number in (0, 1)})) == ["a", "b"]
     # Efficient cores are slow on every node.
     assert judged(reaches={number: reach(number, cores={"0": 900.0, "8": 300.0}) for number in range(3)}) == {}
 
@@ -205,18 +207,39 @@ def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of
 
 
 def test_a_node_that_never_comes_is_named_and_the_spare_one_takes_its_place(tmp_path, capsys, monkeypatch):
-    """Two of three processes, one rank each to train: the second one of them is a thread here."""
+    """Three of four processes, one rank to train: all but the first are threads here. One good node is enough."""
     monkeypatch.setattr("paceline.cli.preflight.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
     monkeypatch.setattr("paceline.cli.preflight.LOOK_SECONDS", 2.0)
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("one\n")
-    words = ["--folder", str(folder), "--nodes", "1", "--spares", "2", "--ranks", "1", "--system", "cpu"]
-    other = threading.Thread(target=node.run, args=([*words, "--number", "2", "--name", "third"],))
-    other.start()
+    words = ["--folder", str(folder), "--nodes", "1", "--spares", "3", "--ranks", "1", "--system", "cpu"]
+    named = (("2", "third"), ("3", "fourth"))
+    others = [
+        threading.Thread(target=node.run, args=([*words, "--number", *one[:1], "--name", one[1]],)) for one in named
+    ]
+    for other in others:
+        other.start()
     began = time.monotonic()
     node.run([*words, "--number", "0", "--name", "first", "--reads", str(tmp_path / "nothing")])
-    other.join()
+    for other in others:
+        other.join()
     assert time.monotonic() - began >= 2.0
     assert (folder / "nodes").read_text() == "third\n" and (folder / "verdict").read_text() == "one good\n"
-    assert "problem  node 1  did not answer" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "problem  node 1  did not answer" in said and "\nspare    fourth" in said
+
+
+def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
+    (tmp_path / "start").write_text("one\n")
+    first = Board(tmp_path)
+    first.leave("look-0", {"name": "a"})
+    (tmp_path / "start").write_text("two\n")
+    second = Board(tmp_path)
+    assert first.find("look-0") == {"start": "one", "name": "a"} and second.find("look-0") is None
+    (tmp_path / "look-0.json").write_text("[1, ")  # being written, on a file system that renames in two steps
+    assert (
+        first.find("look-0") is None
+        and second.gather("look", [0], 0.0) == {}
+        and second.wait(["look-0"], 0.0) == ("", {})
+    )
