@@ -128,7 +128,7 @@ def run(arguments: Sequence[str]) -> int:
         if flags.preflight:
             # A name of published weights, or a bucket, is no file that a node could lack.
             local = [flags.data] if flags.data and "://" not in flags.data else []
-            local += [flags.weights] if flags.weights and weights.exists() else []
+            local += [str(weights)] if named and weights.exists() else []
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
             job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)

@@ -97,7 +97,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     state, plan = job.state, job.run.plan
     parts: dict[str, float] = {}
 
-    def own_numbers() -> tuple[int, int]:
+    def own_numbers() -> tuple[int, int, int]:
         nonlocal parts
         parts, own = step_once.times.read() if step_once.times is not None else ({}, 0.0)
         return job.own_numbers(own, waited)
