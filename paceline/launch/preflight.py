@@ -15,8 +15,6 @@ from paceline.launch.job import Job, Words
 from paceline.launch.shell import in_lines
 
 FAILED = 3
-# Nobody of a preflight waits as long: whatever hangs is ended then.
-MOST_SECONDS = 1800
 
 
 def folder(job: Job) -> Path:
