@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -243,3 +243,50 @@ def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
         and second.gather("look", [0], 0.0) == {}
         and second.wait(["look-0"], 0.0) == ("", {})
     )
+
+
+def test_a_node_that_the_ranks_together_find_bad_makes_place_for_a_spare_one_in_another_round(tmp_path, capsys):
+    folder = tmp_path / "preflight"
+    folder.mkdir()
+    (folder / "start").write_text("one\n")
+    flags = node._flags(["--folder", str(folder), "--nodes", "1", "--spares", "2", "--ranks", "2", "--names", "a,b,c"])
+    board = Board(folder)
+    first = node._First(flags, board, System())
+    for number in range(3):
+        board.leave(f"look-{number}", asdict(look(number)))
+        board.leave(f"reach-{number}", asdict(reach(number)))
+    first.call()
+    first.judge()
+    assert board.find("round-0")["numbers"] == [0]
+    sums = {"sums_are_right": True, "rows": [], "fit": {}}
+    for turn, trouble in enumerate((("NCCL failed on GPU 1: unhandled cuda error",), ())):
+        facts = replace(look(turn).facts, ranks=2, network_trouble=trouble)
+        board.leave(f"ranks-{turn}", {"nodes": [asdict(facts)], "comm": sums})
+        board.leave(f"done-{turn}-0", {})
+        first.after_round(turn)
+    assert (
+        board.find("round-1")["numbers"] == [1] and board.find("round-2") is None and board.find("decided") is not None
+    )
+    first.tell(1.0)
+    assert (folder / "nodes").read_text() == "b\n" and (folder / "verdict").read_text() == "one good\n"
+    assert "problem  a  NCCL failed on GPU 1: unhandled cuda error" in capsys.readouterr().out
+
+
+def test_ranks_that_break_off_refuse_the_job_with_their_words(tmp_path, capsys):
+    folder = tmp_path / "preflight"
+    folder.mkdir()
+    (folder / "start").write_text("one\n")
+    board = Board(folder)
+    first = node._First(
+        node._flags(["--folder", str(folder), "--nodes", "1", "--ranks", "2", "--names", "a"]), board, System()
+    )
+    board.leave("look-0", asdict(look(0)))
+    board.leave("reach-0", asdict(Reach(0)))
+    first.call()
+    first.judge()
+    board.leave("failed-0-0", {"text": "rank 1 (of 2) failed: it was killed"})
+    board.leave("done-0-0", {})
+    first.after_round(0)
+    first.tell(1.0)
+    assert (folder / "verdict").read_text() == "one refused\n" and (folder / "nodes").read_text() == ""
+    assert "paceline: preflight refuses the job: rank 1 (of 2) failed: it was killed" in capsys.readouterr().out
