@@ -88,6 +88,7 @@ MEASURED = (
         "recompilations",
         "late_captures",
         "warm_up_seconds",
+        "joules",
     ),
 )
 # A meter with a partner of its name and this is the quotient of the two.

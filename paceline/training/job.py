@@ -23,6 +23,7 @@ from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.engine.evaluate import Evaluator
 from paceline.engine.state import State
+from paceline.host.power import PowerMeter
 from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
@@ -52,6 +53,8 @@ class Job:
     checkpoint_facts: dict[str, Any]
     stragglers: Stragglers = field(default_factory=Stragglers)
     spikes: Spikes = field(default_factory=Spikes)
+    power: PowerMeter = field(default_factory=lambda: PowerMeter(()))  # this node's, on its first rank
+    others_joules: int = 0  # on rank 0: of the other nodes, when the last train event was written
 
     @property
     def world(self) -> World:
@@ -91,17 +94,25 @@ class Job:
         budget = seconds_in(self.run.controls.time_budget)
         return budget > 0 and self.clock.seconds() >= budget
 
-    def own_numbers(self, seconds: float, waited: float) -> tuple[int, int]:
-        """Of this rank, for all to see: microseconds that it takes for itself of a step, and its peak memory.
+    def own_numbers(self, seconds: float, waited: float) -> tuple[int, int, int]:
+        """Of this rank, for all to see: microseconds that it takes for itself of a step; its peak memory; joules of its node so far, 0
+        where it is not the node's first.
 
         seconds  that it computes for itself; 0 where that is not known
         """
         took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
-        return took, peak_memory(self.place.device)
+        return took, peak_memory(self.place.device), round(self.power.joules())
+
+    def joules(self) -> dict[str, Any]:
+        """What the `end` event says of energy since this start: of this node until now, of others until the last train event."""
+        if not self.power.names:
+            return {}
+        return {"joules": round(self.power.joules()) + self.others_joules, "joules_by": self.power.names}
 
     def facts_of_ranks(self, ranks: Sequence[Sequence[int]]) -> dict[str, Any]:
         """What a train event says of every rank's `own_numbers`; a rank that holds up the others is told of."""
-        seconds, peak = [took / 1e6 for took, _ in ranks], max(bytes_ for _, bytes_ in ranks)
+        seconds, peak = [took / 1e6 for took, _, _ in ranks], max(bytes_ for _, bytes_, _ in ranks)
+        self.others_joules = sum(joules for _, _, joules in ranks[1:])
         facts: dict[str, Any] = {"peak_memory": peak} if peak else {}
         if len(ranks) > 1 and all(seconds):
             facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}

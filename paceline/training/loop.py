@@ -97,7 +97,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     state, plan = job.state, job.run.plan
     parts: dict[str, float] = {}
 
-    def own_numbers() -> tuple[int, int]:
+    def own_numbers() -> tuple[int, int, int]:
         nonlocal parts
         parts, own = step_once.times.read() if step_once.times is not None else ({}, 0.0)
         return job.own_numbers(own, waited)
@@ -231,6 +231,7 @@ def finish(job: Job, over: Over) -> Ending:
         reason=reason,
         since_best=standing.since_best,
         discarded_steps=over.discarded,
+        **job.joules(),
     )
     ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from paceline.host.compiler import compilations
 from paceline.host.heap import keep_freed_memory
 from paceline.host.machine import make_exact, set_threads
 from paceline.host.placing import bound
+from paceline.host.power import PowerMeter, gpus_of, power_meter
 from paceline.host.provenance import provenance
 from paceline.host.shortage import check_addresses, failures_in_words
 from paceline.log.console import Console
@@ -82,6 +83,12 @@ class Request:
         return request_facts(
             "train", self.recipe, self.system, self.controls, given=self.given, name=self.name, repeats=self.repeats
         )
+
+
+def node_power(world: World) -> AbstractContextManager[PowerMeter]:
+    """The meter of this rank's node, on the node's first rank; elsewhere one of nothing."""
+    first = world.local_rank == 0
+    return power_meter(gpus_of(world.device, world.local_world) if first else (), proceed=first)
 
 
 @contextmanager
@@ -252,6 +259,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     stragglers=Stragglers(roles.peers.hosts),
                     spikes=Spikes(read_events(run_folder.path / "events.jsonl") if start.snapshot is not None else ()),
                     checkpoint_facts=fingerprint(run),
+                    power=to_the_end.enter_context(node_power(world)),
                 )
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave
