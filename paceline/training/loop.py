@@ -126,6 +126,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
         **facts,
     )
     state.meters.clear()
+    job.pass_on_news()
 
 
 def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
@@ -231,6 +232,7 @@ def finish(job: Job, over: Over) -> Ending:
         reason=reason,
         since_best=standing.since_best,
         discarded_steps=over.discarded,
+        **job.mirrored(over.status),
     )
     ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))
