@@ -69,7 +69,7 @@ class Controls:
     eval_every: int = 0  # steps between evaluations; 0 = as the recipe says
     eval_ranks: int = 0  # of the ranks that are started, the last N only evaluate, beside training; 0 = all do both
     keep: int = 2  # newest checkpoints that stay on disk, beside the best
-    mirror: str = ""  # copy the run to this folder of a bucket as it goes on, s3://BUCKET/PREFIX, and go on from there where --out is empty
+    mirror: str = ""  # copy the run to this folder of a bucket, s3://BUCKET/PREFIX, and go on from there in an empty --out; empty = no
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored

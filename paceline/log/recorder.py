@@ -195,7 +195,8 @@ class Recorder:
         mirror      what the bucket that the run is mirrored to has of it, as log/events.py says
         """
         self._ended = True
-        facts = {**({"mirror": dict(mirror)} if mirror else {}), "status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
+        facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
+        facts |= {"mirror": dict(mirror)} if mirror else {}
         event = self._written("end", step, seconds, evaluations_since_best=since_best, **facts)
         for sink in self._sinks:
             sink.end(event, target_met=target_met)

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Mirror:
             **{"run": mirrored.run, "writer": secrets.token_hex(8), "name": name},
             **{"folder": str(folder), "host": socket.gethostname()},
         }
+        self._before = list_steps(folder / CHECKPOINTS)  # not what comes later: it may replace a damaged one
         self._whole: set[int] = set()  # steps that lie in the bucket as they lie here
         self._there: set[str] | None = None  # names of all that is there; None: not asked yet
         self._sent: dict[str, tuple[int, int]] = {}  # text -> size and time with which it was copied
@@ -121,7 +122,9 @@ class Mirror:
         while True:
             with self._change:
                 tries_again = bool(self._failure)
-                self._change.wait_for(lambda: self._asked > self._tried or self._over, AGAIN_SECONDS if tries_again else None)
+                self._change.wait_for(
+                    lambda: self._asked > self._tried or self._over, AGAIN_SECONDS if tries_again else None
+                )
                 if self._over:
                     return
                 number, failure = self._asked, ""
@@ -151,7 +154,7 @@ class Mirror:
         self._check_owner()
         checkpoints = self._folder / CHECKPOINTS
         if self._there is None:
-            self._take_stock(checkpoints)
+            self._take_stock()
         while (step := self._next(checkpoints)) is not None:
             self._copy_step(step, checkpoints)
         self._copy_texts()
@@ -170,12 +173,14 @@ class Mirror:
         wanted = (link_step(checkpoints, LAST), link_step(checkpoints, BEST), *kept)
         return next((step for step in wanted if step is not None and step not in self._whole), None)
 
-    def _take_stock(self, checkpoints: Path) -> None:
+    def _take_stock(self) -> None:
+        """What this run finds in the bucket as it begins."""
         names = self._bucket.names()
-        for step in set(steps_there(names)) & set(list_steps(checkpoints)):
+        for step in set(steps_there(names)) & set(self._before):
             index = f"{CHECKPOINTS}/{step_name(step)}/{INDEX}"
-            if self._bucket.read(index) == (self._folder / index).read_bytes():
-                self._whole.add(step)
+            with suppress(FileNotFoundError):  # retention was faster
+                if self._bucket.read(index) == (self._folder / index).read_bytes():
+                    self._whole.add(step)
         self._there = set(names)
 
     def _copy_step(self, step: int, checkpoints: Path) -> None:
@@ -243,6 +248,7 @@ class Mirror:
             self._bucket.write(MIRROR_FILE, json.dumps(self._claim).encode(), new=True)
             self._there, self._sent = None, {}
             self._whole.clear()
+            self._before = []
             raise OSError(errno.ENOENT, f"{MIRROR_FILE} was gone, and is made anew")
         elif owner["writer"] != self._claim["writer"]:
             raise Superseded(f"another process mirrors there now ({owner['folder']} on {owner['host']})")

@@ -62,7 +62,9 @@ def open_mirror(url: str, folder: Path, say: Callable[[str], None]) -> Mirrored:
         owner, own = owner_of(bucket), _own_number(folder)
         if owner is None:
             if strange := bucket.names()[:1]:
-                raise UserError(f"--mirror {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty.")
+                raise UserError(
+                    f"--mirror {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
+                )
             return Mirrored(bucket, own or secrets.token_hex(8), there=False, brought=False)
         if (folder / "run.json").exists() and own != owner["run"]:
             raise UserError(
@@ -121,7 +123,11 @@ def bring_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
 def steps_there(names: list[str]) -> list[int]:
     """Of the checkpoints that are there, by the names of a bucket's folder; oldest first."""
     parts = [name.split("/") for name in names]
-    found = (step_of(step) for folder, step, *file in (p for p in parts if len(p) == 3) if folder == CHECKPOINTS and file == [INDEX])
+    found = (
+        step_of(step)
+        for folder, step, *file in (p for p in parts if len(p) == 3)
+        if folder == CHECKPOINTS and file == [INDEX]
+    )
     return sorted(step for step in found if step is not None)
 
 

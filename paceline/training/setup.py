@@ -230,7 +230,10 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         )
         try:
             changed = mirror.wake if mirror is not None else lambda: None
-            with run_folder.writer(controls, start, warn, changed=changed) as writer, kept_photos(task, system, world, say):
+            with (
+                run_folder.writer(controls, start, warn, changed=changed) as writer,
+                kept_photos(task, system, world, say),
+            ):
                 if start.snapshot is not None:
                     recorder.resume(
                         state.step,
