@@ -161,7 +161,7 @@ class Mirror:
         self._name(LAST, link_step(checkpoints, LAST))
         self._name(BEST, link_step(checkpoints, BEST))
         here, newest = set(list_steps(checkpoints)), link_step(checkpoints, LAST)
-        if newest in self._whole:
+        if newest is not None and newest in self._whole:
             steps = {name: step_of(ours[1]) for name in self._there or () if (ours := _OURS.fullmatch(name))}
             # Later ones are damaged, and stay until there is another, as here.
             self._delete({name for name, step in steps.items() if step not in here and step < newest})
