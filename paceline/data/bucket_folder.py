@@ -76,7 +76,7 @@ class BucketFolder:
     def write(self, name: str, content: bytes | BinaryIO, *, new: bool = False) -> bool:
         """Make an object, or another in its place; new: only where there is none -> False where there is one."""
         mode = "create" if new else "overwrite"
-        with self._in_words(name):
+        with self._in_words(name, "write"):
             try:
                 self._obstore.put(self._place, self._key(name), content, mode=mode, max_concurrency=PARTS)
             except self._obstore.exceptions.AlreadyExistsError:
@@ -87,7 +87,7 @@ class BucketFolder:
         """One after the other; one that is gone already is deleted."""
         for name in names:
             try:
-                with self._in_words(name):
+                with self._in_words(name, "delete"):
                     self._obstore.delete(self._place, self._key(name))
             except FileNotFoundError:
                 continue
@@ -96,11 +96,11 @@ class BucketFolder:
         return f"{self._prefix}/{name}"
 
     @contextmanager
-    def _in_words(self, name: str) -> Iterator[None]:
+    def _in_words(self, name: str, does: str = "read") -> Iterator[None]:
         began = time.monotonic()
         try:
             yield
         except PermissionError as problem:  # of a mounted disk
             raise OSError(errno.EACCES, "no permission", f"{self.url}/{name}") from problem
         except Exception as problem:  # obstore has its own kinds, which begin at Exception
-            raise in_words(problem, os.fsencode(f"{self.url}/{name}"), time.monotonic() - began) from None
+            raise in_words(problem, os.fsencode(f"{self.url}/{name}"), time.monotonic() - began, does=does) from None

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import servers
 from run_files import tensor_files
 from tiny_runs import TINY
 
@@ -72,3 +73,33 @@ def test_killed_at_random_it_goes_on_from_the_bucket_to_the_same_bytes(tmp_path,
         ]
         assert found[0] == found[1], kind
     (tmp_path / "seen.txt").write_text("\n".join(brought))
+
+
+def test_a_signal_waits_for_the_upload_and_the_same_command_goes_on_elsewhere(tmp_path, class_photos, s3_bucket):
+    out, mirror = tmp_path / "first", ("--mirror", s3_bucket.url("stopped"))
+    process = start(class_photos, out, *mirror)
+    while not (out / "checkpoints/last").exists():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 75 and "not there" not in said, said
+    other = start(class_photos, tmp_path / "second", *mirror)
+    then = other.communicate(timeout=300)[0]
+    newest = (out / "checkpoints/last").readlink()
+    assert other.returncode == 0 and f"brought from {mirror[1]}: {newest}" in then, then
+
+
+def test_a_store_that_is_killed_stops_no_training_and_its_end_says_so(tmp_path, class_photos, monkeypatch):
+    monkeypatch.setenv("PACELINE_STORE_PATIENCE", "2")
+    with servers.s3_server() as endpoint:
+        bucket = servers.new_bucket(endpoint)
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        process = start(class_photos, tmp_path / "run", "--mirror", bucket.url("gone"))
+        while not (tmp_path / "run/checkpoints/last").exists():
+            time.sleep(0.002)
+    said = process.communicate(timeout=300)[0]
+    end = read_events(tmp_path / "run/events.jsonl")[-1]
+    assert process.returncode == 0 and end["event"] == "end" and end["step"] == 120, said
+    assert end["mirror"]["missing"].startswith("step-000120: the server does not answer (connection refused"), end
+    assert "training goes on" in said and "not there: step-000120" in said, said

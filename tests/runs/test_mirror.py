@@ -211,7 +211,7 @@ def refusing(monkeypatch) -> Iterator[type[Refusing]]:
 
 def test_a_bucket_that_refuses_is_refused_before_training(tmp_path, capsys, class_photos, refusing):
     said = train(capsys, class_photos, tmp_path / "run", "--mirror", "s3://b/run")
-    refused(said, "--mirror s3://b/run: no permission (403)", lines=1)
+    refused(said, "--mirror s3://b/run: no permission (403): the credentials may not write it", lines=1)
     assert not (tmp_path / "run").exists()
 
 
