@@ -65,6 +65,7 @@ def loop(job: Job) -> Ending:
                 recorder.passed(state.step, job.clock.seconds())
                 if due.log(state.step):
                     report_interval(job, step_once, rates.lr, loader.wait_seconds)
+                    job.pass_on_news()
                 if job.out_of_time():
                     stop_request.ask("time budget")
                 if vote.vote() and state.step < due.last_step:
@@ -126,7 +127,6 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
         **facts,
     )
     state.meters.clear()
-    job.pass_on_news()
 
 
 def begin_evaluation(job: Job, evaluator: Evaluator) -> None:

@@ -1,4 +1,4 @@
-"""Spot machines: a run is killed at random moments, each time goes on in an empty folder from the bucket, and ends as if undisturbed."""
+"""Spot machines: a run killed at random goes on in an empty folder from the bucket, each time, and ends as if undisturbed."""
 
 from __future__ import annotations
 
