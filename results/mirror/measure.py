@@ -6,6 +6,7 @@ AWS_ENDPOINT_URL=... AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... python resu
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -21,14 +22,17 @@ FLAGS = (
 )
 
 
-def pace(folder: Path, *more: str) -> tuple[float, dict]:
-    """-> (steps a second from the first train event to the last, what the end says of the mirror)."""
+def pace(folder: Path, *more: str) -> tuple[float, float, dict]:
+    """-> (steps a second from the first train event to the last, the process's CPU-seconds, what the end says of the mirror)."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "paceline", "train", "resnet50-tiny", "--out", str(folder), *FLAGS, *more]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     events = read_events(folder / "events.jsonl")
     trained = [event for event in events if event["event"] == "train"]
     first, last = trained[0], trained[-1]
-    return (last["step"] - first["step"]) / (last["seconds"] - first["seconds"]), events[-1].get("mirror", {})
+    return (last["step"] - first["step"]) / (last["seconds"] - first["seconds"]), cpu, events[-1].get("mirror", {})
 
 
 def main() -> None:
@@ -37,14 +41,20 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as root:
         for number in range(rounds):
-            took, mirror = {}, {}
+            took, cpu, mirror = {}, {}, {}
             for mirrored in (number % 2 == 0, number % 2 == 1):
-                took[mirrored], told = pace(
+                took[mirrored], cpu[mirrored], told = pace(
                     Path(root) / f"{number}-{mirrored}", *(("--mirror", f"{url}-{number}") if mirrored else ())
                 )
                 mirror = mirror or told
             found.append(
-                {"with": took[True], "without": took[False], "ratio": took[True] / took[False], "mirror": mirror}
+                {
+                    "with": took[True],
+                    "without": took[False],
+                    "ratio": took[True] / took[False],
+                    "cpu": [cpu[True], cpu[False]],
+                    "mirror": mirror,
+                }
             )
             print(found[-1], file=sys.stderr)
     ratios = [each["ratio"] for each in found]
