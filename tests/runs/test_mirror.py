@@ -24,6 +24,7 @@ from paceline.config.run import Controls, check_controls
 from paceline.data.bucket_folder import BucketFolder
 from paceline.runs.mirror import Mirror
 from paceline.runs.mirrored import open_mirror
+from paceline.runs.run_folder import _bring_here
 
 
 def silent(_: str) -> None:
@@ -153,6 +154,17 @@ def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"every checkpoint there is damaged(.|\n)*step-000002(.|\n)*step-000001"):
         open_mirror(f"file://{tmp_path}/bucket", tmp_path / "empty", silent)
+
+
+def test_a_node_that_does_not_see_the_folder_brings_the_checkpoint_that_rank_0_goes_on_from(tmp_path):
+    mirror = mirror_of(tmp_path / "bucket", tmp_path / "run")
+    train_toy(tmp_path / "run", mirror, range(1, 4), best=1)
+    node = tmp_path / "node/run/checkpoints"
+    for step in (1, 1, 3):
+        _bring_here(f"file://{tmp_path}/bucket", node, step)
+    assert list_steps(node) == [1, 3] and load_checkpoint(node / "step-000003").facts == {"step": 3}
+    with pytest.raises(CheckpointError, match=r"step-000002: .*missing"):
+        _bring_here(f"file://{tmp_path}/bucket", node, 2)
 
 
 def test_another_run_and_somebody_elses_objects_are_refused_by_name(tmp_path):
