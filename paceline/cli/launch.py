@@ -75,6 +75,10 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
     folders = trial_folders(Path(flags.out), flags.trials) if flags.out else []
     refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
+    if flags.trials and flags.mirror:
+        raise UserError(
+            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
+        )
     check_rates(flags.rate, flags.link_gbit)
     _check_spares(flags)
     planned = check_plan(asked, flags, repeats=repeats)

@@ -28,6 +28,7 @@ from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.spikes import Spikes
+from paceline.runs.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
 from paceline.runs.standing import Standing
 from paceline.tasks.task import InputRank, Task
 from paceline.training.non_finite import where_it_begins
@@ -46,6 +47,7 @@ class Job:
     evaluation_pending: bool  # the run goes on from a checkpoint whose evaluation is to come
     recorder: Recorder
     writer: CheckpointWriter | None  # rank 0 only
+    mirror: Mirror | None  # --mirror, on rank 0
     folder: Path
     clock: Clock
     interval: Interval
@@ -136,6 +138,20 @@ class Job:
         plan, budget = self.run.plan, seconds_in(self.run.controls.time_budget)
         left = (plan.stop_after - self.state.step) * plan.global_batch / max(images_per_second, 1e-9)
         return max(0.0, min(left, budget - self.clock.seconds())) if budget else left
+
+    def pass_on_news(self) -> None:
+        """Tell people what the mirror has to say."""
+        for line in self.mirror.news() if self.mirror is not None else ():
+            self.recorder.tell(line)
+
+    def mirrored(self, status: str) -> dict[str, Any]:
+        """Wait, within bounds, until the mirror has the last checkpoint; -> what the `end` event says of it."""
+        if self.mirror is None:
+            return {}
+        self.recorder.doing("waiting for the mirror")
+        facts = self.mirror.catch_up(STOPPED_SECONDS if status == "interrupted" else ENDED_SECONDS)
+        self.pass_on_news()
+        return {"mirror": facts}
 
     def fail(self, reason: str) -> None:
         """Write the `end` event of a run that broke, unless it has one."""

@@ -65,6 +65,7 @@ def loop(job: Job) -> Ending:
                 recorder.passed(state.step, job.clock.seconds())
                 if due.log(state.step):
                     report_interval(job, step_once, rates.lr, loader.wait_seconds)
+                    job.pass_on_news()
                 if job.out_of_time():
                     stop_request.ask("time budget")
                 if vote.vote() and state.step < due.last_step:
@@ -232,6 +233,7 @@ def finish(job: Job, over: Over) -> Ending:
         since_best=standing.since_best,
         discarded_steps=over.discarded,
         **job.joules(),
+        **job.mirrored(over.status),
     )
     ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))

@@ -106,7 +106,13 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     roles = assign(world, request.controls.eval_ranks)
     with (
         open_run_folder(
-            request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
+            request.name,
+            request.recipe,
+            request.controls,
+            request.given,
+            world,
+            repeats=request.repeats,
+            say=console.tell,
         ) as run_folder,
         ExitStack() as to_the_end,
     ):
@@ -212,7 +218,10 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         roles.meet()
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
+        mirror = to_the_end.enter_context(run_folder.mirror(request.controls, request.name, say, warn))
         run_folder.write(run)
+        if mirror is not None:
+            mirror.wake()
         pending = start.pending(run.plan.stop_after)
         recorder = Recorder(
             run_folder.path if world.is_main else None,
@@ -227,7 +236,11 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             init_began=init_began[0],
         )
         try:
-            with run_folder.writer(controls, start, warn) as writer, kept_photos(task, system, world, say):
+            changed = mirror.wake if mirror is not None else lambda: None
+            with (
+                run_folder.writer(controls, start, warn, changed=changed) as writer,
+                kept_photos(task, system, world, say),
+            ):
                 if start.snapshot is not None:
                     recorder.resume(
                         state.step,
@@ -247,6 +260,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     evaluation_pending=pending,
                     recorder=recorder,
                     writer=writer,
+                    mirror=mirror,
                     folder=run_folder.path,
                     clock=Clock(start.seconds),
                     interval=Interval(
