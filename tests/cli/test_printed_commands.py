@@ -122,7 +122,7 @@ ELSEWHERE = {
         ("models/forms/files.py", "conversion", "weights"),
     ),
     (
-        "training/test_first_weights.py",
+        "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
     ): (("cli/train.py", "run", "train"), ("cli/launch.py", "run", "launch")),
     ("prepare/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
