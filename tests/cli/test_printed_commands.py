@@ -146,6 +146,12 @@ ELSEWHERE = {
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
+    ("cli/from_original.py", "run", "from"): "an example of what to quote; tests/cli/test_from.py types such lines",
+    (
+        "migrate/gluoncv_maskrcnn.py",
+        "_predicted",
+        "predict",
+    ): "an answer to an original line: tests/migrate parses each",
     ("cli/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("prepare/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("prepare/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
