@@ -49,9 +49,7 @@ class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
-    preflight: bool = (
-        False  # before training look at every node (doctor, bench comm), in the job itself: docs/launch.md
-    )
+    preflight: bool = False  # before training look at every node, in the job itself (docs/launch.md)
     spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
     dry_run: bool = False  # write and print the files, start nothing
     rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published

@@ -24,17 +24,17 @@ STYLE += "tr.excluded{background:#fdd}tr.trains{background:#dfd}pre{white-space:
 
 @dataclass(frozen=True)
 class Preflight:
-    """All of it. chosen: names of the nodes that train; none = the job is refused. failure: of ranks together, '' = none."""
+    """All of it."""
 
-    names: Sequence[str]
-    looks: Mapping[int, Look]
-    reaches: Mapping[int, Reach]
-    found: Mapping[int, Sequence[Finding]]
-    chosen: Sequence[str]
-    comm: Mapping[str, Any]
-    failure: str
-    seconds: float
-    wanted: int
+    names: Sequence[str]  # of the nodes, in the order of their numbers
+    looks: Mapping[int, Look]  # number of a node -> what it says of itself
+    reaches: Mapping[int, Reach]  # number of a node -> which others it reaches
+    found: Mapping[int, Sequence[Finding]]  # number of a node -> what is wrong there
+    chosen: Sequence[str]  # names of the nodes that train; none = the job is refused
+    comm: Mapping[str, Any]  # what `bench comm` measured over them
+    failure: str  # of the ranks together; '' = none
+    seconds: float  # that it all took
+    wanted: int  # nodes that are to train
 
     def state(self, number: int) -> str:
         """What becomes of a node."""
