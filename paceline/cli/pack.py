@@ -26,9 +26,7 @@ class Flags:
     """What to pack. Without --short and --quality every photo's bytes stay what they are."""
 
     folder: Annotated[str, tyro.conf.Positional] = ""  # a data set: prepared, or class folders, COCO, VOC, YOLO
-    to: str = (
-        "webdataset"  # webdataset: tars of KEY.jpg with KEY.cls or KEY.json; recordio: MXNet's .rec and lists; tfrecord
-    )
+    to: str = "webdataset"  # webdataset: tars of KEY.jpg with its label; recordio: MXNet's .rec; tfrecord: Examples
     out: str = ""  # a new or empty folder; the same command given again goes on with what was begun there
     short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
     quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is

@@ -99,8 +99,8 @@ def _check_frames(manifest: Manifest, request: PackRequest) -> None:
     if shown and request.to != "webdataset":
         raise DataError(
             f"{manifest.called}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
-            "as they are shown, which {SAYS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and export the "
-            "boxes again."
+            f"as they are shown, which {SAYS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and export "
+            "the boxes again."
         )
 
 

@@ -19,6 +19,7 @@ from paceline.config.printable import tidy_name
 from paceline.config.whole import write_whole
 from paceline.data.box_split import BoxSplit
 from paceline.data.index import Index, open_split
+from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.data.manifest import Manifest
 from paceline.data.stores import LocalFiles
 from paceline.pack.objects import SAID
@@ -90,6 +91,7 @@ def prepare_packed(
         if source.boxes is not None and request.to != "webdataset":
             same &= _same_objects(found, source.boxes, source.order, request.to)
         if not same:
+            (packed.folder / MANIFEST).unlink()  # nobody trains from it
             raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
     return packed
 
