@@ -24,6 +24,7 @@ from paceline.prepare.containers.boxes import contained_boxes
 from paceline.prepare.containers.classes import Classes, resolve_classes
 from paceline.prepare.containers.contents import ContainedPhotos, Contents, joined
 from paceline.prepare.containers.files import find_files, lasting
+from paceline.prepare.containers.unpacked import unpack_compressed
 from paceline.prepare.formats.class_folders import Listing, SplitListing
 from paceline.prepare.formats.imagenet import check_imagenet
 from paceline.prepare.pipeline import choose_place, write_prepared
@@ -184,6 +185,7 @@ def _listed(
             workers=workers,
             progress=walked,
         )
+        files = unpack_compressed(files)
         for name, part in READERS[request.layout](files, request).items():
             if name in splits:
                 raise DataError(f"{sources[0]}: it brings photos of {name}, and --{name} names others. Leave one out.")
