@@ -14,6 +14,7 @@ from typing import IO, BinaryIO
 
 from paceline.config.errors import DataError
 from paceline.config.printable import short
+from paceline.containers.zip_directory import find_directory
 
 # ImageNet has 1.3 million files; a zip's directory of more than that is not read.
 MOST_MEMBERS = 3_000_000
@@ -54,6 +55,11 @@ def zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
     size = os.fstat(file.fileno()).st_size
     book = zipfile.ZipFile(file)
     infos = book.infolist()
+    directory = find_directory(file, size, str(archive))
+    if directory is None or directory.entries != len(
+        infos
+    ):  # a comment that says it is longer takes the entries behind it along
+        raise zipfile.BadZipFile(f"its directory lists {len(infos):,} members, and its end says otherwise")
     total = sum(info.file_size for info in infos)
     _refuse_bomb(archive, len(infos), total, size)
     end = 0
