@@ -25,6 +25,8 @@ MOST_NAME = 255
 # tarfile reads what describes a member in one piece; a description of this size is none.
 MOST_DESCRIPTION = 1 << 20
 MOST_PADDING = 64 << 20
+# Of the record that ends a zip, before its comment; the number of members stands at its byte 10.
+_END_BYTES = 22
 
 
 @dataclass(frozen=True)
