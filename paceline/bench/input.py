@@ -111,13 +111,16 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
     return replace(found, annotations=annotations[0])
 
 
+CONTESTS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
+
+
 def task_of(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:
     """The training task with this input, on so many images; 0 = without end."""
     recipe = Recipe(
         task=name, model=WORKLOADS[name].model, input=settings, target_data="coco", global_batch=batch,
         images_seen=images or STEPS * batch, bn_span=1, quality=Quality(unit="run"),
     )  # fmt: skip
-    return WORKLOADS[name].open(WORKLOADS[name], recipe, manifest)
+    return WORKLOADS[name].open(recipe, manifest)
 
 
 def _with_objects(
@@ -158,7 +161,7 @@ def run_input_bench(
 ) -> dict[str, Any]:
     """Measure, print a table, -> JSON facts.
 
-    find      the task's contest: one of the three above
+    find      the task's contest: of CONTESTS
     seconds   measured per contender and round
     decoders  ours to run; None: the default and every extra that is installed
     Raises DataError for data that cannot be used, RecipeError when a decoder is missing, UserError off Linux.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.config.errors import UserError
-from paceline.config.lazily import lazily
 
 KINDS = """usage: paceline bench KIND ...
 
@@ -20,14 +19,22 @@ KINDS = """usage: paceline bench KIND ...
 Each answers --help."""
 
 
-RUN = {kind: lazily(f"paceline.cli.bench_{kind}:run_{kind}") for kind in ("input", "step", "eval", "comm", "startup")}
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one bench."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(KINDS)
         return 0 if arguments else 2
-    if arguments[0] not in RUN:
-        raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: {', '.join(RUN)}.")
-    return RUN[arguments[0]](arguments[1:])
+    match arguments[0]:
+        case "input":
+            from paceline.cli.bench_input import run_input as measure
+        case "step":
+            from paceline.cli.bench_step import run_step as measure
+        case "eval":
+            from paceline.cli.bench_eval import run_eval as measure
+        case "comm":
+            from paceline.cli.bench_comm import run_comm as measure
+        case "startup":
+            from paceline.cli.bench_startup import run_startup as measure
+        case kind:
+            raise UserError(f"bench {kind!r}: there is no such bench. Known: input, step, eval, comm, startup.")
+    return measure(arguments[1:])

@@ -81,9 +81,9 @@ def run_input(arguments: Sequence[str]) -> int:
         run: Callable[..., dict[str, Any]] = run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
     else:
-        from paceline.bench.input import run_input_bench
+        from paceline.bench.input import CONTESTS, run_input_bench
 
-        run = partial(run_input_bench, benched(flags.task, "input").bench["input"])
+        run = partial(run_input_bench, benched(flags.task, "input", CONTESTS))
         further = {"size": flags.size, "decoders": list(flags.decoders) or None}
     report = run(data, seconds=flags.seconds, rounds=flags.rounds, **further)
     answer(report, out=str(flags.out or ""), printed=False)

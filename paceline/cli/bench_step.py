@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import check_output
-from paceline.tasks.workload import Workload
 from paceline.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.config.system import Precision, System
 
 
+Measure = TypeVar("Measure")
 Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
 
 
@@ -62,19 +62,17 @@ def run_step(arguments: Sequence[str]) -> int:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
     if not set(flags.precision.split(",")) <= {"", "fp32", "bf16", "fp16"}:
         raise UserError(f"--precision {flags.precision}: it must be fp32, bf16 or fp16, or several: bf16,fp16.")
-    workload = benched(flags.task, "step")
-    if flags.compile and workload.no_compile:
-        raise UserError(f"--compile: {flags.task}: {workload.no_compile}; in training neither (docs/architecture.md).")
-    return workload.bench["step"](flags)
+    measure = benched(flags.task, "step", STEPS)
+    if flags.compile and (reason := WORKLOADS[flags.task].no_compile):
+        raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/architecture.md).")
+    return measure(flags)
 
 
-def benched(task: str, kind: str) -> Workload:
-    """The workload of that name, which `paceline bench KIND` can measure. Raises UserError for others."""
-    # One in a file may have been made from ours, and these measure our own networks.
-    known = [name for name, workload in WORKLOADS.items() if kind in workload.bench]
-    if task not in known:
-        raise UserError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(known)}.")
-    return WORKLOADS[task]
+def benched(task: str, kind: str, menu: Mapping[str, Measure]) -> Measure:
+    """What `paceline bench KIND` measures that workload of ours with. Raises UserError for others."""
+    if task not in menu:
+        raise UserError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(menu)}.")
+    return menu[task]
 
 
 def _parts(flags: Flags, parts: Sequence[Part]) -> None:
@@ -155,6 +153,9 @@ def maskrcnn(flags: Flags) -> int:
     )  # fmt: skip
     size = f"{bench.batch} x {bench.height} x {bench.width} px"
     return _measure(flags, bench, f"Mask R-CNN, ResNet-{depth}, {size}, {bench.classes} classes")
+
+
+STEPS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
 
 
 def _measure(flags: Flags, bench: StepBench, title: str) -> int:

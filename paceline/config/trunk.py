@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.config.lazily import lazily
-
 RESNET = "resnet"
-# What stands before the "/" of --model.trunk -> (what stands behind it, the recipe's fields, the form) -> a trunk.
-TRUNKS: dict[str, Callable[..., Any]] = {
-    RESNET: lazily("paceline.models.resnet:make_resnet"),
-    "timm": lazily("paceline.models.timm_trunk:make_timm_trunk"),
-}
+TRUNKS = [RESNET, "timm"]  # what may stand before the "/" of --model.trunk; models/trunk.py makes them
 # Of ResNets; models/resnet.py has their stages.
 Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
 StrideIn = Literal["3x3", "1x1"]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.lazily import lazily
 from paceline.config.plain_file import open_plain
 from paceline.data.open_files import OpenFiles
 
@@ -97,10 +96,16 @@ class LocalFiles(Store):
         return sorted(os.fsencode(path) for path in glob.iglob(pattern) if os.path.isfile(path))
 
 
-# A URL's scheme -> what makes its store, imported when it is used. A path has the scheme "".
+def _object_store() -> Store:
+    from paceline.data.object_store import ObjectStore
+
+    return ObjectStore()
+
+
+# A URL's scheme -> what makes its store. A path has the scheme "".
 STORES: dict[str, Callable[[], Store]] = {
     "": LocalFiles,
-    **dict.fromkeys(("s3", "gs", "az", "http", "https"), lazily("paceline.data.object_store:ObjectStore")),
+    **dict.fromkeys(("s3", "gs", "az", "http", "https"), _object_store),
 }
 
 

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from paceline.config.errors import UserError
 from paceline.config.extras import to_install
-from paceline.config.lazily import lazily
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.run import Controls
 
@@ -73,11 +72,22 @@ class Follower:
 
 # (the run's folder with its run.json, the step that a resumed run goes on from or None, says a line) -> Follower
 Maker = Callable[[Path, int | None, Callable[[str], None]], Follower]
+
+
+def _wandb(run: Path, resumed_at: int | None) -> Sink:
+    from paceline.log.wandb import WeightsAndBiases
+
+    return WeightsAndBiases(run, resumed_at)
+
+
+def _mlflow(run: Path, resumed_at: int | None) -> Sink:
+    from paceline.log.mlflow import MLflow
+
+    return MLflow(run, resumed_at)
+
+
 # --sink NAME: what makes a Sink of (run, resumed_at), and the package that it needs, which is an extra of the same name.
-TRACKERS: dict[str, Callable[[Path, int | None], Sink]] = {
-    "wandb": lazily("paceline.log.wandb:WeightsAndBiases"),
-    "mlflow": lazily("paceline.log.mlflow:MLflow"),
-}
+TRACKERS: dict[str, Callable[[Path, int | None], Sink]] = {"wandb": _wandb, "mlflow": _mlflow}
 
 
 @dataclass(frozen=True)

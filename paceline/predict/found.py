@@ -1,6 +1,6 @@
-"""From a network's outputs to what people get of them: `Workload.answers`.
+"""From a network's outputs to what people get of them.
 
-Each takes (outputs, photos, trained): what `predict` of the model gave for a batch, the n photos that were in it, and the run.
+Each function takes (outputs, photos, trained): what `predict` of the model gave for a batch, the n photos that were in it, and the run.
 Letters: n photos   K classes   D places for detections   S side of a mask
 """
 
@@ -19,7 +19,7 @@ from paceline.boxes.paste import paste_to_rle
 from paceline.data.header import Header
 from paceline.metrics.top_k import best_classes
 from paceline.predict.photos import Photo, name_of, whole_photo
-from paceline.predict.results import Answer, Found
+from paceline.predict.results import Answer, Found, Result
 from paceline.runs.trained import Trained
 from paceline.tasks.box_predictions import to_detections
 
@@ -32,6 +32,16 @@ class Seen(NamedTuple):
     orientation: int  # as EXIF has it, 1 to 8
     pixels: np.ndarray  # (H, W, 3) uint8, the network's input
     label: Any  # what the workload's `draw_eval` labelled it with
+
+
+def answers(outputs: Any, photos: Sequence[Seen], trained: Trained) -> Sequence[Result]:
+    """The workload's own results, or ours for this kind of outputs."""
+    own = trained.workload.answers(outputs, photos, trained)
+    if own is not None:
+        return own
+    if isinstance(outputs, FoundInstances):
+        return instances_found(outputs, photos, trained)
+    return (boxes_found if trained.workload.finds_objects else best_five)(outputs, photos, trained)
 
 
 def best_five(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Answer]:

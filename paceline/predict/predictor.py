@@ -20,7 +20,7 @@ from paceline.data.header import read_header
 from paceline.data.orientation import orientation_of
 from paceline.engine.evaluate import inference
 from paceline.predict.folders import Unreadable, find_photos
-from paceline.predict.found import Seen
+from paceline.predict.found import Seen, answers
 from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of
 from paceline.predict.results import Result
 from paceline.runs.trained import Trained
@@ -134,7 +134,7 @@ class Predictor:
         batch = trained.workload.batch(images, [seen.label for seen in part], torch.zeros(len(part), dtype=torch.int64))
         with inference(trained.model), trained.autocast():
             outputs = trained.model.predict(batch.to(trained.device))  # type: ignore[operator]
-        return trained.workload.answers(outputs, part, trained)
+        return answers(outputs, part, trained)
 
 
 def in_order(items: Iterable[Item], work: Callable[[Item], Done], *, ahead: int) -> Iterator[Done]:

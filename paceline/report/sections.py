@@ -76,10 +76,10 @@ def predictions_section(
             )
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
-        return {
-            **{"template": workload.template, "step": step, "size_heads": heads, "sizes": sizes},
-            **workload.section(predictions, Path(), exif),
-        }
+        section = workload.section(predictions, Path(), exif)
+        if section is None:
+            section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
+        return {"template": workload.template, "step": step, "size_heads": heads, "sizes": sizes, **section}
     except DataError as error:
         notes.append(f"predictions/{files[-1].name} cannot be read ({error}): no photos are shown.")
     except Exception as error:

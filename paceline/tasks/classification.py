@@ -6,28 +6,22 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch, plain_images
+from paceline.batch.batch import Batch
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
 from paceline.data.draw import Draw
 from paceline.data.header import Header
 from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
-from paceline.data.photo_sample import draw_evaluation_sample, draw_training_sample
+from paceline.data.photo_sample import draw_training_sample
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
-from paceline.models.class_rows import Labels
 from paceline.models.classifier import Classifier
-from paceline.models.initialise import initialise
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport, load_weights
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
 from paceline.tasks.workload import Workload
@@ -99,11 +93,6 @@ class Classification(Task):
         return Evaluation(metrics, len(result.indices), predictions)
 
 
-def draw_for_evaluation(recipe: ClassificationRecipe, header: Header, name: str, _: tuple[int, int]) -> Draw:
-    """The centre of a photo, of class 0."""
-    return draw_evaluation_sample(header, name, 0, recipe.input)
-
-
 def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:
     """The network of a recipe for `classes` classes, its weights not drawn yet."""
     settings, photo = recipe.model, recipe.input
@@ -117,20 +106,3 @@ def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:
         smoothing=settings.label_smoothing,
         convention=settings.smoothing,
     )
-
-
-def initialise_classifier(recipe: ClassificationRecipe, model: Classifier, generator: torch.Generator) -> None:
-    """Draw its weights, as the recipe says."""
-    settings = recipe.model
-    initialise(model.network, settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
-
-
-def load_classifier(model: Classifier, source: Path | WeightFile, labels: Labels) -> WeightReport:
-    """A classifier of any form; classes that the file has too, by name, keep their rows of the last layer, others are new."""
-    return load_weights(model.network, source, labels)
-
-
-def black_photos(_: ClassificationRecipe, images: int, shape: tuple[int, int], __: int) -> Batch:
-    """A batch of class 0."""
-    zeros = torch.zeros(images, dtype=torch.int64)
-    return Batch(images=plain_images(images, shape), labels=zeros, indices=zeros)

@@ -6,7 +6,6 @@ Letters: B images of a forward   H, W pixels of the network's input   K classes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,23 +13,16 @@ import torch
 from paceline.batch.batch import Batch, plain_images
 from paceline.batch.detection import raster_boxes, slots_for
 from paceline.batch.instances import InstanceBatch, InstanceObjects
-from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.buckets import Shape, padded_shape, resized
+from paceline.data.buckets import Shape
 from paceline.data.draw import Draw
 from paceline.data.header import Header
-from paceline.data.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
+from paceline.data.instance_sample import draw_training_sample, image_key
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
-from paceline.models.class_rows import Labels
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.segmenter import Segmenter
-from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 from paceline.tasks.instance_predictions import (
     InstanceScore,
     describe_instances,
@@ -110,41 +102,10 @@ class InstanceSegmentation(ObjectTask):
         return max(self.most_objects, int(roi.samples * roi.positive_share) if device.type == "cpu" else 0)
 
 
-def check_loss_groups(recipe: InstanceRecipe, plan: Plan) -> None:
-    """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
-    if recipe.model.rpn.post_of == "batch" and plan.loss_forwards * plan.loss_join > 1:
-        raise RecipeError(
-            f"--model.rpn.post-of batch: the best proposals of {plan.loss_group} images are kept together, but a forward "
-            f"holds {plan.images_per_forward} of them. Give forwards room for the group (--system.images-per-forward "
-            f"{plan.loss_group}), or count proposals by image: --model.rpn.post-of image"
-        )
-
-
-def eval_shape(recipe: InstanceRecipe, height: int, width: int) -> Shape:
-    """What one photo is padded to."""
-    photo, short = recipe.input, recipe.input.short[-1]
-    return padded_shape(*resized(height, width, short, photo.long, photo.sides), photo, short)
-
-
-def draw_for_evaluation(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:
-    """The whole photo in the left upper corner of the input; its objects are not needed there."""
-    return draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
-
-
 def build_segmenter(recipe: InstanceRecipe, classes: int) -> Segmenter:
     """The network of a recipe for `classes` classes, its weights not drawn yet."""
     photo = recipe.input
     return Segmenter(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
-
-
-def initialise_segmenter(recipe: InstanceRecipe, model: Segmenter, generator: torch.Generator) -> None:
-    """Draw its weights."""
-    initialise_mask_rcnn(model.network, generator, recipe.model.init)
-
-
-def load_segmenter(model: Segmenter, source: Path | WeightFile, labels: Labels) -> WeightReport:
-    """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has too, by name, keep their rows."""
-    return load_mask_rcnn_weights(model.network, source, labels)
 
 
 def crowded_photos(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:

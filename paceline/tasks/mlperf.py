@@ -1,19 +1,16 @@
 """A run under MLPerf's keys, in the order that the compliance checker and published logs have.
 
 What a workload's rules want beyond this is in its own file: mlperf_detection.py for SSD and Mask R-CNN; a workload of one's own
-names its functions in its `Workload` (log_facts, log_accuracy, log_tensors).
+has methods of its own for it (`Workload.log_facts`, `log_accuracy`, `log_tensors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from paceline.config.recipe import OptimiserKind
 from paceline.config.run import Run
-
-if TYPE_CHECKING:
-    from paceline.tasks.workload import Workload
 
 
 def base_facts(run: Run) -> dict[str, Any]:
@@ -86,16 +83,6 @@ def optimiser_facts(
     if boundary_epochs:
         facts["opt_learning_rate_decay_boundary_epochs"] = list(boundary_epochs)
     return facts
-
-
-def own_names(parameters: Sequence[str]) -> Sequence[str]:
-    """The tensors of weights_initialization where the rules ask for no names of theirs: ours."""
-    return parameters
-
-
-def headline(workload: Workload, metrics: Mapping[str, float]) -> float:
-    """eval_accuracy where the rules ask for one number: the headline metric."""
-    return metrics[workload.headline]
 
 
 def in_epochs(steps: float, run: Run) -> float:

@@ -7,7 +7,7 @@ v0.7 SSD submissions (Dell, NVIDIA) and the v3.0 Mask R-CNN submissions (NVIDIA)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paceline.config.run import Run
@@ -65,11 +65,6 @@ def maskrcnn_facts(run: Run) -> dict[str, Any]:
         facts["opt_learning_rate_decay_factor"] = schedule.factor
         facts["opt_learning_rate_decay_steps"] = [whole(boundary) for boundary in plan.boundaries]
     return facts
-
-
-def box_and_mask(_: Any, metrics: Mapping[str, float]) -> dict[str, float]:
-    """eval_accuracy of Mask R-CNN: both APs, of which each has a target."""
-    return {"BBOX": metrics["box_ap"], "SEGM": metrics["mask_ap"]}
 
 
 # Of our parameters' names, which torchvision's are for the trunk.

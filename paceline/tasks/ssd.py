@@ -6,7 +6,6 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,20 +16,16 @@ from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
 from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
-from paceline.data.box_sample import draw_evaluation_sample, draw_training_sample
+from paceline.data.box_sample import draw_training_sample
 from paceline.data.draw import Draw
 from paceline.data.header import Header
 from paceline.data.manifest import Manifest
 from paceline.data.randomness import SampleRandom
 from paceline.metrics.coco import score_boxes
 from paceline.metrics.coco_pack import Share, join, pack, unpack
-from paceline.models.class_rows import Labels
 from paceline.models.detector import Detector
-from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.ssd import SSD
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport
-from paceline.models.weights_ssd import load_ssd_weights
 from paceline.tasks.box_predictions import describe, to_detections
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.shapes import Fit, OneShape
@@ -96,11 +91,6 @@ class ObjectDetection(ObjectTask):
         return Evaluation(scores.metrics, len(self.val_numbers), predictions)
 
 
-def draw_for_evaluation(recipe: DetectorRecipe, header: Header, name: str, _: tuple[int, int]) -> Draw:
-    """The whole photo; its objects are not needed there."""
-    return draw_evaluation_sample(header, name, recipe.input)
-
-
 def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
     """The network of a recipe for `classes` classes, its weights not drawn yet."""
     settings, photo = recipe.model, recipe.input
@@ -126,20 +116,7 @@ def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
     return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings, corners=corners, order=order)
 
 
-def initialise_detector(recipe: DetectorRecipe, model: Detector, generator: torch.Generator) -> None:
-    """Draw its weights, as the recipe says."""
-    settings = recipe.model
-    initialise_ssd(
-        model.network, generator, zero_init_last_gamma=settings.zero_init_last_gamma, new_bias=settings.new_bias
-    )
-
-
-def load_detector(model: Detector, source: Path | WeightFile, labels: Labels) -> WeightReport:
-    """A classifier for the trunk, or an SSD of any form; classes that the file has too, by name, keep their rows."""
-    return load_ssd_weights(model.network, source, labels)
-
-
-def crowded_photos(_: DetectorRecipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
+def crowded_photos(images: int, shape: tuple[int, int], slots: int) -> Batch:
     """A batch that is full of objects."""
     boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
     labels = torch.ones(boxes.shape[:2], dtype=torch.int64)

@@ -1,18 +1,17 @@
-"""A workload: one frozen value that holds all that the house asks of one. `paceline.workloads.WORKLOADS` is the menu of ours;
-one of your own is a `Workload` in any Python file, named as `./file.py:name`.
+"""A workload: a class with all that the package asks of what is learned. `paceline.workloads.WORKLOADS` is the menu of ours;
+one of your own is an instance of such a class in any Python file, named as `./file.py:name`.
 
-Reading this file, or a workload made of `lazily` named functions, takes no torch: a part is imported when it is used.
+Its methods import what they use, so a menu of workloads takes no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from paceline.config.errors import RecipeError
-from paceline.config.lazily import lazily
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.data.manifest import Kind
@@ -21,30 +20,24 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from PIL import Image
-    from torch import nn
+    from torch import Tensor, nn
 
     from paceline.batch.batch import Batch
     from paceline.config.run import Run
     from paceline.data.draw import Draw
     from paceline.data.header import Header
+    from paceline.data.manifest import Manifest
     from paceline.models.class_rows import Labels
     from paceline.models.weights import WeightReport
-
+    from paceline.tasks.task import Task
 
 REPORT = Path(__file__).parents[1] / "report"  # where templates lie
-LOAD_OWN, MLLOG_FACTS = lazily("paceline.models.weights:load_own"), lazily("paceline.tasks.mlperf:mllog_facts")
-OWN_NAMES, HEADLINE = lazily("paceline.tasks.mlperf:own_names"), lazily("paceline.tasks.mlperf:headline")
 
 
-def accept(*_: Any) -> None:
-    """Refuse nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(ABC):
     """What is learned, from the words of a recipe to the pictures of a report. Letters: n images   H, W pixels   K classes
 
-    Functions whose type begins with Recipe get the recipe as it is trained, so what is built follows from it alone.
+    Methods get the recipe as it is trained, so what is built follows from it alone.
     """
 
     # In menus and messages
@@ -52,58 +45,29 @@ class Workload:
     start: str = ""  # the recipe to begin with
     data: str  # what a data folder holds
 
-    # In a recipe: the two parts that are the workload's own, with their defaults, and what cannot be
+    # In a recipe: the two parts that are the workload's own, with their defaults
     model: Any
     input: Any
-    check: Callable[[Recipe], None] = accept  # raises RecipeError for a recipe that cannot be
-    check_plan: Callable[[Recipe, Plan], None] = accept  # raises RecipeError for a plan that would train something else
 
-    # Data: how they are prepared and opened
-    kind: Kind  # "class-folder" or "boxes"
-    open: Callable[..., Any]  # (workload, recipe, manifest, limit_train=N, limit_val=N) -> the Task; 0 = all
-
-    # The network: a `paceline.tasks.task.Model`
-    build: Callable[[Recipe, int], nn.Module]  # for so many classes, its weights not drawn; also on torch's meta device
-    initialise: Callable[[Recipe, nn.Module, torch.Generator], None]  # draw the weights, on the CPU
-    # Somebody's file into the network, for the classes of the data; only its own checkpoints, unless it says more
-    load_weights: Callable[[nn.Module, Path, Labels], WeightReport] = LOAD_OWN
+    kind: Kind  # of its data: "class-folder" or "boxes"
     classes: int = 80  # K where neither data nor recipe tell
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
     no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has
 
-    # Its input
-    largest: Callable[[Recipe], tuple[int, int]]  # H, W of the largest training input, whatever the data
-    made_up: Callable[[Recipe, int, tuple[int, int], int], Batch]  # n images of H x W with so many object slots
-    batch: Callable[..., Batch]  # (images (n, 3, H, W), labels of n, indices (n,), least=0 slots) -> the batch
-    eval_shape: Callable[[Recipe, int, int], tuple[int, int]]  # photo's height, width -> H, W of its evaluation input
-    draw_eval: Callable[[Recipe, Header, str, tuple[int, int]], Draw]  # header, name, H x W -> what is rendered
-
-    # Its numbers
     headline: str  # the metric that decides which checkpoint is best; larger is better
     metrics: Sequence[str]  # of an evaluation, which targets may use
 
-    # MLPerf's log of it
     benchmark: str = ""  # MLPerf's name of it; "" = it has none
     ruleset: str = ""  # the last rules of that benchmark, as the compliance checker numbers them
-    log_facts: Callable[[Run], dict[str, Any]] = MLLOG_FACTS  # keys and values between init_start and init_stop
-    log_accuracy: Callable[[Workload, Mapping[str, float]], Any] = HEADLINE  # an evaluation's metrics -> eval_accuracy
-    log_tensors: Callable[[Sequence[str]], Sequence[str]] = OWN_NAMES  # parameters' names -> those of the ruleset
 
-    # What people see
     finds_objects: bool  # else it names whole photos
     photos_at_once: int = 8  # of one forward in prediction
-    answers: Callable[..., Sequence[Any]]  # (outputs, photos, trained) -> results, see paceline/predict/found.py
-    picture: Callable[[np.ndarray, Any, Sequence[str]], tuple[Image.Image, str]]  # pixels, label, names -> captioned
-    section: Callable[
-        ..., Mapping[str, Any]
-    ]  # (predictions, folder of relative files, exif) -> what the template draws, as `pictures`
-    template: str  # its jinja file, in paceline/report/ or absolute
+    template: str  # of its part of a report: a jinja file, in paceline/report/ or absolute
 
-    # `paceline bench KIND --task NAME`: kind -> what measures it
-    bench: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Raises RecipeError for a value that no run could use."""
+    def __init__(self) -> None:
+        """Raises RecipeError for a class that no run could use."""
+        if missing := [name for name in Workload.__annotations__ if not hasattr(self, name)]:
+            raise RecipeError(f"workload: {type(self).__name__} lacks {', '.join(missing)}.")
         if self.headline not in self.metrics:
             raise RecipeError(
                 f"workload: its headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
@@ -114,3 +78,89 @@ class Workload:
             raise RecipeError(
                 f"workload: template {self.template}: there is no such file. Name it with its whole path."
             )
+
+    # What cannot be
+
+    def check(self, recipe: Recipe) -> None:  # noqa: B027  # what it does not refuse is right
+        """Raises RecipeError for a recipe that cannot be."""
+
+    def check_plan(self, recipe: Recipe, plan: Plan) -> None:  # noqa: B027
+        """Raises RecipeError for a plan that would train something else."""
+
+    # Data and network
+
+    @abstractmethod
+    def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
+        """The task on this data set, or on so many of its images; 0 = all."""
+
+    @abstractmethod
+    def build(self, recipe: Recipe, classes: int) -> nn.Module:
+        """A `paceline.tasks.task.Model` for so many classes, its weights not drawn; also on torch's meta device."""
+
+    @abstractmethod
+    def initialise(self, recipe: Recipe, model: Any, generator: torch.Generator) -> None:
+        """Draw the weights of what `build` gave, on the CPU."""
+
+    def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
+        """Somebody's file into the network, for the classes of the data; only its own checkpoints, unless a workload reads more.
+
+        Raises CheckpointError where it does not fit; the model is then unchanged.
+        """
+        from paceline.models.weights import load_own
+
+        return load_own(model, path, labels)
+
+    # Its input
+
+    @abstractmethod
+    def largest(self, recipe: Recipe) -> tuple[int, int]:
+        """H, W of the largest training input, whatever the data."""
+
+    @abstractmethod
+    def made_up(self, recipe: Recipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
+        """A batch of n images of H x W with so many object slots."""
+
+    @abstractmethod
+    def batch(self, images: Tensor, labels: Sequence[Any], indices: Tensor, *, least: int = 0) -> Batch:
+        """Images (n, 3, H, W), labels of n and indices (n,) as a batch with at least so many object slots."""
+
+    @abstractmethod
+    def eval_shape(self, recipe: Recipe, height: int, width: int) -> tuple[int, int]:
+        """H, W of the evaluation input of a photo of this height and width."""
+
+    @abstractmethod
+    def draw_eval(self, recipe: Recipe, header: Header, name: str, shape: tuple[int, int]) -> Draw:
+        """What is rendered of a photo in an evaluation input of H x W."""
+
+    # MLPerf's log of it
+
+    def log_facts(self, run: Run) -> dict[str, Any]:
+        """Keys and values between init_start and init_stop."""
+        from paceline.tasks.mlperf import mllog_facts
+
+        return mllog_facts(run)
+
+    def log_accuracy(self, metrics: Mapping[str, float]) -> Any:
+        """eval_accuracy of an evaluation's metrics."""
+        return metrics[self.headline]
+
+    def log_tensors(self, parameters: Sequence[str]) -> Sequence[str]:
+        """Names that the ruleset has for these parameters."""
+        return parameters
+
+    # What people see
+
+    @abstractmethod
+    def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
+        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption."""
+
+    def answers(self, outputs: Any, photos: Sequence[Any], trained: Any) -> Sequence[Any] | None:
+        """Results of what the network found in photos; None: as paceline/predict/found.py makes them of ours."""
+        return None
+
+    def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:
+        """What the template draws of a predictions file, as `pictures`; None: as paceline/report/sections.py has it for ours.
+
+        data  the folder that its relative files are in
+        """
+        return None

@@ -38,5 +38,5 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
         cache_cleared=said.cache_cleared,
         mllog=workload.log_facts(run),
         weights=workload.log_tensors(parameters),
-        accuracy=lambda metrics: workload.log_accuracy(workload, metrics),
+        accuracy=workload.log_accuracy,
     )

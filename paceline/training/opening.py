@@ -68,7 +68,7 @@ def open_task(
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, say)
         manifest = prepared_once(world, lambda: _prepared(workload.kind, root, say))
     prepared()
-    return workload.open(workload, recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    return workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 
 
 def _checked(recipe: Recipe) -> Workload:

@@ -11,13 +11,11 @@ from paceline.config.python_file import from_file, is_in_file
 from paceline.config.recipe import Recipe, check_recipe
 from paceline.config.run import fill, run_file
 from paceline.tasks.workload import Workload
-from paceline.workloads import classification, maskrcnn, ssd
+from paceline.workloads.classification import ResNet
+from paceline.workloads.maskrcnn import MaskRCNN
+from paceline.workloads.ssd import SSD
 
-WORKLOADS: dict[str, Workload] = {
-    "classification": classification.WORKLOAD,
-    "ssd": ssd.WORKLOAD,
-    "maskrcnn": maskrcnn.WORKLOAD,
-}
+WORKLOADS: dict[str, Workload] = {"classification": ResNet(), "ssd": SSD(), "maskrcnn": MaskRCNN()}
 
 
 def workload_of(task: str) -> Workload:

@@ -2,57 +2,109 @@
 
 from __future__ import annotations
 
+from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel, check_instances
-from paceline.config.lazily import lazily
 from paceline.config.recipe import Recipe
 from paceline.tasks.workload import Workload
 from paceline.workloads.ssd import BOXES
 from paceline.workloads.ssd import METRICS as OF_BOXES
 
-
-def widest_input(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> tuple[int, int]:
-    """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: the first, discarded
-    step of a run tries the largest that its order brings.
-    """
-    photo = recipe.input
-    short, long, multiple = max(photo.short), photo.long, photo.multiple
-    return -(-short // multiple) * multiple, -(-long // multiple) * multiple
+InstanceRecipe = Recipe[MaskRCNNModel, InstanceInput]
 
 
-WORKLOAD = Workload(
-    about="Mask R-CNN: objects by their boxes and masks",
-    start="maskrcnn-tiny",
-    data=f"{BOXES}, with polygons or run lengths",
-    model=MaskRCNNModel(),
-    input=InstanceInput(),
-    check=check_instances,
-    check_plan=lazily("paceline.tasks.maskrcnn:check_loss_groups"),
-    kind="boxes",
-    open=lazily("paceline.tasks.maskrcnn:InstanceSegmentation"),
-    build=lazily("paceline.tasks.maskrcnn:build_segmenter"),
-    initialise=lazily("paceline.tasks.maskrcnn:initialise_segmenter"),
-    load_weights=lazily("paceline.tasks.maskrcnn:load_segmenter"),
-    no_compile="it is not compiled as a whole; each of its input shapes would take minutes",
-    no_exact="torchvision's RoIAlign falls back to plain operations there, at many times its memory and time",
-    largest=widest_input,
-    made_up=lazily("paceline.tasks.maskrcnn:crowded_photos"),
-    batch=lazily("paceline.batch.instances:instance_batch"),
-    eval_shape=lazily("paceline.tasks.maskrcnn:eval_shape"),
-    draw_eval=lazily("paceline.tasks.maskrcnn:draw_for_evaluation"),
-    headline="mask_ap",
-    metrics=(*OF_BOXES, *(name.replace("box", "mask", 1) for name in OF_BOXES)),
-    benchmark="maskrcnn",
-    ruleset="3.1.0",
-    log_facts=lazily("paceline.tasks.mlperf_detection:maskrcnn_facts"),
-    log_accuracy=lazily("paceline.tasks.mlperf_detection:box_and_mask"),
-    finds_objects=True,
-    photos_at_once=4,
-    answers=lazily("paceline.predict.found:instances_found"),
-    picture=lazily("paceline.draw.samples:instances_sample"),
-    section=lazily("paceline.report.sections:detected_section"),
-    template="detected.html.jinja",
-    bench={
-        "step": lazily("paceline.cli.bench_step:maskrcnn"),
-        "input": lazily("paceline.bench.input:maskrcnn"),
-    },
-)
+class MaskRCNN(Workload):
+    """Methods have the types and the meaning of `Workload`'s."""
+
+    about = "Mask R-CNN: objects by their boxes and masks"
+    start = "maskrcnn-tiny"
+    data = f"{BOXES}, with polygons or run lengths"
+    model = MaskRCNNModel()
+    input = InstanceInput()
+    kind = "boxes"
+    no_compile = "it is not compiled as a whole; each of its input shapes would take minutes"
+    no_exact = "torchvision's RoIAlign falls back to plain operations there, at many times its memory and time"
+    headline = "mask_ap"
+    metrics = (*OF_BOXES, *(name.replace("box", "mask", 1) for name in OF_BOXES))
+    benchmark = "maskrcnn"
+    ruleset = "3.1.0"
+    finds_objects = True
+    photos_at_once = 4
+    template = "detected.html.jinja"
+
+    def check(self, recipe):
+        check_instances(recipe)
+
+    def check_plan(self, recipe: InstanceRecipe, plan):
+        """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
+        if recipe.model.rpn.post_of == "batch" and plan.loss_forwards * plan.loss_join > 1:
+            raise RecipeError(
+                f"--model.rpn.post-of batch: the best proposals of {plan.loss_group} images are kept together, but a "
+                f"forward holds {plan.images_per_forward} of them. Give forwards room for the group "
+                f"(--system.images-per-forward {plan.loss_group}), or count proposals by image: --model.rpn.post-of image"
+            )
+
+    def open(self, recipe: InstanceRecipe, manifest, **limits):
+        from paceline.tasks.maskrcnn import InstanceSegmentation
+
+        return InstanceSegmentation(self, recipe, manifest, **limits)
+
+    def build(self, recipe: InstanceRecipe, classes):
+        from paceline.tasks.maskrcnn import build_segmenter
+
+        return build_segmenter(recipe, classes)
+
+    def initialise(self, recipe: InstanceRecipe, model, generator):
+        from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+
+        initialise_mask_rcnn(model.network, generator, recipe.model.init)
+
+    def load_weights(self, model, path, labels):
+        """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has too, by name, keep their rows."""
+        from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+
+        return load_mask_rcnn_weights(model.network, path, labels)
+
+    def largest(self, recipe: InstanceRecipe):
+        """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: the first, discarded
+        step of a run tries the largest that its order brings.
+        """
+        photo = recipe.input
+        short, long, multiple = max(photo.short), photo.long, photo.multiple
+        return -(-short // multiple) * multiple, -(-long // multiple) * multiple
+
+    def made_up(self, recipe: InstanceRecipe, images, shape, slots):
+        from paceline.tasks.maskrcnn import crowded_photos
+
+        return crowded_photos(recipe, images, shape, slots)
+
+    def batch(self, images, labels, indices, *, least=0):
+        from paceline.batch.instances import instance_batch
+
+        return instance_batch(images, labels, indices, least=least)
+
+    def eval_shape(self, recipe: InstanceRecipe, height, width):
+        """What one photo is padded to."""
+        from paceline.data.buckets import padded_shape, resized
+
+        photo, short = recipe.input, recipe.input.short[-1]
+        return padded_shape(*resized(height, width, short, photo.long, photo.sides), photo, short)
+
+    def draw_eval(self, recipe: InstanceRecipe, header, name, shape):
+        """The whole photo in the left upper corner of the input; its objects are not needed there."""
+        from paceline.data.instance_sample import draw_evaluation_sample
+
+        return draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
+
+    def log_facts(self, run):
+        from paceline.tasks.mlperf_detection import maskrcnn_facts
+
+        return maskrcnn_facts(run)
+
+    def log_accuracy(self, metrics):
+        """Both APs, of which each has a target."""
+        return {"BBOX": metrics["box_ap"], "SEGM": metrics["mask_ap"]}
+
+    def picture(self, pixels, label, classes):
+        from paceline.draw.samples import instances_sample
+
+        return instances_sample(pixels, label, classes)

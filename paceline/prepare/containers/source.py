@@ -16,14 +16,15 @@ from typing import Any, Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
-from paceline.config.lazily import lazily
 from paceline.data.manifest import CONTAINER_FILES, Expect, Manifest, container_command, is_ours
 from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.prepare.class_source import ClassSource
+from paceline.prepare.containers.archives import read_photos, read_tar, read_webdataset, read_zip
 from paceline.prepare.containers.boxes import contained_boxes
 from paceline.prepare.containers.classes import Classes, resolve_classes
 from paceline.prepare.containers.contents import ContainedPhotos, Contents, joined
-from paceline.prepare.containers.files import find_files, lasting
+from paceline.prepare.containers.files import ContainerFiles, find_files, lasting
+from paceline.prepare.containers.record_files import read_recordio_files, read_tfrecord_files
 from paceline.prepare.containers.unpacked import unpack_compressed
 from paceline.prepare.formats.class_folders import Listing, SplitListing
 from paceline.prepare.formats.imagenet import check_imagenet
@@ -32,13 +33,13 @@ from paceline.prepare.val_split import ValSplit, check_fraction
 
 Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
 # Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
-READERS: dict[Layout, Callable[..., dict[str, Contents]]] = {
-    "photos": lazily("paceline.prepare.containers.archives:read_photos"),
-    "tar": lazily("paceline.prepare.containers.archives:read_tar"),
-    "zip": lazily("paceline.prepare.containers.archives:read_zip"),
-    "webdataset": lazily("paceline.prepare.containers.archives:read_webdataset"),
-    "recordio": lazily("paceline.prepare.containers.record_files:read_recordio_files"),
-    "tfrecord": lazily("paceline.prepare.containers.record_files:read_tfrecord_files"),
+READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, Contents]]] = {
+    "photos": read_photos,
+    "tar": read_tar,
+    "zip": read_zip,
+    "webdataset": read_webdataset,
+    "recordio": read_recordio_files,
+    "tfrecord": read_tfrecord_files,
 }
 
 
