@@ -3,15 +3,17 @@
 # and 20 steps of ssd-tiny inside. The base is a debootstrap of the same Debian release where the public one cannot be pulled.
 #
 #   scripts/build_image.sh OUT            OUT/log.txt: every command, what it said, and the image's size
+#   scripts/build_image.sh OUT WORDS      words for buildah: --build-arg CONSTRAINTS=containers/constraints-v100.txt
 #   KEEP=1 scripts/build_image.sh OUT     the image stays in buildah's storage
 #
 # Needs root, Debian's packages buildah and debootstrap, and some 20 GB free. A builder behind a gateway with a certificate of its
 # own names it with SSL_CERT_FILE: it goes into the stand-in base, never into the Dockerfile.
 set -euo pipefail
-[ $# -eq 1 ] || { sed -n '2,11p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,10p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
+shift
 tag=$(cat "$root/containers/TAG")
 base=$(sed -n 's/^ARG BASE=//p' "$root/containers/Dockerfile")
 stand_in=localhost/debian-bookworm-debootstrap:latest
@@ -27,6 +29,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
+[ $# -eq 0 ] || echo "buildah build $*"
 echo "commit $(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown), $(buildah --version)"
 if buildah pull -q "$base" >/dev/null 2>&1; then
     echo "base: $base"
@@ -50,7 +53,7 @@ else
 fi
 
 # Without kept layers a build of several GB needs its space once, not for every step.
-buildah build --isolation chroot --layers=false --file "$root/containers/Dockerfile" --build-arg "BASE=$base" \
+buildah build --isolation chroot --layers=false --file "$root/containers/Dockerfile" --build-arg "BASE=$base" "$@" \
     --build-arg "COMMIT=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)" --tag "$tag" "$root" >"$out/build.txt" 2>&1 \
     || { tail -n 30 "$out/build.txt"; echo "build_image: the build failed; all of it is in $out/build.txt" >&2; exit 1; }
 tail -n 3 "$out/build.txt"
@@ -68,5 +71,6 @@ inside=$(buildah from "localhost/$tag")
 containers+=("$inside")
 run id
 run paceline doctor
+run /opt/paceline/bin/python -c 'import torch; print(torch.__version__, torch._C._cuda_getArchFlags())'
 run paceline train ssd-tiny --steps 20 --system cpu --out /results/first
 run sh -c 'du -sh /opt/paceline /usr 2>/dev/null; ls /results/first'

@@ -231,7 +231,7 @@ def main() -> int:
         places = [Path(scratch) / f"job{number}" for number in range(asked.jobs)]
         for place in places:
             left_out = shutil.ignore_patterns(
-                ".git", ".venv", "__pycache__", ".hypothesis", ".ruff_cache", ".pytest_cache"
+                ".git", ".venv*", "__pycache__", ".hypothesis", ".ruff_cache", ".pytest_cache"
             )
             shutil.copytree(root, place, ignore=left_out, symlinks=True)
         covered = Covered(root, asked.covered, (*ROOMS, *(asked.wider if asked.tests_of == "all" else ())))

@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
 # Sets up everything the tests need and runs all of them: lint, types, tests. Called by README and CI alike.
+#
+#   scripts/test.sh [PYTEST WORDS]             on the newest of every package, in .venv
+#   scripts/test.sh --nightly                  the long form, and then --oldest
+#   scripts/test.sh --oldest [PYTEST WORDS]    on Python 3.10 and the lowest versions that pyproject.toml allows, in .venv-oldest
+#
 # As root on Debian it also installs the programs that some tests start (Open MPI, Slurm, Chromium); elsewhere those tests
 # skip with a reason, and with CI=true they fail.
 set -euo pipefail
@@ -20,16 +25,29 @@ fi
 
 [ -x .venv/bin/python ] || python3 -m venv .venv
 .venv/bin/python -m pip install -q uv
-.venv/bin/uv pip install -q -p .venv -e '.[dev,mlperf,fast]'
-
-.venv/bin/ruff check .
-.venv/bin/ruff format --check .
 
 # Many tests start processes that import torch. Without its bytecode each of them would compile it again.
 if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
     unset PYTHONDONTWRITEBYTECODE
     export PYTHONPYCACHEPREFIX="$PWD/.venv/bytecode"
 fi
+
+if [ "${1:-}" = --oldest ]; then
+    shift
+    # pyenv's programs of other versions are none on PATH; else uv finds a Python 3.10, or fetches one.
+    oldest=(~/.pyenv/versions/3.10.*/bin/python)
+    [ -x "${oldest[0]}" ] || oldest=(3.10)
+    [ -x .venv-oldest/bin/python ] || .venv/bin/uv venv -q -p "${oldest[0]}" .venv-oldest
+    # The lowest of what we name, the newest of what these bring: of the lowest of all, many no longer build. Matplotlib 3.8's use
+    # of pyparsing is deprecated by its 3.3, and here a warning is an error.
+    .venv/bin/uv pip install -q -p .venv-oldest --resolution lowest-direct -c <(echo 'pyparsing<3.3') -e '.[dev,mlperf,fast]'
+    .venv-oldest/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@"
+    exit
+fi
+
+.venv/bin/uv pip install -q -p .venv -e '.[dev,mlperf,fast]'
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
 
 # The types are checked beside the tests, which wait for processes now and then; and before these, beside a first look at
 # all of them: three processes that compile everything at once would each do the whole work.
@@ -44,4 +62,5 @@ passed=true
 .venv/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@" || passed=false
 wait "$checking" || passed=false
 cat "$types"
+if [ "$*" = --nightly ]; then scripts/test.sh --oldest || passed=false; fi
 $passed

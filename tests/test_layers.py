@@ -17,7 +17,7 @@ PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"config", "batch", "boxes", "threads", "accelerators", "version"},
     {"dist", "log", "containers", "download", "systems", "recipes", "metrics", "optim"},
-    {"data", "models", "checkpoint", "host"},
+    {"data", "models", "checkpoint", "host", "migrate"},
     {"tasks", "draw", "launch", "doctor"},
     {"prepare", "workloads", "engine", "mlperf"},
     {"pack", "report", "runs"},

@@ -22,6 +22,7 @@ from paceline.bench.comm_fit import bus_share, fit
 from paceline.bench.comm_sizes import TYPES, Message
 from paceline.bench.timing import seconds_of_block
 from paceline.dist.exchange import smallest
+from paceline.dist.gloo_lines import without_gloo_lines
 from paceline.dist.world import World
 
 OURS, PEER = "paceline", "torch"
@@ -39,7 +40,8 @@ def measure(
     return   facts for the table and JSON: times in seconds, bandwidths in bytes a second
     """
     assert world.control is not None
-    peer = dist.new_group(backend=dist.get_backend(), group_desc="bench-peer")
+    with without_gloo_lines(dist.get_backend()):
+        peer = dist.new_group(backend=dist.get_backend(), group_desc="bench-peer")
     assert isinstance(peer, dist.ProcessGroup)
     found = []
     for message in messages:

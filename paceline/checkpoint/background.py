@@ -68,10 +68,19 @@ class CheckpointWriter:
 
     keep        this many of the newest stay (at least 1)
     keep_every  also those whose step is a multiple of this; None for none
+    changed     called in the background when a checkpoint is whole on disk, or a link leads elsewhere
     The best always stays.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2, keep_every: int | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int = 2,
+        keep_every: int | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ):
+        self._changed = changed
         self._folder, self._keep, self._keep_every = folder, keep, keep_every
         self._host = _HostCopy()
         self._thread: Thread | None = None
@@ -179,6 +188,7 @@ class CheckpointWriter:
             discard(self._folder / step_name(step))
         if link_step(self._folder, BEST) is None:
             (self._folder / BEST).unlink(missing_ok=True)
+        self._changed()
 
 
 def _as_user_error(folder: Path, error: OSError) -> UserError:

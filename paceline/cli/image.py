@@ -36,8 +36,9 @@ class BuildFlags:
 
     engine: Builder = "auto"  # what builds it: docker, podman, buildah or apptainer; auto = the first one found
     tag: str = ""  # NAME:TAG of the image; empty = as containers/TAG says
-    base: str = ""  # image to start from, in place of the Dockerfile's; a Debian or Ubuntu with Python 3.10 to 3.12
-    torch: str = ""  # which torch: cpu, cu126 (V100), rocm7.0, ...; empty = PyPI's, with CUDA
+    base: str = ""  # image to start from, in place of the Dockerfile's; a Debian or Ubuntu with Python 3.11 or 3.12
+    torch: str = ""  # which torch: cpu, cu130, rocm7.0, ...; empty = PyPI's, with CUDA
+    system: str = ""  # machine it is for: V100s (c4140, p3dn, dgx1, ...) have an older torch; empty = any
     dry_run: bool = False  # print the command, build nothing
 
 
@@ -79,7 +80,8 @@ def _build(arguments: Sequence[str], extra: Words) -> int:
     root = source()
     name = flags.tag or tag()
     engine = engine_found(flags.engine, ENGINES)
-    command = build_command(engine, Build(name, flags.base, flags.torch, git_commit(), extra), root)
+    constraints = _constraints(flags.system, flags.torch)
+    command = build_command(engine, Build(name, flags.base, flags.torch, git_commit(), extra, constraints), root)
     print(shlex.join(command))
     if flags.dry_run:
         return 0
@@ -88,6 +90,34 @@ def _build(arguments: Sequence[str], extra: Words) -> int:
     if code == 0:
         say(f"built {name}. A look inside:  paceline image shell -- paceline doctor")
     return code
+
+
+def _constraints(system_name: str, torch: str) -> str:
+    """The file of versions that a system needs, a path in the checkout; '' for the usual one.
+
+    Raises UserError where no torch of PyPI computes on it, or where it needs another than --torch names.
+    """
+    if not system_name:
+        return ""
+    from paceline.systems.torch_builds import pinned_for
+
+    system = choose_system(system_name)
+    if system.accelerator not in ("cpu", "cuda"):
+        raise UserError(
+            f"--system {system_name}: {system.chip or system.accelerator} computes with its maker's own torch. Make an image FROM its "
+            "maker's, with `RUN pip install .` in the checkout (docs/images.md)."
+        )
+    if system.chip.startswith("MI") and not torch.startswith("rocm"):
+        raise UserError(f"--system {system_name}: {system.chip} needs a torch for ROCm: add --torch rocm7.0.")
+    pin = pinned_for(system.chip)
+    if pin is None:
+        return ""
+    if torch:
+        raise UserError(
+            f"--torch {torch}: --system {system_name} takes torch {pin.torch} as PyPI has it ({pin.why}). Leave --torch away."
+        )
+    say(f"torch {pin.torch}, by {pin.constraints}: {pin.why}")
+    return pin.constraints
 
 
 def _shell(arguments: Sequence[str], command: Words) -> int:

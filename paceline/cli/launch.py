@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,16 +31,17 @@ from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
-from paceline.launch.where import Where, check_where, job_of
+from paceline.launch.where import Where, check_where, job_of, left_outside
 from paceline.models.forms.bring import in_cache, is_published
 from paceline.runs.going_on import FinishedError
 from paceline.systems.published import published_for
+from paceline.workloads import workload_of
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
 who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
 train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
-MOST_TRIALS = 1000
+MOST_TRIALS, MOST_SPARES = 1000, 64
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,15 @@ class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
+    preflight: bool = False  # before training look at every node, in the job itself (docs/launch.md)
+    spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
     dry_run: bool = False  # write and print the files, start nothing
     rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
     link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's
 
 
 # Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
-OWN = ("trials", "dry_run", "rate", "link_gbit", "out")
+OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,7 +73,12 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
     folders = trial_folders(Path(flags.out), flags.trials) if flags.out else []
     refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
+    if flags.trials and flags.mirror:
+        raise UserError(
+            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
+        )
     check_rates(flags.rate, flags.link_gbit)
+    _check_spares(flags)
     planned = check_plan(asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
         raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
@@ -87,6 +96,8 @@ def run(arguments: Sequence[str]) -> int:
     again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
     if not flags.out:
         say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
+    if outside := left_outside(flags, planned.system):
+        say(outside)
     here = flags.data
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
         say(f"--data {flags.data}: not on this machine; the nodes will look for it")
@@ -116,6 +127,13 @@ def run(arguments: Sequence[str]) -> int:
             writes=(flags.stage,),
             again=again,
         )
+        if flags.preflight:
+            # A name of published weights, or a bucket, is no file that a node could lack.
+            local = [flags.data] if flags.data and "://" not in flags.data else []
+            local += [str(weights)] if named and weights.exists() else []
+            reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
+            writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
+            job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
         return launch(job, dry=flags.dry_run, say=print)
 
     if not flags.trials:
@@ -124,6 +142,16 @@ def run(arguments: Sequence[str]) -> int:
             say(f"{again} goes on from here")
         return code
     return _trials(asked, flags, base, start, again)
+
+
+def _check_spares(flags: LaunchFlags) -> None:
+    """Raises UserError for spare nodes that nobody would look at, or that are not there."""
+    if not 0 <= flags.spares <= MOST_SPARES:
+        raise UserError(f"--spares {flags.spares}: must lie in 0 to {MOST_SPARES}.")
+    if flags.spares and not flags.preflight:
+        raise UserError(
+            f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too."
+        )
 
 
 def _asked_of_slurm(asked: Asked) -> Batch:
@@ -150,11 +178,24 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str
         if codes[-1] == INTERRUPTED:
             say(f"interrupted in trial {number}; {again} goes on from here")
             return INTERRUPTED
-        done.append(read_trial(number, seed, folder))
+        done.append(replace(read_trial(number, seed, folder), checked=_checked(asked, folder)))
         say(done[-1].line(asked.name))
     if done:
         say(summary(done))
     return max(codes)
+
+
+def _checked(asked: Asked, folder: Path) -> bool | None:
+    """MLPerf's compliance checker on a trial's log; what it objects to is said. None where the benchmark, the log or it is missing."""
+    from paceline.mlperf import judge
+
+    ruleset, log = workload_of(asked.recipe.task).ruleset, folder / "mllog.txt"
+    if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
+        return None
+    verdict = judge.compliance(log, ruleset)
+    for line in verdict.failed:
+        say(f"{log}: {line}")
+    return verdict.passed
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:

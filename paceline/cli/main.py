@@ -24,7 +24,8 @@ from paceline.dist.exit_code import leave_exit_code
 from paceline.log.last_words import have_last_words
 from paceline.log.output import lasting_output
 
-# Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`.
+# Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`; `from` is a word of Python's.
+MODULES = {"from": "from_original"}
 VERBS = {
     "train": "train a recipe to its target: paceline train resnet50-tiny",
     "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
@@ -34,6 +35,7 @@ VERBS = {
     "preview": "draw a mosaic of augmented training images",
     "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
     "prepare": "verify a data set and write its manifest and index",
+    "from": "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'",
     "data": "what a prepared data set holds: paceline data info DIR",
     "pack": "write a data set as WebDataset's tars or MXNet's RecordIO, photos as they are or smaller",
     "list": "workloads, recipes, systems or decoders, in a line each",
@@ -165,7 +167,7 @@ def verb(name: str) -> ModuleType:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
         raise UserError(f"there is no verb {name!r}. {hint}")
-    return importlib.import_module(f"paceline.cli.{name}")
+    return importlib.import_module(f"paceline.cli.{MODULES.get(name, name)}")
 
 
 def overview() -> str:

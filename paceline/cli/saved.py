@@ -34,7 +34,7 @@ def saved_request(
     facts = read_run(path, changed=complain)
     recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
-    anew = {"out": "", "quiet": False, "json": False, "sink": ()}
+    anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}
     # fill() complains of a value that is no path.
     found = {"data": data_from_here(facts)} if isinstance(facts["controls"].get("data"), str) else {}
     controls = fill(Controls(), {**facts["controls"], **found, **anew}, f"{path}: controls")

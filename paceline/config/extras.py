@@ -6,7 +6,7 @@ import shlex
 
 # As pyproject.toml has them under optional-dependencies, whose names these are (tests/config/test_extras.py).
 EXTRAS = {
-    "fast": ("nvidia-nvimgcodec-cu12>=0.6",),
+    "fast": ("nvidia-nvimgcodec-cu12>=0.9",),
     "mlperf": ("mlperf-logging>=4.1",),
     "timm": ("timm>=1.0.15",),
     "remote": ("obstore>=0.11",),

@@ -25,6 +25,7 @@ from paceline.config.typed import check_kinds, checked, hints_of
 FORMAT = 1
 # Of a run.json: twenty thousand names of classes are one.
 MOST_BYTES = 16 << 20
+_BUCKET_FOLDER = re.compile(r"((s3|gs|az)://[^/\s]+|file://)(/[^/\s?#]+)+/?")
 # What every run.json holds, and of what type; then what provenance adds.
 NEEDED = {
     "format": int,
@@ -68,6 +69,7 @@ class Controls:
     eval_every: int = 0  # steps between evaluations; 0 = as the recipe says
     eval_ranks: int = 0  # of the ranks that are started, the last N only evaluate, beside training; 0 = all do both
     keep: int = 2  # newest checkpoints that stay on disk, beside the best
+    mirror: str = ""  # copy the run to this folder of a bucket, s3://BUCKET/PREFIX, and go on from there in an empty --out; empty = no
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored
@@ -276,6 +278,11 @@ def check_controls(controls: Controls) -> None:
             raise RecipeError(f"--{name.replace('_', '-')} {getattr(controls, name)}: must be 0 (off) or more.")
     if controls.keep < 1:
         raise RecipeError(f"--keep {controls.keep}: at least the newest checkpoint stays.")
+    if controls.mirror and not _BUCKET_FOLDER.fullmatch(controls.mirror):
+        raise RecipeError(
+            f"--mirror {controls.mirror}: name a folder of a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            "az://CONTAINER/PREFIX or file:///PATH."
+        )
     if controls.synthetic and controls.data:
         raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
     if controls.synthetic and controls.stage:

@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 from paceline.config.errors import UserError
-from paceline.config.run_names import LAUNCH_FOLDER
+from paceline.config.run_names import LAUNCH_FOLDER, MIRROR_FILE
 
 CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE = "checkpoints", "predictions", "tensorboard", "profile"
 FOLDERS = (CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE, LAUNCH_FOLDER)
-FILES = ("run.json", "run-first.json", "events.jsonl", "mllog.txt", "report.html", ".lock")
+FILES = ("run.json", "run-first.json", "events.jsonl", "mllog.txt", "report.html", MIRROR_FILE, ".lock")
 # The links that a run's folder has, to checkpoints beside them, and what a kill leaves of them (checkpoint/layout.py, retention.py).
 # One that leads to the other, or to itself, is damaged and leads nowhere else.
 _OWN_LINK, _BESIDE = re.compile(r"last|best|\.(last|best)\.[0-9a-f]+\.part"), re.compile(r"step-\d+|last|best")

@@ -27,12 +27,12 @@ _CAUSES = (
 # Both refuse in this way whoever shows no credentials, or wrong ones.
 _REFUSALS = {
     401: "not let in (401): the credentials are wrong or have expired",
-    403: "no permission (403): the credentials may not read it, or the bucket is not yours",
+    403: "no permission (403): the credentials may not {does} it, or the bucket is not yours",
 }
 
 
-def in_words(error: Exception, name: bytes, seconds: float) -> OSError:
-    """The OSError to raise for a request about the file `name` that failed after `seconds`."""
+def in_words(error: Exception, name: bytes, seconds: float, *, does: str = "read") -> OSError:
+    """The OSError to raise for a request about the file `name` that failed after `seconds`; does: what was to be done with it."""
     told = str(error)
     found = _STATUS.search(told)
     status = int(found[1]) if found else 0
@@ -46,7 +46,7 @@ def in_words(error: Exception, name: bytes, seconds: float) -> OSError:
         return FileNotFoundError(errno.ENOENT, what, name)
     if status in _REFUSALS:
         detail = f", {code[1]}" if code else ""
-        return StoreTrouble(errno.EACCES, _REFUSALS[status] + detail, name)
+        return StoreTrouble(errno.EACCES, _REFUSALS[status].format(does=does) + detail, name)
     if "without LOCATION" in told or (code and code[1] in ("PermanentRedirect", "AuthorizationHeaderMalformed")):
         return StoreTrouble(errno.EINVAL, "the bucket is in another region: set AWS_REGION to it", name)
     if "NotPartial" in told or "RangeNotSupported" in told:

@@ -25,6 +25,7 @@ from paceline.accelerators import BACKENDS, NAMES, register, use
 from paceline.config.errors import AlikeError, RecipeError
 from paceline.dist.agreement import Facts, agree
 from paceline.dist.failure import CLEAN_EXITS, Watch
+from paceline.dist.gloo_lines import without_gloo_lines
 from paceline.dist.interfaces import interface_towards
 from paceline.dist.launcher import Launch
 from paceline.dist.messages import Messages
@@ -165,7 +166,8 @@ class World:
             first = self.rank // size * size
             # Only the members meet: with thousands of ranks, everybody founding every group would take minutes.
             ranks = list((self.members or range(self.world))[first : first + size])
-            group = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"consecutive-{size}")
+            with without_gloo_lines(dist.get_backend()):
+                group = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"consecutive-{size}")
             assert isinstance(group, dist.ProcessGroup)
             self._groups[size] = group
         return self._groups[size]
@@ -178,8 +180,12 @@ class World:
         """
         group = control = None
         if len(ranks) > 1:
-            group = dist.new_group(list(ranks), timeout=self.timeout, group_desc=name)
-            control = dist.new_group(list(ranks), backend="gloo", timeout=self.timeout, group_desc=f"{name}, control")
+            with without_gloo_lines(dist.get_backend()):
+                group = dist.new_group(list(ranks), timeout=self.timeout, group_desc=name)
+            with without_gloo_lines("gloo"):
+                control = dist.new_group(
+                    list(ranks), backend="gloo", timeout=self.timeout, group_desc=f"{name}, control"
+                )
         if self.rank not in ranks:
             return None
         assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member
@@ -288,15 +294,17 @@ def _connect_groups(
     timeout = timedelta(seconds=collective_seconds)
     backend = BACKENDS[device.type]
     register(backend)
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore("groups", meeting.messages.store),
-        rank=launch.rank,
-        world_size=launch.world,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
-    )
-    control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
+    with without_gloo_lines(backend):
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("groups", meeting.messages.store),
+            rank=launch.rank,
+            world_size=launch.world,
+            timeout=timeout,
+            device_id=device if device.type == "cuda" else None,
+        )
+    with without_gloo_lines("gloo"):
+        control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
     assert isinstance(control, dist.ProcessGroup)
     return World(
         launch.rank,

@@ -14,12 +14,14 @@ from paceline.config.cache import cache_folder
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.extras import to_install
 from paceline.doctor.finding import LOW_DISK_GIB, Finding, Level
+from paceline.doctor.nvidia import ask_gpus
 from paceline.host.placing import device_addresses
 from paceline.host.provenance import cpu_name, versions
 from paceline.systems.adapters import read_device
 from paceline.systems.detect import auto, cpu_cores
 from paceline.systems.placement import cores_of, processing_elements
 from paceline.systems.topology import read_topology, spelled
+from paceline.systems.torch_builds import no_code_for, pinned_for
 
 GIB = 2**30
 
@@ -66,20 +68,25 @@ def _accelerators() -> list[Finding]:
             if built
             else "this torch is built without CUDA"
         )
-        return [Finding("note", "accelerator", f"none: {why}; recipes run on the CPU")]
+        findings = [Finding("note", "accelerator", f"none: {why}; recipes run on the CPU")]
+        if pin := next((pin for gpu in ask_gpus() if (pin := pinned_for(gpu.name))), None):
+            findings.append(
+                Finding("note", "accelerator", f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
+            )
+        return findings
     findings = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         kind = "bf16" if facts.major >= 8 else "fp16 (no bf16 in hardware)"
         text = f"cuda:{index} {facts.name}, {facts.total_memory / GIB:.0f} GiB, {kind}"
-        supported = f"sm_{facts.major}{facts.minor}" in torch.cuda.get_arch_list()
         findings.append(Finding("ok", "accelerator", text))
-        if not supported:
-            newest = ", ".join(torch.cuda.get_arch_list())
-            findings.append(
-                Finding("problem", "accelerator", f"cuda:{index} is sm_{facts.major}{facts.minor}, this torch has code for {newest}: "
-                "install a torch built for it (V100: the cu126 build of torch 2.9)")
-            )  # fmt: skip
+        # AMD's are numbered otherwise.
+        if torch.version.cuda and (
+            why := no_code_for(
+                f"cuda:{index}", (facts.major, facts.minor), torch.__version__, torch.cuda.get_arch_list()
+            )
+        ):
+            findings.append(Finding("problem", "accelerator", why))
     return findings
 
 

@@ -14,6 +14,7 @@ from paceline.config.system import MOST_THREADS, System
 from paceline.dist.exchange import smallest
 from paceline.dist.world import World
 from paceline.systems.detect import cpu_cores
+from paceline.systems.torch_builds import no_code_for
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -22,8 +23,8 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def choose_device(system: System, local_rank: int, local_world: int = 1) -> torch.device:
     """This rank's device.
 
-    Raises RecipeError when torch has too few devices of the system's kind, on every rank of the node alike: only the first of
-    them prints the message.
+    Raises RecipeError when torch has too few devices of the system's kind, or no code for them, on every rank of the node alike:
+    only the first of them prints the message.
     """
     if system.accelerator == "cpu":
         return torch.device("cpu")
@@ -34,6 +35,10 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
             f"{'Start fewer ranks' if devices else 'Use another machine'}, or use --system cpu; `paceline doctor` says what "
             "torch sees."
         )
+    if system.accelerator == "cuda" and torch.version.cuda:
+        capability = torch.cuda.get_device_capability(local_rank)
+        if why := no_code_for(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
+            raise RecipeError(f"{why}.")
     return torch.device(system.accelerator, local_rank)
 
 

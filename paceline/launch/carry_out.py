@@ -78,6 +78,7 @@ def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
         job.launch_folder.mkdir(parents=True, exist_ok=True)
         for file in files:
             path = job.launch_folder / file.name
+            path.parent.mkdir(exist_ok=True)
             with whole(path, sync=True) as part:
                 part.write_text(file.text, encoding="utf-8")
                 part.chmod(0o755 if file.runs else 0o644)

@@ -18,11 +18,12 @@ ENGINES = ("docker", "podman", "buildah", "apptainer")
 class Build:
     """What to build.
 
-    tag     NAME:TAG
-    base    an image in place of the Dockerfile's own, or ''
-    torch   which torch, as uv's --torch-backend names it; '' = PyPI's
-    commit  of the checkout, for the image's label
-    extra   words for the engine, as they are
+    tag          NAME:TAG
+    base         an image in place of the Dockerfile's own, or ''
+    torch        which torch, as uv's --torch-backend names it; '' = PyPI's
+    commit       of the checkout, for the image's label
+    extra        words for the engine, as they are
+    constraints  versions of every package, a path in the checkout; '' = the Dockerfile's own
     """
 
     tag: str
@@ -30,6 +31,7 @@ class Build:
     torch: str = ""
     commit: str = ""
     extra: tuple[str, ...] = ()
+    constraints: str = ""
 
 
 def engine_found(asked: str, among: tuple[str, ...]) -> str:
@@ -65,9 +67,14 @@ def source() -> Path:
 
 def build_command(engine: str, build: Build, root: Path) -> Words:
     """What builds it, from the checkout at `root`."""
-    asked = (("BASE", build.base), ("TORCH", build.torch), ("COMMIT", build.commit))
+    asked = (
+        ("BASE", build.base),
+        ("TORCH", build.torch),
+        ("CONSTRAINTS", build.constraints),
+        ("COMMIT", build.commit),
+    )
     if engine == "apptainer":
-        # Its definition has the same three, and takes paths as seen from the checkout.
+        # Its definition has the same four, and takes paths as seen from the checkout.
         arguments = [word for name, value in asked if value for word in ("--build-arg", f"{name}={value}")]
         return ("apptainer", "build", *arguments, *build.extra, str(image_file(build.tag)), "containers/paceline.def")
     arguments = [word for name, value in asked if value for word in ("--build-arg", f"{name}={value}")]

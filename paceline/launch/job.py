@@ -78,6 +78,10 @@ class Job:
     batch: Batch = field(default_factory=Batch)
     walltime_minutes: int = 0  # 0 = no limit is asked for
     between: str = ""  # shell command that runs once on every node before its ranks start
+    preflight: bool = False  # look at all nodes before training (preflight.py)
+    spares: int = 0  # nodes beside those that train, one of which takes a bad node's place
+    preflight_reads: Words = ()  # data and weights, as absolute paths
+    preflight_writes: Words = ()  # folders beside the run's
     again: str = "the same command"  # what goes on with the run, in words: a launch without --out begins another
 
     @property

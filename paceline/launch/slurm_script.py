@@ -7,6 +7,7 @@ import shlex
 from paceline.config.printable import one_line
 from paceline.config.run_names import STOP_FILE
 from paceline.dist.launcher import derived_port
+from paceline.launch import preflight
 from paceline.launch.axes import NODE_VARIABLES
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment, exports, in_lines
@@ -27,27 +28,47 @@ def script(job: Job, command: Words) -> str:
         files_between_us_and_ranks(job),
     ]
     if START[job.start].reach == "node":
-        parts.append(node_variables(job) if job.nodes > 1 else "")
         each = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
-        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label")
+        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label", *on_chosen(job))
         command = (*each, *CONTAINER[job.container].srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
-    once = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
-    for why, line, failed in (
-        (
-            "Folders that the container writes into",
-            CONTAINER[job.container].before(job),
-            "a folder cannot be made on a node",
-        ),
-        ("Before the ranks start", job.between, f"the command of --between failed on a node: {one_line(job.between)}"),
-    ):
-        if line:
-            parts.append(
-                f"\n# {why}, once on every node.\n{in_lines((*once, 'sh', '-c', line))} || {{\n"
-                f"    echo {shlex.quote(f'paceline: {failed}')}\n"
-                '    echo 3 >"$code_file"\n'
-                "    exit 3\n}\n"
-            )
+    if line := CONTAINER[job.container].before(job):
+        why = "Folders that the container writes into"
+        parts.append(once(job, why, line, "a folder cannot be made on a node"))
+    if job.preflight:
+        # --wait: whoever hangs when the others have ended is ended.
+        words = ("srun", *on_all(job), "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=30")
+        start = in_lines((*words, *CONTAINER[job.container].srun(job)))
+        own = preflight.numbered(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
+        parts.append(preflight.lines(job, f"{start} \\\n    {own}"))
+    if job.between:
+        failed = f"the command of --between failed on a node: {one_line(job.between)}"
+        parts.append(once(job, "Before the ranks start", job.between, failed, *on_chosen(job)))
+    if START[job.start].reach == "node" and job.nodes > 1:
+        parts.append("\n" + node_variables(job))
     return "".join([*parts, ranks_and_what_follows(job, command)])
+
+
+def on_all(job: Job) -> Words:
+    """srun's words for a process on every node of the job, the spare ones too."""
+    count = str(job.nodes + job.spares)
+    return ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1")
+
+
+def on_chosen(job: Job) -> Words:
+    """srun's words for the nodes that train, where a preflight has chosen them."""
+    return ("--nodelist", str(preflight.chosen(job))) if job.preflight else ()
+
+
+def once(job: Job, why: str, line: str, failed: str, *where: str) -> str:
+    """A shell line once on every node, or, `where` told, on these."""
+    count = str(job.nodes)
+    on = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", *where) if where else on_all(job)
+    return (
+        f"\n# {why}, once on every node.\n{in_lines(('srun', *on, 'sh', '-c', line))} || {{\n"
+        f"    echo {shlex.quote(f'paceline: {failed}')}\n"
+        '    echo 3 >"$code_file"\n'
+        "    exit 3\n}\n"
+    )
 
 
 def asked_of_slurm(job: Job) -> str:
@@ -55,7 +76,7 @@ def asked_of_slurm(job: Job) -> str:
     batch = job.batch
     lines = [
         f"--job-name={job.name}",
-        f"--nodes={job.nodes}",
+        f"--nodes={job.nodes + job.spares}",
         f"--ntasks-per-node={job.per_node}",
         f"--chdir={job.workdir}",
         f"--output={job.log}",
@@ -74,9 +95,10 @@ def asked_of_slurm(job: Job) -> str:
 def node_variables(job: Job) -> str:
     """What each node's starter is told of the others, but its own number."""
     port = job.port or derived_port(str(job.folder))
+    names = 'cat "$preflight/nodes"' if job.preflight else 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     values = {
         "PET_NNODES": str(job.nodes),
-        "PET_MASTER_ADDR": '${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}',
+        "PET_MASTER_ADDR": f"${{MASTER_ADDR:-$({names} | head -n 1)}}",
         "PET_MASTER_PORT": str(port),
     }
     return "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())

@@ -6,6 +6,7 @@ import os
 import shutil
 from signal import SIGUSR1
 
+from paceline.launch import preflight
 from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
@@ -18,7 +19,9 @@ SECRET = "PACELINE_SECRET"  # as dist/secret.py reads it, which loads torch
 def command(job: Job, program: Words) -> Words:
     """All ranks of all nodes, each line of output with its rank, and only the variables that ranks need."""
     hosts: Words = ()
-    if job.through == "hostfile":
+    if job.preflight and job.through != "local":
+        hosts = ("--hostfile", str(preflight.hostfile(job)))
+    elif job.through == "hostfile":
         hosts = ("--hostfile", str(job.launch_folder / "hostfile"))
     elif job.through == "local":
         hosts = ("--host", f"localhost:{job.per_node}")

@@ -6,6 +6,7 @@ from signal import SIGUSR1
 
 from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
+from paceline.launch.slurm_script import on_chosen
 
 
 def command(job: Job, program: Words) -> Words:
@@ -15,7 +16,7 @@ def command(job: Job, program: Words) -> Words:
     --kill-on-bad-exit=0: ranks end each other by name, and one that has saved (75) must not cut off rank 0's last words.
     """
     ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
-    words = ("--export=ALL", "--label")
+    words = ("--export=ALL", "--label", *on_chosen(job))
     return ("srun", *ranks, *words, "--cpu-bind=none", "--kill-on-bad-exit=0", *container_words(job), *program)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.dist.launcher import derived_port
-from paceline.launch import attend
+from paceline.launch import attend, preflight
 from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
 from paceline.launch.hostfile import LOOPBACK, Host, first_hosts, read_hostfile
 from paceline.launch.hosts import check_hosts, host_python
@@ -21,7 +21,7 @@ from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
 from paceline.launch.ssh import options
-from paceline.launch.start_mpirun import notes
+from paceline.launch.start_mpirun import forwarded_names, notes
 
 BASH = "#!/usr/bin/env bash\n"
 # In the background, because a shell acts on a signal only between commands.
@@ -42,9 +42,10 @@ wait "$starter"
 
 
 def hosts_of(job: Job) -> tuple[Host, ...]:
-    """The first hosts of its hostfile, one for each node. Raises UserError as hostfile.py does."""
+    """The first hosts of its hostfile, one for each node, the spare ones too. Raises UserError as hostfile.py does."""
     assert job.hostfile is not None
-    return first_hosts(read_hostfile(job.hostfile, job.per_node), job.nodes, job.per_node, job.hostfile)
+    hosts = read_hostfile(job.hostfile, job.per_node)
+    return first_hosts(hosts, job.nodes + job.spares, job.per_node, job.hostfile)
 
 
 def files(job: Job, command: Words) -> tuple[File, ...]:
@@ -60,15 +61,20 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
 def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
     folder = str(job.launch_folder)
     hold = (sys.executable, "-m", "paceline.launch.over_ssh", folder, shlex.join(host_python(job)))
+    first, who, before, files = addresses[0], f"exec {in_lines((*hold, *addresses))}\n", "", ()
+    if job.preflight:
+        first = f"$(head -n 1 {shlex.quote(str(preflight.chosen(job)))})"
+        who = f'mapfile -t nodes <"$preflight/nodes"\nexec {in_lines(hold)} "${{nodes[@]}}"\n'
+        looking = (*hold[:3], str(preflight.folder(job)), *hold[4:])
+        before = preflight.lines(job, in_lines((*looking, *addresses)))
+        files = _that_look(job, addresses)
     run = (
-        f"{head}# By hand, without an eye on them:  {_by_hand(job, addresses)} wait\n"
-        "set -euo pipefail\n\n"
-        f"exec {in_lines((*hold, *addresses))}\n"
+        f"{head}# By hand, without an eye on them:  {_by_hand(job, addresses)} wait\nset -euo pipefail\n{before}\n{who}"
     )
     values = {
         "PET_NNODES": str(job.nodes),
         "PET_NODE_RANK": "$1",
-        "PET_MASTER_ADDR": addresses[0],
+        "PET_MASTER_ADDR": first,
         "PET_MASTER_PORT": str(_port(job)),
     }
     where = "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
@@ -88,6 +94,19 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
         File("run.sh", run, runs=True),
         File("node.sh", node, runs=True),
         File("attend.py", Path(attend.__file__).read_text(), said=False),
+        *files,
+    )
+
+
+def _that_look(job: Job, addresses: Words) -> tuple[File, ...]:
+    """One host's part of the preflight; its number, from 0, is the only argument."""
+    node = (
+        f"{BASH}set -euo pipefail\ncd {shlex.quote(str(job.workdir))}\n\n{exports(environment(job))}\n"
+        f'exec {in_lines(preflight.program(job, addresses))} --number "$1"\n'
+    )
+    return (
+        File("preflight/node.sh", node, runs=True, said=False),
+        File("preflight/attend.py", Path(attend.__file__).read_text(), said=False),
     )
 
 
@@ -99,16 +118,25 @@ def _by_hand(job: Job, addresses: Words) -> str:
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
     interface = job.system.interface
     ssh = shlex.quote(" ".join(options()))
-    own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
+    first = '$(head -n 1 "$preflight/nodes")' if job.preflight else addresses[0]
+    own = f"export MASTER_ADDR={first}  # where rank 0 runs, wherever mpirun itself does\n"
     if any(variable.name == "MASTER_ADDR" for variable in job.environ):
         own = ""  # this shell's own is kept: the first host may have a faster network under another name
     once = in_lines(
         (*command[: command.index("-np")], "-np", str(job.nodes), "--map-by", "ppr:1:node", "sh", "-c", job.between)
     )
+    looking = ""
+    if job.preflight:
+        every = str(job.launch_folder / "hostfile")
+        words = (*command[: command.index("--hostfile") + 1], every, "-np", str(job.nodes + job.spares))
+        words = (*words, "--map-by", "ppr:1:node", "--bind-to", "none")
+        words = (*words, *(word for name in forwarded_names(job) if name != "MASTER_ADDR" for word in ("-x", name)))
+        number = '"$OMPI_COMM_WORLD_RANK"'
+        looking = preflight.lines(job, f"{in_lines(words)} \\\n    {preflight.numbered(job, number, names=addresses)}")
     text = (
         f"{head}set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
-        f"{exports(environment(job))}{own}"
+        f"{exports(environment(job))}{'' if job.preflight else own}"
         "# ssh asks nobody anything, notices a host that is gone, and goes from here to every host, not from one to the next.\n"
         "# Open MPI up to 4, and from 5 on.\n"
         f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
@@ -118,6 +146,7 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
             if interface
             else ""
         )
+        + (f"{looking}\n{own}" if job.preflight else "")
         + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
         + f"\n{notes(job)}{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
     )

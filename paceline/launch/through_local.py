@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.launch import preflight
 from paceline.launch.axes import File, Running, Through
 from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
@@ -22,6 +23,7 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
         "set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{exports(environment(job))}\n"
+        + (preflight.lines(job, in_lines((*preflight.program(job), "--number", "0"))) + "\n" if job.preflight else "")
         + (f"# Before the ranks start.\n{job.between}\n\n" if job.between else "")
         + START[job.start].notes(job)
         + f"exec {in_lines(command)}\n"
@@ -33,6 +35,8 @@ def check(job: Job) -> None:
     """Raises UserError for more than one node."""
     if job.nodes != 1:
         raise UserError(f"--through local is this machine alone, and --nodes {job.nodes} is not one.")
+    if job.spares:
+        raise UserError(f"--through local is this machine alone: there is none for --spares {job.spares}.")
 
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:

@@ -27,10 +27,12 @@ class Trial:
     seed: int
     seconds: float
     status: str  # of its `end` event; "no end" where it left none
+    checked: bool | None = None  # what MLPerf's compliance checker says of its log; None: it was not asked
 
     def line(self, name: str) -> str:
-        """RESULT,recipe,trial,seed,seconds,status: for scripts."""
-        return f"RESULT,{name},{self.number},{self.seed},{self.seconds:.3f},{self.status}"
+        """RESULT,recipe,trial,seed,seconds,status,checker: for scripts."""
+        verdict = {True: "passed", False: "failed", None: "unchecked"}[self.checked]
+        return f"RESULT,{name},{self.number},{self.seed},{self.seconds:.3f},{self.status},{verdict}"
 
 
 def trial_folders(base: Path, count: int) -> list[Path]:
@@ -61,6 +63,8 @@ def summary(trials: Sequence[Trial]) -> str:
     said = [f"{reached} of {len(trials)} trials reached the target", f"median {_time(statistics.median(seconds))}"]
     if len(trials) >= LEAST_FOR_MEAN:
         said.append(f"mean without fastest and slowest {_time(olympic_mean(seconds))}")
+    if judged := [trial.checked for trial in trials if trial.checked is not None]:
+        said.append(f"MLPerf's checker passed {sum(judged)} of {len(judged)} log{'s'[: len(judged) != 1]}")
     return ", ".join(said)
 
 

@@ -12,7 +12,7 @@ from paceline.config.system import System
 from paceline.launch.combine import USUAL_START, check_together
 from paceline.launch.inside import inside
 from paceline.launch.job import Batch, Job, Variable, Words
-from paceline.launch.variables import variables_of
+from paceline.launch.variables import network_names, variables_of
 from paceline.launch.walltime import minutes_in
 
 MOST_NODES = 65536
@@ -58,6 +58,19 @@ def check_where(where: Where) -> None:
     check_together(where.through, start_of(where), where.container, where.nodes)
 
 
+def left_outside(where: Where, system: System) -> str:
+    """What to say of variables of a network that are set in this shell and stay outside of a container; '' where there are none."""
+    if where.container == "none":
+        return ""
+    inside = {pair.partition("=")[0] for pair in system.env}
+    if not (names := [name for name in network_names() if name not in inside]):
+        return ""
+    return (
+        f"{', '.join(names)}: set in this shell, and not handed to the container, whose libraries lie elsewhere. What its ranks need: "
+        f"--system.env {names[-1]}=..."
+    )
+
+
 def start_of(where: Where) -> str:
     """Who starts the ranks, where nobody said it too."""
     return USUAL_START[where.through] if where.start == "auto" else where.start
@@ -101,7 +114,15 @@ def job_of(
         container=where.container,
         image=where.image,
         hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,
-        environ=(*variables_of(system, where.port, local=where.through == "local"), *more),
+        environ=(
+            *variables_of(
+                system,
+                where.port,
+                local=where.through == "local",
+                network=where.through == "hostfile" and where.container == "none",
+            ),
+            *more,
+        ),
         port=where.port,
         batch=where.slurm,
         walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,

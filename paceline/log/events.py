@@ -37,6 +37,7 @@ resume      checkpoint: the name it went on from; world: number of ranks from he
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
             stopped_early (--steps or --time-budget ended it before its length), interrupted (may be resumed) or failed;
             best: the best value of every metric; evaluations_since_best; reason, where there is one;
+            mirror, with --mirror: its url, bytes sent, failures, and missing: what is not there and why, where it is so;
             discarded_steps: those of the evaluation that ended the run; `step` is that evaluation's. A run that goes on
             has no `end` until it ends again
 
@@ -88,6 +89,7 @@ MEASURED = (
         "recompilations",
         "late_captures",
         "warm_up_seconds",
+        "joules",
     ),
 )
 # A meter with a partner of its name and this is the quotient of the two.

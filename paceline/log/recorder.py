@@ -186,14 +186,16 @@ class Recorder:
         reason: str,
         since_best: int = 0,
         discarded_steps: int = 0,
+        **more: Any,
     ) -> None:
         """The run ends, one way or another, with the weights after `step` steps; so many were trained past them.
 
         target_met  MLPerf's success: a run without a target, or cut short as asked, did its work but has none to show
         since_best  evaluations since the best one
+        more        what else is known at a run's end: joules, joules_by, mirror, as log/events.py says
         """
         self._ended = True
-        facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps}
+        facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps, **more}
         event = self._written("end", step, seconds, evaluations_since_best=since_best, **facts)
         for sink in self._sinks:
             sink.end(event, target_met=target_met)

@@ -174,6 +174,8 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
             cards.append(("peak memory", byte_size(peak), "of the largest rank"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
     cards += [(name, *measured) for name, measured in where_time_goes(events).items()]
+    if "joules" in end:
+        cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"by {end['joules_by']}, since the last start"))
     resumes = [
         f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
         for event in _of_kind(events, "resume")

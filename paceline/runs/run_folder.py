@@ -16,22 +16,27 @@ from pathlib import Path
 from typing import IO
 
 from paceline.checkpoint.background import CheckpointWriter
-from paceline.checkpoint.layout import step_name
+from paceline.checkpoint.layout import list_steps, step_name
 from paceline.checkpoint.retention import check_space
 from paceline.checkpoint.snapshot import bytes_of
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_entry
 from paceline.config.recipe import Recipe
 from paceline.config.run import MOST_BYTES, Controls, Run
-from paceline.config.run_entries import PREDICTIONS, check_entries
+from paceline.config.run_entries import CHECKPOINTS, PREDICTIONS, check_entries
 from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
 from paceline.config.whole import sweep, write_whole
+from paceline.data.bucket_folder import BucketFolder
 from paceline.dist.exchange import from_main
 from paceline.dist.world import World
 from paceline.engine.state import State
-from paceline.runs.going_on import stand_of
+from paceline.runs.going_on import FinishedError, stand_of
+from paceline.runs.mirror import Mirror, in_words
+from paceline.runs.mirrored import Mirrored, bring_step, open_mirror
 from paceline.runs.saved_run import SavedRun
 from paceline.runs.start import Start
+
+Say = Callable[[str], None]
 
 
 @dataclass
@@ -42,6 +47,8 @@ class RunFolder:
     saved: SavedRun  # what the run that is resumed has written down
     is_main: bool
     ended: str = ""  # status with which the run ended that is given more; empty for any other
+    mirrored: Mirrored | None = None  # --mirror, on rank 0
+    is_fresh: bool = False  # all that is in it was made, or brought, by this command, and nothing was trained
 
     def check_space(self, state: State, keep: int) -> None:
         """Refuse to start where the checkpoints that will be kept do not fit.
@@ -58,20 +65,46 @@ class RunFolder:
         if not self.is_main:
             return
         file, first = self.path / "run.json", self.path / "run-first.json"
+        self.is_fresh = False
         if self.saved.facts is not None and not first.exists():
             write_whole(first, read_entry(file, MOST_BYTES), sync=True)
         write_whole(file, run.to_json(), sync=True)
 
     @contextmanager
-    def writer(self, controls: Controls, start: Start, say: Callable[[str], None]) -> Iterator[CheckpointWriter | None]:
+    def mirror(self, controls: Controls, name: str, say: Say, warn: Say) -> Iterator[Mirror | None]:
+        """What copies the run to --mirror, on rank 0; when the block ends it catches up, which is said, with what it could not.
+
+        name   the recipe's
+        Raises UserError where the bucket takes no objects.
+        """
+        if self.mirrored is None:
+            yield None
+            return
+        mirror = Mirror(self.mirrored, self.path, name=name, keep_every=controls.keep_every)
+        try:
+            yield mirror
+        except KeyboardInterrupt:  # leaves at once
+            raise
+        except BaseException:
+            mirror.close()
+            raise
+        facts = mirror.close()
+        (warn if "missing" in facts else say)(in_words(facts))
+
+    @contextmanager
+    def writer(
+        self, controls: Controls, start: Start, say: Say, *, changed: Callable[[], None] = lambda: None
+    ) -> Iterator[CheckpointWriter | None]:
         """The background writer of checkpoints, on rank 0; what was left undone before `start` is done first.
 
-        say   is told where the best checkpoint is gone
+        say       is told where the best checkpoint is gone
+        changed   as CheckpointWriter has it
         """
         if not self.is_main:
             yield None
             return
-        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=controls.keep_every or None)
+        keep_every = controls.keep_every or None
+        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=keep_every, changed=changed)
         best = start.standing.best_step
         if start.snapshot is not None and not writer.goes_on(start.snapshot.facts["step"], best):
             say(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
@@ -83,46 +116,55 @@ class RunFolder:
 
 @contextmanager
 def open_run_folder(
-    name: str, recipe: Recipe, controls: Controls, given: Collection[str], world: World, *, repeats: bool
+    name: str,
+    recipe: Recipe,
+    controls: Controls,
+    given: Collection[str],
+    world: World,
+    *,
+    repeats: bool,
+    say: Say = lambda _: None,
 ) -> Iterator[RunFolder]:
     """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
 
     given     dotted names of the recipe's fields set by hand
     repeats   whether recipe and controls come from a run.json
-    Raises UserError for a folder that is finished, in use, not ours, or not writable.
+    say       is told what --mirror brought
+    Raises UserError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
     """
-    answer, lock, made, ended = None, None, None, ""
+    answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
     if world.is_main:
         path, made = _choose(name, controls.out)
         lock = _lock(path)
         for folder in (path, path / PREDICTIONS):
             sweep(folder)
         try:
-            saved = None
+            saved, was_there = None, (path / "run.json").exists()
+            if controls.mirror:
+                mirrored = open_mirror(controls.mirror, path, say)
             if (path / "run.json").exists():
                 saved, ended = stand_of(path, name, recipe, controls, given, repeats=repeats)
-        except UserError:
+        except UserError as refused:
+            if not was_there and not isinstance(refused, FinishedError):
+                _empty(path, made)
             lock.close()
             raise
-        answer = json.dumps({"path": str(path), "saved": saved, "ended": ended})
+        step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.mirror else -1
+        answer = json.dumps({"path": str(path), "saved": saved, "ended": ended, "step": step})
     facts = json.loads(from_main(world, answer, "run-folder"))
-    folder = RunFolder(path := Path(facts["path"]), SavedRun(path, facts["saved"]), world.is_main, facts["ended"])
+    path = Path(facts["path"])
+    folder = RunFolder(path, SavedRun(path, facts["saved"]), world.is_main, facts["ended"], mirrored)
+    folder.is_fresh = world.is_main and not was_there
+    if controls.mirror:
+        if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
+            _bring_here(controls.mirror, path / CHECKPOINTS, facts["step"])
+        world.barrier()
 
     def take_away(_: object = None) -> None:
         """Nothing half-made stays behind: a run has begun once it has events."""
-        if not world.is_main or folder.saved.facts is not None or (folder.path / "events.jsonl").exists():
-            return
-        for entry in folder.path.iterdir() if made is None else ():
-            if not LEFT_OVER.fullmatch(entry.name):  # all else came after this command looked
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        if made is None:
-            return
-        shutil.rmtree(folder.path, ignore_errors=True)
-        with suppress(OSError):  # somebody else has put something there
-            for above in folder.path.parents:
-                if not above.is_relative_to(made):
-                    break
-                above.rmdir()
+        begun = folder.saved.facts is not None or (folder.path / "events.jsonl").exists()
+        if world.is_main and (folder.is_fresh or not begun):
+            _empty(folder.path, made)
 
     if world.watch is not None:
         world.watch.before_exit.append(take_away)  # another rank was refused, and this process is about to leave
@@ -134,6 +176,32 @@ def open_run_folder(
     finally:
         if lock is not None:
             lock.close()
+
+
+def _empty(path: Path, made: Path | None) -> None:
+    """Take away what this command put into a folder where it found no run, and the folders that it made."""
+    for entry in path.iterdir() if made is None else ():
+        if not LEFT_OVER.fullmatch(entry.name):  # all else came after this command looked
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if made is None:
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # somebody else has put something there
+        for above in path.parents:
+            if not above.is_relative_to(made):
+                break
+            above.rmdir()
+
+
+def _bring_here(url: str, checkpoints: Path, step: int) -> None:
+    """On a node that does not see rank 0's folder: bring the checkpoint from which rank 0 goes on."""
+    if (checkpoints / step_name(step)).is_dir():
+        return
+    try:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        bring_step(BucketFolder(url), step, checkpoints)
+    except OSError as problem:
+        raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
 
 
 def nearest_folder(out: str) -> Path:

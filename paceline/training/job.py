@@ -23,10 +23,12 @@ from paceline.dist.stop import StopVote
 from paceline.dist.world import World
 from paceline.engine.evaluate import Evaluator
 from paceline.engine.state import State
+from paceline.host.power import PowerMeter
 from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.spikes import Spikes
+from paceline.runs.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
 from paceline.runs.standing import Standing
 from paceline.tasks.task import InputRank, Task
 from paceline.training.non_finite import where_it_begins
@@ -45,6 +47,7 @@ class Job:
     evaluation_pending: bool  # the run goes on from a checkpoint whose evaluation is to come
     recorder: Recorder
     writer: CheckpointWriter | None  # rank 0 only
+    mirror: Mirror | None  # --mirror, on rank 0
     folder: Path
     clock: Clock
     interval: Interval
@@ -52,6 +55,8 @@ class Job:
     checkpoint_facts: dict[str, Any]
     stragglers: Stragglers = field(default_factory=Stragglers)
     spikes: Spikes = field(default_factory=Spikes)
+    power: PowerMeter = field(default_factory=lambda: PowerMeter(()))  # this node's, on its first rank
+    others_joules: int = 0  # on rank 0: of the other nodes, when the last train event was written
 
     @property
     def world(self) -> World:
@@ -91,17 +96,25 @@ class Job:
         budget = seconds_in(self.run.controls.time_budget)
         return budget > 0 and self.clock.seconds() >= budget
 
-    def own_numbers(self, seconds: float, waited: float) -> tuple[int, int]:
-        """Of this rank, for all to see: microseconds that it takes for itself of a step, and its peak memory.
+    def own_numbers(self, seconds: float, waited: float) -> tuple[int, int, int]:
+        """Of this rank, for all to see: microseconds that it takes for itself of a step; its peak memory; joules of its node so far, 0
+        where it is not the node's first.
 
         seconds  that it computes for itself; 0 where that is not known
         """
         took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
-        return took, peak_memory(self.place.device)
+        return took, peak_memory(self.place.device), round(self.power.joules())
+
+    def joules(self) -> dict[str, Any]:
+        """What the `end` event says of energy since this start: of this node until now, of others until the last train event."""
+        if not self.power.names:
+            return {}
+        return {"joules": round(self.power.joules()) + self.others_joules, "joules_by": self.power.names}
 
     def facts_of_ranks(self, ranks: Sequence[Sequence[int]]) -> dict[str, Any]:
         """What a train event says of every rank's `own_numbers`; a rank that holds up the others is told of."""
-        seconds, peak = [took / 1e6 for took, _ in ranks], max(bytes_ for _, bytes_ in ranks)
+        seconds, peak = [took / 1e6 for took, _, _ in ranks], max(bytes_ for _, bytes_, _ in ranks)
+        self.others_joules = sum(joules for _, _, joules in ranks[1:])
         facts: dict[str, Any] = {"peak_memory": peak} if peak else {}
         if len(ranks) > 1 and all(seconds):
             facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
@@ -125,6 +138,20 @@ class Job:
         plan, budget = self.run.plan, seconds_in(self.run.controls.time_budget)
         left = (plan.stop_after - self.state.step) * plan.global_batch / max(images_per_second, 1e-9)
         return max(0.0, min(left, budget - self.clock.seconds())) if budget else left
+
+    def pass_on_news(self) -> None:
+        """Tell people what the mirror has to say."""
+        for line in self.mirror.news() if self.mirror is not None else ():
+            self.recorder.tell(line)
+
+    def mirrored(self, status: str) -> dict[str, Any]:
+        """Wait, within bounds, until the mirror has the last checkpoint; -> what the `end` event says of it."""
+        if self.mirror is None:
+            return {}
+        self.recorder.doing("waiting for the mirror")
+        facts = self.mirror.catch_up(STOPPED_SECONDS if status == "interrupted" else ENDED_SECONDS)
+        self.pass_on_news()
+        return {"mirror": facts}
 
     def fail(self, reason: str) -> None:
         """Write the `end` event of a run that broke, unless it has one."""

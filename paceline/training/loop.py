@@ -65,6 +65,7 @@ def loop(job: Job) -> Ending:
                 recorder.passed(state.step, job.clock.seconds())
                 if due.log(state.step):
                     report_interval(job, step_once, rates.lr, loader.wait_seconds)
+                    job.pass_on_news()
                 if job.out_of_time():
                     stop_request.ask("time budget")
                 if vote.vote() and state.step < due.last_step:
@@ -97,7 +98,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     state, plan = job.state, job.run.plan
     parts: dict[str, float] = {}
 
-    def own_numbers() -> tuple[int, int]:
+    def own_numbers() -> tuple[int, int, int]:
         nonlocal parts
         parts, own = step_once.times.read() if step_once.times is not None else ({}, 0.0)
         return job.own_numbers(own, waited)
@@ -231,6 +232,8 @@ def finish(job: Job, over: Over) -> Ending:
         reason=reason,
         since_best=standing.since_best,
         discarded_steps=over.discarded,
+        **job.joules(),
+        **job.mirrored(over.status),
     )
     ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))

@@ -13,6 +13,7 @@ from paceline.config.system import System
 from paceline.models.forms.published import PUBLISHED
 from paceline.systems.published import as_published
 from paceline.systems.published_results import results_of
+from paceline.systems.torch_builds import pinned_for
 
 if TYPE_CHECKING:
     from paceline.tasks.memory import MemoryEstimate
@@ -61,6 +62,7 @@ def describe(
         f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
         f"{'   graph on' if system.graph else ''}",
+        *([] if brief else torch_of(system)),
         *_published(name, recipe.task, system_name, system),
         f"plan     {counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}   "
         f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
@@ -87,6 +89,12 @@ def _weights(name: str) -> list[str]:
     known = PUBLISHED.get(name)
     about = "random values" if name == NONE else known.about if known else ""
     return [f"weights  {name}{f': {about}' if about else ''}"] if name else []
+
+
+def torch_of(system: System) -> list[str]:
+    """The line about an accelerator that today's torch has no code for."""
+    pin = pinned_for(system.chip)
+    return [f"         torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
 
 
 def _published(name: str, task: str, system_name: str, system: System) -> list[str]:

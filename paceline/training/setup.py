@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from paceline.host.compiler import compilations
 from paceline.host.heap import keep_freed_memory
 from paceline.host.machine import make_exact, set_threads
 from paceline.host.placing import bound
+from paceline.host.power import PowerMeter, gpus_of, power_meter
 from paceline.host.provenance import provenance
 from paceline.host.shortage import check_addresses, failures_in_words
 from paceline.log.console import Console
@@ -84,6 +85,12 @@ class Request:
         )
 
 
+def node_power(world: World) -> AbstractContextManager[PowerMeter]:
+    """The meter of this rank's node, on the node's first rank; elsewhere one of nothing."""
+    first = world.local_rank == 0
+    return power_meter(gpus_of(world.device, world.local_world) if first else (), proceed=first)
+
+
 @contextmanager
 def set_up(request: Request, launch: Launch, world: World, console: Console) -> Iterator[Job]:
     """Everything before the first step; the job's logs and files are closed at the end.
@@ -99,7 +106,13 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
     roles = assign(world, request.controls.eval_ranks)
     with (
         open_run_folder(
-            request.name, request.recipe, request.controls, request.given, world, repeats=request.repeats
+            request.name,
+            request.recipe,
+            request.controls,
+            request.given,
+            world,
+            repeats=request.repeats,
+            say=console.tell,
         ) as run_folder,
         ExitStack() as to_the_end,
     ):
@@ -205,7 +218,10 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
         roles.meet()
         if state.step < run.plan.stop_after:  # else the run stands further than this command asks, and only ends
             tell_short_average(run, say)
+        mirror = to_the_end.enter_context(run_folder.mirror(request.controls, request.name, say, warn))
         run_folder.write(run)
+        if mirror is not None:
+            mirror.wake()
         pending = start.pending(run.plan.stop_after)
         recorder = Recorder(
             run_folder.path if world.is_main else None,
@@ -220,7 +236,11 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
             init_began=init_began[0],
         )
         try:
-            with run_folder.writer(controls, start, warn) as writer, kept_photos(task, system, world, say):
+            changed = mirror.wake if mirror is not None else lambda: None
+            with (
+                run_folder.writer(controls, start, warn, changed=changed) as writer,
+                kept_photos(task, system, world, say),
+            ):
                 if start.snapshot is not None:
                     recorder.resume(
                         state.step,
@@ -240,6 +260,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     evaluation_pending=pending,
                     recorder=recorder,
                     writer=writer,
+                    mirror=mirror,
                     folder=run_folder.path,
                     clock=Clock(start.seconds),
                     interval=Interval(
@@ -252,6 +273,7 @@ def set_up(request: Request, launch: Launch, world: World, console: Console) -> 
                     stragglers=Stragglers(roles.peers.hosts),
                     spikes=Spikes(read_events(run_folder.path / "events.jsonl") if start.snapshot is not None else ()),
                     checkpoint_facts=fingerprint(run),
+                    power=to_the_end.enter_context(node_power(world)),
                 )
                 if world.watch is not None:
                     world.watch.before_exit.append(job.fail)  # another rank failed, and this process is about to leave

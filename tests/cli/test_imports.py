@@ -52,12 +52,12 @@ for name, words in [*((name, words) for name, words in heavy.items() if words[0]
 STDLIB = {*sys.stdlib_module_names, "__main__", "__mp_main__"}
 PARSER = {"tyro", "typeguard", "docstring_parser", "typing_extensions"}
 SHOW = PARSER | {"PIL", "safetensors"}
-PREDICT = SHOW | {"simplejpeg"}
+PREDICT = SHOW | {"simplejpeg", "packaging"}  # safetensors before 0.6 compares torch's version with it
 # Live progress; TensorBoard with what it is made of, and MLPerf's logger, where it is installed.
 # TensorBoard's writer takes boto3 along where it is installed, as it is beside the tests' server of buckets.
 BOTO3 = {"boto3", "botocore", "certifi", "dateutil", "jmespath", "s3transfer", "six", "urllib3"}
 TRAIN = PREDICT | {"rich", "pygments", "markdown_it", "mdurl"} | BOTO3
-TRAIN |= {"tensorboard", "google", "absl", "fsspec", "packaging", "six", "mlperf_logging"}
+TRAIN |= {"tensorboard", "google", "absl", "fsspec", "six", "mlperf_logging"}
 TRAIN |= {"jinja2", "markupsafe"}  # the check page of a set that training prepares itself
 TASKS = {"resnet50-tiny": "classification", "ssd-tiny": "ssd", "maskrcnn-tiny": "maskrcnn"}
 # COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +16,10 @@ import pytest
 from launch_cells import check_cell
 from shared_runs import SSD
 
-from paceline.cli.launch import LaunchFlags, _parsed
+from paceline.cli.launch import LaunchFlags, _checked, _parsed
 from paceline.cli.launch_words import without
 from paceline.cli.main import main
+from paceline.launch.variables import NETWORK_PREFIXES
 from paceline.launch.where import Where
 from paceline.log.events import EventLog
 from paceline.runs.going_on import FinishedError
@@ -364,7 +368,7 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, m
     monkeypatch.setattr("paceline.cli.launch.refuse_early", finished)
     assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
-    assert "trial 0 is finished already" in said and f",{status}\n" in said
+    assert "trial 0 is finished already" in said and f",{status},unchecked\n" in said
 
 
 def test_without_words_the_flags_are_told_and_it_is_a_mistake(capsys):
@@ -403,3 +407,86 @@ def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
         assert main(["launch", *command]) == 0
         by_hand = capsys.readouterr().out.splitlines()[-1].partition("By hand:")[2]
         assert shlex.split(by_hand)[:-1] == words and Path(shlex.split(by_hand)[-1]).is_file()
+
+
+def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(capsys, tmp_path, sbatch):
+    run, text = tmp_path / "run", {}
+    for start in ("srun", "torchrun", "mpirun"):
+        words = f"ssd-tiny --system cpu --out {run} --dry-run --through slurm --start {start} --nodes 2 --preflight --spares 1"
+        launched(f"{words} --between sync --data {tmp_path}", capsys)
+        text[start] = (run / "launch" / "job.sbatch").read_text().replace(" \\\n   ", "")
+    for script in text.values():
+        assert "#SBATCH --nodes=3\n" in script and "--preflight" not in script and "--spares 1 --ranks 1" in script
+        looks, trains = script.index("paceline.cli.preflight"), script.index("paceline train")
+        assert looks < script.index("sh -c sync") < trains and f"--reads {tmp_path}" in script
+        assert script.count(f"--nodelist {run}/launch/preflight/nodes") == (
+            1 if "mpirun" in script[trains - 400 : trains] else 2
+        )
+    assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in text["mpirun"]
+    assert 'PET_MASTER_ADDR=${MASTER_ADDR:-$(cat "$preflight/nodes" | head -n 1)}' in text["torchrun"]
+    assert re.search(r"paceline.cli.preflight .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
+
+
+@pytest.mark.parametrize("start", ["torchrun", "mpirun"])
+def test_a_preflight_of_hosts_takes_the_spare_ones_too(capsys, tmp_path, start):
+    run, hosts = tmp_path / "run", tmp_path / "hosts"
+    hosts.write_text("h1\nh2\nh3\nh4\n")
+    words = (
+        f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
+    )
+    launched(f"{words} --preflight --spares 1", capsys)
+    script = (run / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
+    assert subprocess.run(["bash", "-n", str(run / "launch" / "run.sh")], check=False).returncode == 0
+    if start == "torchrun":
+        assert f"{run}/launch/preflight {sys.executable} h1 h2 h3 || true" in script and '"${nodes[@]}"\n' in script
+        node = (run / "launch" / "preflight" / "node.sh").read_text().replace(" \\\n   ", "")
+        assert '--names h1,h2,h3 --number "$1"' in node
+        assert f"PET_MASTER_ADDR=$(head -n 1 {run}/launch/preflight/nodes)" in (run / "launch" / "node.sh").read_text()
+    else:
+        assert (run / "launch" / "hostfile").read_text().count("\n") == 3
+        assert f"--hostfile {run}/launch/hostfile -np 3 --map-by ppr:1:node" in script
+        assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in script
+        assert 'export MASTER_ADDR=$(head -n 1 "$preflight/nodes")' in script
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--spares 1", "--preflight finds. Give it too"),
+        ("--preflight --spares -1", "--spares -1: must lie in 0 to 64"),
+        ("--preflight --spares 1", "--through local is this machine alone: there is none for --spares 1"),
+    ],
+)
+def test_spare_nodes_that_cannot_be_are_refused(capsys, tmp_path, words, named):
+    assert named in refused(f"ssd-tiny --system cpu --out {tmp_path}/run {words}", capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(capsys, tmp_path, monkeypatch):
+    hosts, run = tmp_path / "hosts", tmp_path / "run"
+    hosts.write_text("h1\nh2\n")
+    for name in [name for name in os.environ if name == "LD_LIBRARY_PATH" or name.startswith(NETWORK_PREFIXES)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib")
+    monkeypatch.setenv("FI_EFA_FORK_SAFE", "1")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("UCX_ODD", "two\nlines")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
+    words = f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --system.env NCCL_DEBUG=WARN"
+    for start, name in (("torchrun", "node.sh"), ("mpirun", "run.sh")):
+        launched(f"{words} --start {start}", capsys)
+        text = (run / "launch" / name).read_text()
+        assert "export LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib  # as in this shell" in text
+        assert "export FI_EFA_FORK_SAFE=1  # as in this shell" in text and text.count("export NCCL_DEBUG=") == 1
+        assert "AWS_SECRET" not in text and "UCX_ODD" not in text
+        assert start == "torchrun" or "-x LD_LIBRARY_PATH" in text
+    said = launched(f"{words} --container apptainer --image x.sif", capsys)
+    assert "FI_EFA_FORK_SAFE, LD_LIBRARY_PATH: set in this shell, and not handed to the container" in said
+    assert "export LD_LIBRARY_PATH" not in (run / "launch" / "node.sh").read_text()
+
+
+def test_mlperf_s_checker_judges_the_log_of_a_trial(resnet_run, capsys):
+    asked = _parsed(["resnet50-tiny"])[0]
+    assert _checked(asked, resnet_run.folder) is False  # it has reached no target
+    assert f"{resnet_run.folder / 'mllog.txt'}: " in capsys.readouterr().out
+    assert _checked(asked, resnet_run.folder / "checkpoints") is None

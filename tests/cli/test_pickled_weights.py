@@ -19,11 +19,11 @@ from tiny_runs import TINY, command, refused, train
 
 import paceline
 from paceline.boxes.default_boxes import boxes_a_cell
-from paceline.cli import weights
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.class_rows import Labels
+from paceline.models.forms import bring
 from paceline.models.initialise import initialise
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
@@ -206,7 +206,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
 
 
 def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(weights, "fetch", lambda *_, **__: None)
+    monkeypatch.setattr(bring, "fetch", lambda *_, **__: None)
     said = command(capsys, "weights", "get", "resnet50-msra", "--out", tmp_path).out
     file = tmp_path / "R-50.pkl"
     assert f"then:  {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said

@@ -122,7 +122,7 @@ ELSEWHERE = {
         ("models/forms/files.py", "conversion", "weights"),
     ),
     (
-        "training/test_first_weights.py",
+        "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
     ): (("cli/train.py", "run", "train"), ("cli/launch.py", "run", "launch")),
     ("prepare/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
@@ -146,6 +146,12 @@ ELSEWHERE = {
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
+    ("cli/from_original.py", "run", "from"): "an example of what to quote; tests/cli/test_from.py types such lines",
+    (
+        "migrate/gluoncv_maskrcnn.py",
+        "_predicted",
+        "predict",
+    ): "an answer to an original line: tests/migrate parses each",
     ("cli/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("prepare/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("prepare/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",

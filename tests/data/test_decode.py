@@ -317,7 +317,7 @@ def test_an_image_beyond_the_pixel_limit_is_refused():
 def test_a_missing_decoder_is_a_recipe_error_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     monkeypatch.setitem(sys.modules, "nvidia", None)
-    with pytest.raises(RecipeError, match=r"(?s)nvimgcodec.*pip install 'nvidia-nvimgcodec-cu12>=0.6'"):
+    with pytest.raises(RecipeError, match=r"(?s)nvimgcodec.*pip install 'nvidia-nvimgcodec-cu12>=0.9'"):
         require_decoder("nvimgcodec")
     require_decoder("simplejpeg")
     require_decoder("pillow")

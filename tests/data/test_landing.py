@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lazy_streams import Eager, LazyStreams
 from stand_ins import made_up
+from torch.utils import _python_dispatch
 
 import paceline.data.loader as loader_module
 from paceline.batch.batch import ALIGNMENT, laid_out, room_for
@@ -86,6 +87,10 @@ def same(left, right) -> bool:
 @pytest.fixture
 def stand_in(monkeypatch):
     """Makes streams, which loaders on the CPU then take for a device's."""
+    # That somebody is in a mode torch notes for all threads alike: of several the last to leave may leave it noted, and nothing
+    # would be compiled in this process any more (torch 2.9).
+    for name in [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]:
+        monkeypatch.setattr(_python_dispatch, name, False)
 
     def make(eager: Eager) -> LazyStreams:
         lazy = LazyStreams(eager)

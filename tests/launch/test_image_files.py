@@ -73,14 +73,15 @@ def test_the_image_is_not_root_and_its_base_is_pinned() -> None:
     assert re.search(r"^ARG BASE=docker\.io/library/debian:\S+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
 
 
-def test_every_dependency_has_its_version() -> None:
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-v100.txt"])
+def test_every_dependency_has_its_version(file: str) -> None:
     project = (ROOT / "pyproject.toml").read_text()
     lists = [
         re.search(rf"^{name} = \[(.*?)\]$", project, re.MULTILINE | re.DOTALL) for name in ("dependencies", "remote")
     ]
     asked = [name for found in lists if found for name in re.findall(r'"([\w.-]+)', found[1])]
     assert len(asked) > 10
-    pinned = {line.partition("==")[0] for line in (ROOT / "containers" / "constraints.txt").read_text().splitlines()}
+    pinned = {line.partition("==")[0] for line in (ROOT / "containers" / file).read_text().splitlines()}
     assert set(asked) <= pinned
 
 
@@ -89,7 +90,7 @@ def test_only_what_is_installed_goes_to_the_builder() -> None:
     assert lines[0] == "*"
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     names = {name for words in copied for name in words.split()} - {"${CONSTRAINTS}"}
-    assert names | {"containers/constraints.txt"} == {line[1:] for line in lines if line.startswith("!")}
+    assert names | {"containers/constraints*.txt"} == {line[1:] for line in lines if line.startswith("!")}
     assert all((ROOT / name).exists() for name in names)
 
 
@@ -112,7 +113,8 @@ def test_a_tag_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_build_command(engine: str) -> None:
     words = build_command(engine, Build("team/paceline:1", base="debian:12", torch="cpu", extra=("--no-cache",)), ROOT)
     assert words[:2] == (engine, "build") and "--no-cache" in words
-    assert ("BASE=debian:12" in words) and ("TORCH=cpu" in words) and not any("COMMIT" in word for word in words)
+    assert ("BASE=debian:12" in words) and ("TORCH=cpu" in words)
+    assert not any(name in word for word in words for name in ("COMMIT", "CONSTRAINTS"))
     if engine == "apptainer":
         assert words[-2:] == (str(ROOT / "build" / "paceline-1.sif"), "containers/paceline.def")
     else:
@@ -138,6 +140,38 @@ def test_image_build_runs_the_command_and_returns_the_engines_code(
     assert capsys.readouterr().out.startswith("podman build ")
     log.unlink()
     assert run(["build", "--engine", "podman", "--dry-run"]) == 0 and not log.exists()
+
+
+@pytest.mark.parametrize("system", ["c4140", "dss8440", "p3dn", "dgx1", "dgx1-16gb", "dgx2", "v100x8"])
+def test_an_image_for_a_v100_has_its_versions(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for engine in ("buildah", "apptainer"):
+        stand_in(tmp_path, engine, monkeypatch)
+        assert run(["build", "--engine", engine, "--system", system, "--dry-run"]) == 0
+        said = capsys.readouterr().out
+        assert "--build-arg CONSTRAINTS=containers/constraints-v100.txt" in said
+        assert said.startswith("torch 2.9.1, by containers/constraints-v100.txt: ")
+        assert run(["build", "--engine", engine, "--system", "dgx-a100", "--dry-run"]) == 0
+        assert "CONSTRAINTS" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("p3dn", "--torch", "cu126"), "--torch cu126: --system p3dn takes torch 2.9.1 as PyPI has it"),
+        (("gaudi8",), "--system gaudi8: Gaudi computes with its maker's own torch"),
+        (("mi300x8",), "add --torch rocm7.0"),
+        (("p3",), "there is no system"),
+    ],
+)
+def test_an_image_for_a_system_that_needs_another_torch_is_refused(
+    words: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, "buildah", monkeypatch)
+    with pytest.raises(UserError, match=re.escape(text)) as told:
+        run(["build", "--engine", "buildah", "--dry-run", "--system", *words])
+    assert "\n" not in str(told.value)
 
 
 def test_image_shell_runs_a_command_inside(

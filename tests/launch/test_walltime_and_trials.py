@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -51,13 +52,16 @@ def test_a_score_lies_between_the_runs(seconds):
 
 def test_a_line_for_scripts_and_a_summary(tmp_path):
     trials = [Trial(number, 7 + number, seconds, "success") for number, seconds in enumerate((61.5, 60.0, 90.0))]
-    assert trials[1].line("ssd-tiny") == "RESULT,ssd-tiny,1,8,60.000,success"
+    assert trials[1].line("ssd-tiny") == "RESULT,ssd-tiny,1,8,60.000,success,unchecked"
     assert (
         summary(trials)
         == "3 of 3 trials reached the target, median 1 min 02 s, mean without fastest and slowest 1 min 02 s"
     )
     failed = [*trials[:2], read_trial(2, 9, tmp_path)]
-    assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end"
+    assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end,unchecked"
+    judged = [replace(trials[0], checked=True), replace(trials[1], checked=False), trials[2]]
+    assert [trial.line("x").rpartition(",")[2] for trial in judged] == ["passed", "failed", "unchecked"]
+    assert summary(judged).endswith(", MLPerf's checker passed 1 of 2 logs")
     assert summary(failed[1:]) == "1 of 2 trials reached the target, median none (a run that missed its target is left)"
 
 

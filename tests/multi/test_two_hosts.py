@@ -79,6 +79,29 @@ def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, nigh
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("start", BOTH)
+def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is_named(hosts, tmp_path, start):
+    run, words = tmp_path / "run", f"{FLAGS} --port 29556 --preflight"
+    code, said = hosts.launched(run, words, start=start)
+    assert code == 0 and "preflight: trains on node1, node2" in said, said
+    assert "bench comm: 2 ranks on 2 nodes, gloo" in said and last_event(run)["status"] == "stopped_early"
+    rules = {"node1": "10.77.0.2", "node2": "10.77.0.1"}
+    rule = "to {} ipproto tcp dport 29556 prohibit"
+    try:
+        for host, other in rules.items():
+            hosts.said(host, *f"ip rule add pref 10 {rule.format(other)}".split())
+        code, said = hosts.launched(tmp_path / "refused", words, start=start)
+    finally:
+        for host, other in rules.items():
+            hosts.said(host, *f"ip rule del {rule.format(other)}".split())
+    assert code == 3, said
+    reason = "node2: node1 does not reach it at 10.77.0.2:29556 (Permission denied)"
+    assert f"paceline: preflight refuses the job: {reason}. 1 of 2 wanted nodes are good" in said, said
+    assert not (tmp_path / "refused" / "run.json").exists()
+    assert_nothing_left(hosts, seconds=10)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", BOTH)
 def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_it_is_back(
     hosts, unbroken, tmp_path, start
 ):

@@ -1,0 +1,81 @@
+"""The lines of a job's script that look at all its nodes before training, and leave out the bad ones or end the job.
+
+One process a node (paceline/cli/preflight.py), started as the job's ranks are, on the nodes asked for and the spare ones. They
+meet in RUN/launch/preflight, a folder that all see, because a network that does not work is one of the things to find out.
+The first of them leaves there which nodes train (`nodes`, `hostfile`) and a verdict, which holds the name of this start.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from paceline.dist.launcher import derived_port
+from paceline.launch.job import Job, Words
+from paceline.launch.shell import in_lines
+
+FAILED = 3
+
+
+def folder(job: Job) -> Path:
+    """Where it leaves everything."""
+    return job.launch_folder / "preflight"
+
+
+def chosen(job: Job) -> Path:
+    """The nodes that train, a name a line, in the order of their ranks."""
+    return folder(job) / "nodes"
+
+
+def hostfile(job: Job) -> Path:
+    """The same as mpirun reads it."""
+    return folder(job) / "hostfile"
+
+
+def program(job: Job, names: Words = ()) -> Words:
+    """One node's process; behind it stands --number, and --name where the launcher knows it.
+
+    names  of all hosts, where they are known before
+    """
+    from paceline.launch.combine import CONTAINER, START  # the tables hold who asks this file
+
+    words: Words = ("--folder", str(folder(job)), "--nodes", str(job.nodes), "--spares", str(job.spares))
+    words += ("--ranks", str(job.per_node))
+    if job.system_name not in ("", "auto"):
+        words += ("--system", job.system_name)
+    if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and derived_port(str(job.folder))):
+        words += ("--port", str(port))
+    if job.system.interface:
+        words += ("--interface", job.system.interface)
+    for path in job.preflight_reads:
+        words += ("--reads", path)
+    for path in job.preflight_writes:
+        words += ("--writes", path)
+    if names:
+        words += ("--names", ",".join(names))
+    return CONTAINER[job.container].wrap(job, (*job.python, "-m", "paceline.cli.preflight", *words))
+
+
+def lines(job: Job, start: str) -> str:
+    """Shell lines: `start` runs the programs on every node; where the verdict is not good the script ends with 3."""
+    quote = shlex.quote
+    return f"""
+# Before training, doctor and bench comm on every node: {job.nodes} train{f" of {job.nodes + job.spares}" if job.spares else ""}.
+preflight={quote(str(folder(job)))}
+mkdir -p "$preflight"
+preflight_start=${{SLURM_JOB_ID:-here}}-$$-$(date +%s)-$RANDOM$RANDOM
+rm -f "$preflight/start"  # whatever lies there is not written through
+echo "$preflight_start" >"$preflight/start"
+{start} || true
+if [ "$(cat "$preflight/verdict" 2>/dev/null)" != "$preflight_start good" ]; then
+    [ "$(cat "$preflight/verdict" 2>/dev/null)" = "$preflight_start refused" ] || echo "paceline: the preflight came to no end"
+    echo {FAILED} >{quote(str(job.exit_code_file))}
+    exit {FAILED}
+fi
+"""
+
+
+def numbered(job: Job, number: str, *, name: str = "", names: Words = ()) -> str:
+    """Through a shell that fills in the node's own number (and name): `sh -c 'exec "$@" --number ...' sh PROGRAM`."""
+    told = f'exec "$@" --number {number}' + (f" --name {name}" if name else "")
+    return in_lines(("sh", "-c", told, "sh", *program(job, names)))

@@ -1,0 +1,217 @@
+"""The types of the tables: what an original has, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.config.recipe import Recipe
+
+# A cell that begins with one of these has no command of ours; what follows the colon is the reason.
+WORDS = ("fixed", "automatic", "dead", "none")
+
+
+def numbers(text: str) -> str:
+    """The kind of a text with numbers and commas: as it stands. Raises ValueError for another text."""
+    for part in text.strip("()").split(","):
+        float(part or 0)
+    return text
+
+
+numbers.__name__ = "list of numbers"  # as refusals call it
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A flag or a variable of an original."""
+
+    names: tuple[str, ...]  # all its spellings, the one that tables use first
+    kind: Any  # int, float, str; bool: a switch; a list of one type: several values
+    default: Any  # without it on the line
+    ours: str  # cell of the page: flags of ours with {} for the value, or `dead: why`
+    remark: str = ""  # third cell of the page
+    example: str = ""  # the value in the page's cell; empty = the default
+    fields: tuple[str, ...] = ()  # dotted fields of our recipe that it decides: `recipe` of its program reads it
+    values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
+    row: str = ""  # row of docs/deviations.md that tells what differs where it is given
+    by: str = ""  # data, weights, system, launch: carried over by what the program says of these, and not by a template
+    slurm: bool = False  # means something in a Slurm job alone
+
+    @property
+    def status(self) -> str:
+        """One of WORDS, or "carries"."""
+        word = self.ours.partition(":")[0].split(" ")[0]
+        return word if word in WORDS else "carries"
+
+    @property
+    def reason(self) -> str:
+        """Why nothing carries over."""
+        return self.ours.partition(":")[2].strip() or self.ours
+
+    def flags(self, value: Any) -> str:
+        """Our flags for a value of theirs; "" where none is needed."""
+        if self.status != "carries" or self.fields or self.by or self.ours.startswith("paceline "):
+            return ""
+        if self.values is not None:
+            return self.values.get(str(value), "")
+        if self.kind is bool:
+            return self.ours
+        return self.ours.replace("{}", " ".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+
+def direct(names: str, kind: Any, default: Any, ours: str, remark: str = "", **more: Any) -> Entry:
+    """A value that goes straight over, into the place of {}."""
+    return Entry(tuple(names.split()), kind, default, ours, remark, **more)
+
+
+def settled(names: str, kind: Any, default: Any, fields: str, ours: str, remark: str = "", **more: Any) -> Entry:
+    """A value that decides fields of our recipe; `ours` is the page's example."""
+    return Entry(tuple(names.split()), kind, default, ours, remark, fields=tuple(fields.split()), **more)
+
+
+gone = direct  # the same line, whose cell begins with dead, fixed, automatic or none
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a training comes to, in numbers; the same of theirs and of ours."""
+
+    global_batch: int  # images of an optimiser step
+    batch_per_device: int  # of these, one accelerator's
+    devices: int  # accelerators that train
+    steps_per_epoch: float
+    epochs: float  # the most; a target ends it earlier
+    steps: int  # epochs in steps
+    lr: float  # peak
+    warmup_steps: float
+    decay: str  # steps, cosine, poly2, constant
+    decay_steps: tuple[float, ...]  # where the rate falls; where its fall ends
+    weight_decay: float
+    weights: str  # name of the pretrained weights; none
+    target: str  # e.g. box_ap 0.23; none
+
+
+@dataclass(frozen=True)
+class Call:
+    """One training of an original, as its command line asks for it."""
+
+    program: Program
+    given: Mapping[str, Any]  # first name of a flag -> its value, where the line has it
+    variables: Mapping[str, str]  # of the line, its configuration and its script
+    nodes: int = 1
+    per_node: int = 1  # accelerators of a node
+    sourced: tuple[str, ...] = ()  # file names of the configurations that were read
+    before: tuple[str, ...] = ()  # words before the program: the launcher's
+    machine: str = ""  # a system of ours; empty = none is named
+    through: str = ""  # --through of ours: slurm, hostfile; empty = here
+    start: str = ""  # --start of ours: mpirun, srun, torchrun; empty = none
+    container: str = ""  # --container of ours
+    hostfile: str = ""
+    mounts: Mapping[str, str] = field(default_factory=dict)  # folder in the container -> folder outside
+    more: tuple[str, ...] = ()  # further flags of launch that the line asks for
+
+    @property
+    def devices(self) -> int:
+        """Accelerators of the whole job."""
+        return self.nodes * self.per_node
+
+    def __getitem__(self, name: str) -> Any:
+        """A flag's value, or its default."""
+        return self.given[name] if name in self.given else self.program.entry(name).default
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that trains, and all its flags."""
+
+    of: str  # the Original's name
+    files: tuple[str, ...]  # what the file that is run is called
+    flags: tuple[Entry, ...]
+    facts: Callable[[Call], Facts]  # by its own formulas
+    recipe: Callable[[Call], Recipe]  # the same as a recipe of ours
+    candidates: tuple[str, ...]  # recipes and rows that may be named, the likeliest first
+    system: Callable[[Call], dict[str, Any]] = lambda call: {}  # fields of our System that it asks for
+    data: Callable[[Call], str] = lambda call: ""  # path of the data set; empty = none is named
+    weights: Callable[[Call], str] = lambda call: ""  # for --weights; empty = none
+    instead: Callable[[Call], str] = lambda call: (
+        ""
+    )  # another verb of ours, where a flag asks for other work than training
+    settle: Callable[[Call], Call] = lambda call: call  # what flags of its own decide of nodes, machine and launcher
+    differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
+    also: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # likewise, of this line
+    explains: Mapping[str, str] = field(default_factory=dict)  # fact -> row that says why ours may have another number
+    source: str = ""  # file of the original that defines the flags
+
+    def entry(self, name: str) -> Entry:
+        """The flag of that name. Raises KeyError for one that the program does not have."""
+        for entry in self.flags:
+            if name in entry.names:
+                return entry
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of an original, as far as it decides what runs: read from here where the file itself does not lie beside."""
+
+    files: tuple[str, ...]
+    text: str = ""  # shell text that calls the program; empty = the Original's usual one
+    defaults: str = ""  # shell text: variables that it sets where nobody did
+    through: str = ""
+    start: str = ""
+    container: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a page: an original's command beside ours."""
+
+    theirs: str  # cell, as Markdown
+    ours: str = ""  # cell, as Markdown; empty = what `run` is translated to
+    remark: str = ""
+    run: str = ""  # the original's command line, as it is typed
+    of: str = ""  # its --system-of, where two systems have a configuration of that name
+    files: tuple[str, ...] = ()  # programs and scripts of the original that it stands for
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of a page."""
+
+    title: str
+    rows: tuple[Entry | Line, ...]
+    follows: str = ""  # the command of ours that flags in the second column follow
+    text: str = ""  # above the table
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of docs/migration."""
+
+    name: str  # of the file
+    title: str
+    text: str  # below the title
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Original:
+    """One of the systems."""
+
+    name: str  # for --system-of; several programs of one system may stand apart
+    programs: tuple[Program, ...]
+    scripts: tuple[Script, ...] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)  # file -> its assignments, as shell text
+    variables: tuple[Entry, ...] = ()
+    launcher: tuple[Entry, ...] = ()  # words before the program that mean something, as mpirun's and bind.sh's
+    tools: tuple[Line, ...] = ()  # its programs and scripts that do not train
+    call: str = ""  # shell text: how its usual script calls the program
+    config: str = ""  # shell text: the name of the configuration that its scripts read
+    machines: Mapping[str, str] = field(
+        default_factory=dict
+    )  # prefix of a configuration's or system's name -> system of ours
+    started_on: Mapping[str, int] = field(default_factory=dict)  # likewise -> nodes, where the file says another number
+    marks: frozenset[str] = frozenset()  # variables that a configuration of it sets, and that of no other system
+    nodes: tuple[str, ...] = ()  # variables that hold the number of nodes
+    per_node: tuple[str, ...] = ()  # of accelerators a node
