@@ -1,0 +1,151 @@
+"""Which network a file of weights is of: the recipes whose rules its maker's networks answer by, tried one after the other.
+
+A network *takes* a file that a training could start from; it takes it *whole* where nothing is missing and nothing is new, so that it
+can answer. Shapes tell a trunk's depth and width and how many classes there are; they do not tell the rules of anchors, resizing and
+suppression, which are of the file's maker, so the recipes stand by the form of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from paceline.config.commands import command
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.recipe import Recipe, override
+from paceline.models.class_rows import Labels, row_count
+from paceline.models.forms.published import PUBLISHED
+from paceline.models.resnet_fields import resnet_fields
+from paceline.models.weight_file import WeightFile
+from paceline.models.weights import WeightReport, is_counter
+from paceline.recipes import RECIPES
+from paceline.workloads import workload_of
+
+# A recipe of the menu, and what its maker's networks have otherwise, by dotted fields.
+Row: TypeAlias = tuple[str, Mapping[str, Any]]
+
+TORCHVISION = {"input.resize": "bilinear", "input.padding": "multiple"}
+DETECTRON2 = {"model.roi.aligned": True, "model.rpn.rounding": "none"}
+MSRA_MEAN = {"input.mean": (0.481458, 0.454692, 0.403844)}
+PLAIN: tuple[Row, ...] = (("resnet50", {}), ("ssd", {}), ("maskrcnn-custom", TORCHVISION), ("maskrcnn-gluoncv", {}))
+SMALL: tuple[Row, ...] = (("resnet50-tiny", {}), ("ssd-tiny", {}), ("maskrcnn-tiny", {}))
+# By the form of the file, the first that takes it whole; those of a form that has no row are PLAIN.
+ROWS: dict[str, tuple[Row, ...]] = {
+    "reference": (("ssd", {}),),
+    "maskrcnn-benchmark": (("maskrcnn", MSRA_MEAN),),
+    "detectron2": (("resnet50", {}), ("maskrcnn-custom", DETECTRON2)),
+    "gluoncv": (("resnet50", {}), ("maskrcnn-gluoncv", {})),
+    "mxnet": (("resnet50", {}), ("ssd-mlperf-1024", {})),
+    "tensorflow": (("ssd-gaudi", {}),),
+    "ours": (*PLAIN, ("ssd-mlperf-1024", {}), ("ssd-gaudi", {}), *SMALL),
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What became of a file in the network of one recipe."""
+
+    called: str  # the recipe, with the flags that the file asks for
+    recipe: Recipe
+    changed: int  # fields that the file has otherwise than the recipe
+    model: nn.Module | None = None  # with the file's tensors; what it lacks has no values. None: it does not take the file
+    report: WeightReport | None = None
+    why: str = ""  # it does not take the file, in a line
+
+    @property
+    def lacking(self) -> list[str]:
+        """Tensors of the network that are not the file's; what counts batches is no weight."""
+        if self.report is None:
+            return []
+        return [name for name in (*self.report.missing, *self.report.reinitialised) if not is_counter(name)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the network can answer: every tensor of it is the file's."""
+        return self.report is not None and not self.lacking
+
+
+def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str] = ()) -> Iterator[Fit]:
+    """The file in the network of each recipe, one at a time, with the fields that the file asks for.
+
+    given   dotted fields that were set by hand, and stay
+    """
+    rows, trunk = row_count(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
+    for name, recipe in recipes.items():
+        workload = workload_of(recipe.task)
+        known = {
+            field: value
+            for field, value in trunk.items()
+            if hasattr(recipe.model, field) and f"model.{field}" not in given
+        }
+        changed = [field for field in known if getattr(recipe.model, field) != known[field]]
+        called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
+        recipe = replace(recipe, model=replace(recipe.model, **known))
+        try:
+            # Its tensors have no values yet: nothing is drawn, and what the file lacks is only named.
+            network = workload.build(recipe, rows or len(file.classes) or workload.classes)
+            report = workload.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
+        except UserError as problem:  # another network, or one that this recipe cannot have
+            why = str(problem)
+            why = why if isinstance(problem, CheckpointError) else why.splitlines()[0]
+            yield Fit(called, recipe, len(changed), why=why.removeprefix(f"{file.path}: "))
+            continue
+        yield Fit(called, recipe, len(changed), network, report)
+
+
+def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str] = ()) -> Fit:
+    """The network that answers with a file's weights.
+
+    asked   the recipe that was named, and its name; {} = found from the file
+    Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
+    """
+    recipes = asked or {name: override(RECIPES[name](), changes) for name, changes in _rows(file)}
+    found: list[Fit] = []
+    for fit in fits(file, recipes, given):
+        if fit.whole and not fit.changed:
+            return fit
+        found.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
+    if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.changed, default=None):
+        return best
+    raise CheckpointError(f"{file.path}: {_refusal(file, found, asked)}")
+
+
+def _rows(file: WeightFile) -> list[Row]:
+    """The recipes to try, each with what the file's maker has otherwise: of a published file's name, what goes with that file."""
+    own = {
+        field: value
+        for published in PUBLISHED.values()
+        if file.path.name == published.files[-1].name
+        for field, value in published.rules.items()
+    }
+    rows = []
+    for name, changes in ROWS.get(file.form.name, PLAIN):
+        recipe = RECIPES[name]()
+        changes = {**changes, **{field: value for field, value in own.items() if _has(recipe, field)}}
+        rows.append((name, changes))
+    return rows
+
+
+def _has(recipe: Recipe, dotted: str) -> bool:
+    part, _, field = dotted.partition(".")
+    return hasattr(getattr(recipe, part), field)
+
+
+def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) -> str:
+    """Why no network answers with the file, and what to do."""
+    look = command("weights", "check", file.path)
+    near = min((fit for fit in found if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
+    if asked and near is None:
+        return f"--recipe {found[0].called} does not take it ({found[0].why}). What it is:  {look}"
+    if near is None:
+        known = file.ours.lacks or f"of {file.form.about}, and none of our networks takes it"
+        return f"{known}. What it is:  {look}  another network is named by  --recipe NAME"
+    some = ", ".join(near.lacking[:2]) + (", ..." if len(near.lacking) > 2 else "")
+    known = file.ours.lacks or f"weights of a part of {near.called}"
+    return f"{known}: {len(near.lacking)} tensors of {near.called} are not in it ({some}), so it answers nothing. What it is:  {look}"
+
+
