@@ -124,11 +124,6 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
             f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
         ) from None
     except (OSError, ValueError) as problem:
-        if path.is_file() and path.suffix != ".json":
-            raise UserError(
-                f"{path}: this file is no run. Name a run folder; where it holds weights, see what they are:  "
-                f"{command('weights', 'check', path)}"
-            ) from None
         why = getattr(problem, "strerror", None) or problem
         raise UserError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
     if not isinstance(facts, dict) or not facts.keys() >= NEEDED.keys():

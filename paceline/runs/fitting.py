@@ -17,13 +17,14 @@ from torch import nn
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe, override
+from paceline.config.run import read_run
 from paceline.models.class_rows import Labels, row_count
 from paceline.models.forms.published import PUBLISHED
 from paceline.models.resnet_fields import resnet_fields
-from paceline.models.weight_file import WeightFile
+from paceline.models.weight_file import WeightFile, run_beside
 from paceline.models.weights import WeightReport, is_counter
 from paceline.recipes import RECIPES
-from paceline.workloads import workload_of
+from paceline.workloads import saved_recipe, workload_of
 
 # A recipe of the menu, and what its maker's networks have otherwise, by dotted fields.
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -52,6 +53,7 @@ class Fit:
     called: str  # the recipe, with the flags that the file asks for
     recipe: Recipe
     changed: int  # fields that the file has otherwise than the recipe
+    classes: int = 0  # rows of its heads, without a background
     model: nn.Module | None = None  # with the file's tensors; what it lacks has no values. None: it does not take the file
     report: WeightReport | None = None
     why: str = ""  # it does not take the file, in a line
@@ -87,14 +89,15 @@ def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str]
         recipe = replace(recipe, model=replace(recipe.model, **known))
         try:
             # Its tensors have no values yet: nothing is drawn, and what the file lacks is only named.
-            network = workload.build(recipe, rows or len(file.classes) or workload.classes)
+            classes = rows or len(file.classes) or workload.classes
+            network = workload.build(recipe, classes)
             report = workload.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
         except UserError as problem:  # another network, or one that this recipe cannot have
             why = str(problem)
             why = why if isinstance(problem, CheckpointError) else why.splitlines()[0]
             yield Fit(called, recipe, len(changed), why=why.removeprefix(f"{file.path}: "))
             continue
-        yield Fit(called, recipe, len(changed), network, report)
+        yield Fit(called, recipe, len(changed), classes, network, report)
 
 
 def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str] = ()) -> Fit:
@@ -103,7 +106,7 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
     asked   the recipe that was named, and its name; {} = found from the file
     Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
     """
-    recipes = asked or {name: override(RECIPES[name](), changes) for name, changes in _rows(file)}
+    recipes = asked or of_its_run(file.path) or {name: override(RECIPES[name](), rules) for name, rules in _rows(file)}
     found: list[Fit] = []
     for fit in fits(file, recipes, given):
         if fit.whole and not fit.changed:
@@ -112,6 +115,17 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
     if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.changed, default=None):
         return best
     raise CheckpointError(f"{file.path}: {_refusal(file, found, asked)}")
+
+
+def of_its_run(path: Path) -> dict[str, Recipe]:
+    """The recipe of the run whose checkpoint this file is, by the run's folder; {} where it is no run's.
+
+    Raises UserError where that run cannot be read, or runs code of its own.
+    """
+    run = run_beside(path)
+    if run is None:
+        return {}
+    return {str(run): saved_recipe(read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name))}
 
 
 def _rows(file: WeightFile) -> list[Row]:

@@ -61,15 +61,6 @@ def test_a_photo_that_is_not_there_is_refused_before_the_run_is_opened(tmp_path,
     refused(command(capsys, "predict", tmp_path / "no run", tmp_path / "gone.jpg"), "gone.jpg", "no such file")
 
 
-def test_a_file_that_is_no_run_is_refused_with_the_command_that_looks_into_it(tmp_path, capsys):
-    weights = tmp_path / "weights.pth"
-    Image.new("RGB", (8, 8)).save(tmp_path / "photo.png")
-    weights.write_bytes(b"PK\x03\x04\x80\xff")
-    said = command(capsys, "predict", weights, tmp_path / "photo.png", "--out", tmp_path / "out")
-    refused(said, f"{weights}: this file is no run", f"paceline weights check {weights}")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_second_prediction_replaces_the_first_and_a_folder_of_ones_own_is_refused(resnet_run, tmp_path, capsys):
     odd, out = tmp_path / "odd", tmp_path / "out"
     make_odd_photos(odd)
