@@ -35,7 +35,9 @@ DRAWN_BESIDE = 8
 class Flags:
     """What to label."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder; or a file of weights, or the name of published ones
+    run: Annotated[Path, tyro.conf.Positional] = (
+        Path()
+    )  # run folder; or a file of weights, or the name of published ones
     photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders: all photos below them
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
@@ -46,7 +48,9 @@ class Flags:
     labels: bool = True  # objects: write names and scores beside the boxes
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of a file of weights: the recipe that they fit, with flags in quotes; empty = found from the file
+    recipe: str = (
+        ""  # of a file of weights: the recipe that they fit, with flags in quotes; empty = found from the file
+    )
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -87,7 +91,9 @@ def run(arguments: Sequence[str]) -> int:
 def _of_run(flags: Flags) -> Predictor:
     """A run folder, which is refused before torch is loaded where it is none."""
     if flags.recipe:
-        raise UserError(f"--recipe {flags.recipe}: {flags.run} is no file of weights; a run has its recipe in run.json.")
+        raise UserError(
+            f"--recipe {flags.recipe}: {flags.run} is no file of weights; a run has its recipe in run.json."
+        )
     saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
     from paceline import predict  # the module: what follows needs torch
     from paceline.predict.answers import check_answers_folder

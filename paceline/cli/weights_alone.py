@@ -59,5 +59,5 @@ def named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
         return {}, frozenset()
     if not flags:
         return {name: choose_recipe(name)}, frozenset()
-    asked = parse_recipe([name, *flags], NoMore(), verb="predict FILE --recipe")
+    asked = parse_recipe([name, *flags], NoMore(), verb="weights check FILE --recipe")
     return {words: asked.recipe}, asked.given

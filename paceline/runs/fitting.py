@@ -54,7 +54,9 @@ class Fit:
     recipe: Recipe
     changed: int  # fields that the file has otherwise than the recipe
     classes: int = 0  # rows of its heads, without a background
-    model: nn.Module | None = None  # with the file's tensors; what it lacks has no values. None: it does not take the file
+    model: nn.Module | None = (
+        None  # with the file's tensors; what it lacks has no values. None: it does not take the file
+    )
     report: WeightReport | None = None
     why: str = ""  # it does not take the file, in a line
 
@@ -125,7 +127,11 @@ def of_its_run(path: Path) -> dict[str, Recipe]:
     run = run_beside(path)
     if run is None:
         return {}
-    return {str(run): saved_recipe(read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name))}
+    return {
+        str(run): saved_recipe(
+            read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name)
+        )
+    }
 
 
 def _rows(file: WeightFile) -> list[Row]:
@@ -161,5 +167,3 @@ def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) ->
     some = ", ".join(near.lacking[:2]) + (", ..." if len(near.lacking) > 2 else "")
     known = file.ours.lacks or f"weights of a part of {near.called}"
     return f"{known}: {len(near.lacking)} tensors of {near.called} are not in it ({some}), so it answers nothing. What it is:  {look}"
-
-

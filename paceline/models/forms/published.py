@@ -54,9 +54,13 @@ PUBLISHED = {
     "resnet34-mlperf": _torchvision("resnet34-333f7ec4.pth", "torchvision's of 2017, which MLPerf's SSDs start from", "ssd"),
     "resnet50": _torchvision("resnet50-11ad3fa6.pth", "torchvision, ImageNet, its newer recipe", "resnet50", NEWER),
     "resnet50-v1": _torchvision("resnet50-0676ba61.pth", "torchvision, ImageNet, its first recipe", "maskrcnn"),
-    "resnet101": _torchvision("resnet101-cd907fc2.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 101", NEWER),
+    "resnet101": _torchvision(
+        "resnet101-cd907fc2.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 101", NEWER
+    ),
     "resnet101-v1": _torchvision("resnet101-63fe2227.pth", "torchvision, ImageNet, its first recipe", "maskrcnn --model.depth 101"),
-    "resnet152": _torchvision("resnet152-f82ba261.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 152", NEWER),
+    "resnet152": _torchvision(
+        "resnet152-f82ba261.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 152", NEWER
+    ),
     "resnet152-v1": _torchvision("resnet152-394f9c45.pth", "torchvision, ImageNet, its first recipe", "resnet50 --model.depth 152"),
     "resnext50-32x4d": _torchvision(
         "resnext50_32x4d-1a0047aa.pth", "torchvision, ImageNet", "resnet50 --model.groups 32 --model.group-width 4", NEWER

@@ -30,7 +30,7 @@ def lacks(names: Tensors) -> str:
             "for training, and its mask head and class rows start anew"
         )
     if any(name.startswith("head.classification_head.") for name in names):
-        return "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), which this package has no network for"
+        return "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), and no network here is one"
     return ""
 
 
