@@ -94,6 +94,8 @@ def _of_run(flags: Flags) -> Predictor:
         raise UserError(
             f"--recipe {flags.recipe}: {flags.run} is no file of weights; a run has its recipe in run.json."
         )
+    if not flags.run.exists():
+        raise UserError(f"{flags.run}: there is no such run, nor file of weights.")
     saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
     from paceline import predict  # the module: what follows needs torch
     from paceline.predict.answers import check_answers_folder

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "maskrcnn-gluoncv")
 MOST_CLASSES = 8
 LEFT_OUT = 3
-# How names begin in networks of timm's that are no plain ResNet.
-TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def run_check(arguments: Sequence[str]) -> int:
     from paceline.cli.choose import choose_recipe
     from paceline.models.forms.files import PICKLED, conversion
     from paceline.models.weight_file import broken, open_weights
-    from paceline.runs.fitting import SMALL, fits
+    from paceline.runs.fitting import SMALL, fits, timm_trunk
     from paceline.training.building import weights_file
 
     path = weights_file(flags.file, pickles=True)
@@ -91,8 +89,7 @@ def run_check(arguments: Sequence[str]) -> int:
             _row("fits" if fit.report else "not", f"{fit.called}: {first}")
             for line in rest:
                 _row("", line)
-    if not taken and any(re.match(TIMMS, name) for name in tensors):
-        trunk = f"timm/{_timm_name(path)}"
+    if not taken and (trunk := timm_trunk(file)):
         again = command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", trunk)
         _row("next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
@@ -141,16 +138,6 @@ def _row_of(fit: Fit, every: bool) -> list[str]:
     path = fit.report.path
     lines = replace(fit.report, said=()).lines(every=every)
     return [line.strip().removeprefix(f"weights {path}: ") for line in lines]
-
-
-def _timm_name(path: Path) -> str:
-    """timm's name of the network whose file is called so; NAME where it has none of it, or is not installed."""
-    try:
-        import timm
-    except ImportError:
-        return "NAME"
-    name = re.split(r"[.-]", path.name)[0]
-    return name if timm.is_model(name) else "NAME"
 
 
 def _bytes_and_digest(path: Path) -> str:

@@ -7,6 +7,7 @@ suppression, which are of the file's maker, so the recipes stand by the form of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,9 @@ from paceline.models.weight_file import WeightFile, run_beside
 from paceline.models.weights import WeightReport, is_counter
 from paceline.recipes import RECIPES
 from paceline.workloads import saved_recipe, workload_of
+
+# How names begin in networks of timm's that are no plain ResNet.
+TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
 
 # A recipe of the menu, and what its maker's networks have otherwise, by dotted fields.
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -150,6 +154,18 @@ def _rows(file: WeightFile) -> list[Row]:
     return rows
 
 
+def timm_trunk(file: WeightFile) -> str:
+    """timm/NAME of a file whose tensors are named as timm's networks' are, NAME as the file is called; "" of all others."""
+    if not any(re.match(TIMMS, name) for name in file.ours.tensors):
+        return ""
+    try:
+        import timm
+    except ImportError:
+        return "timm/NAME"
+    name = re.split(r"[.-]", file.path.name)[0]
+    return f"timm/{name if timm.is_model(name) else 'NAME'}"
+
+
 def _has(recipe: Recipe, dotted: str) -> bool:
     part, _, field = dotted.partition(".")
     return hasattr(getattr(recipe, part), field)
@@ -160,10 +176,13 @@ def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) ->
     look = command("weights", "check", file.path)
     near = min((fit for fit in found if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
     if asked and near is None:
-        return f"--recipe {found[0].called} does not take it ({found[0].why}). What it is:  {look}"
+        return f"--recipe {found[0].called} does not take it ({found[0].why.rstrip('.')}). What it is:  {look}"
+    if near is None and (trunk := timm_trunk(file)):
+        again = command("predict", file.path, "PHOTO", "--recipe", f"resnet50 --model.trunk {trunk}")
+        return f"its names are as timm's. Name which of its networks it is:  {again}"
     if near is None:
-        known = file.ours.lacks or f"of {file.form.about}, and none of our networks takes it"
-        return f"{known}. What it is:  {look}  another network is named by  --recipe NAME"
+        known = file.ours.lacks or f"none of our networks takes it (names as of {file.form.about})"
+        return f"{known}. What it is:  {look}"
     some = ", ".join(near.lacking[:2]) + (", ..." if len(near.lacking) > 2 else "")
     known = file.ours.lacks or f"weights of a part of {near.called}"
     return f"{known}: {len(near.lacking)} tensors of {near.called} are not in it ({some}), so it answers nothing. What it is:  {look}"
