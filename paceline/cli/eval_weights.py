@@ -16,7 +16,7 @@ from paceline.models.class_rows import row_count
 from paceline.models.forms.published import PUBLISHED
 from paceline.models.weight_file import open_weights
 from paceline.models.weights import class_rows_of, is_counter
-from paceline.runs.fitting import answering, fits
+from paceline.runs.fitting import answering, fits, with_rules
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +37,7 @@ def fitted(weights: Path, asked: Mapping[str, Recipe], given: Collection[str], w
     path = weights_of(weights, say)
     file = open_weights(path)
     # A named recipe is built for the data's classes, whatever the file's are; what it lacks is found then.
-    fit = next(fits(file, asked, given)) if asked else answering(file, {})
+    fit = next(fits(file, with_rules(file, asked, given), given)) if asked else answering(file, {})
     return path, fit.called, fit.recipe
 
 

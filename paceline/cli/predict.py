@@ -110,12 +110,19 @@ def _of_weights(flags: Flags) -> Predictor:
         if value != usual:
             raise UserError(f"{flag} {value}: for a run, and {flags.run} is weights. Leave it away.")
     recipe, given = named_recipe(flags.recipe)
+    from paceline import predict
+    from paceline.models.weight_file import run_beside
     from paceline.predict.answers import check_answers_folder
     from paceline.predict.predictor import Predictor
     from paceline.runs.trained import open_alone
 
     check_answers_folder(flags.out)
-    return Predictor(open_alone(weights_of(flags.run, say), recipe=recipe, given=given, say=say))
+    file = weights_of(flags.run, say)
+    if (
+        flags.run.is_dir() and not recipe and (run := run_beside(file))
+    ):  # RUN/checkpoints/best: the run, as --checkpoint has it
+        return predict.load(run, checkpoint=file.parent.name, say=say)
+    return Predictor(open_alone(file, recipe=recipe, given=given, say=say))
 
 
 def _answer(

@@ -112,7 +112,7 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
     asked   the recipe that was named, and its name; {} = found from the file
     Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
     """
-    recipes = asked or of_its_run(file.path) or {name: override(RECIPES[name](), rules) for name, rules in _rows(file)}
+    recipes = with_rules(file, asked, given) if asked else of_its_run(file.path) or _menu(file)
     found: list[Fit] = []
     for fit in fits(file, recipes, given):
         if fit.whole and not fit.changed:
@@ -138,20 +138,37 @@ def of_its_run(path: Path) -> dict[str, Recipe]:
     }
 
 
-def _rows(file: WeightFile) -> list[Row]:
-    """The recipes to try, each with what the file's maker has otherwise: of a published file's name, what goes with that file."""
-    own = {
-        field: value
-        for published in PUBLISHED.values()
-        if file.path.name == published.files[-1].name
-        for field, value in published.rules.items()
-    }
-    rows = []
-    for name, changes in ROWS.get(file.form.name, PLAIN):
-        recipe = RECIPES[name]()
-        changes = {**changes, **{field: value for field, value in own.items() if _has(recipe, field)}}
-        rows.append((name, changes))
-    return rows
+def with_rules(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str]) -> dict[str, Recipe]:
+    """A named recipe with what the file's maker has otherwise, but for the fields that were set by hand."""
+    rules = {name: _rules(file, name, changes) for name, changes in ROWS.get(file.form.name, PLAIN)}
+    made = {}
+    for words, recipe in asked.items():
+        changes = {field: value for field, value in rules.get(words.split()[0], {}).items() if field not in given}
+        made[words + _flags(changes)] = override(recipe, changes)
+    return made
+
+
+def _menu(file: WeightFile) -> dict[str, Recipe]:
+    """The recipes to try, each with what the file's maker has otherwise, in the order of the file's form."""
+    return with_rules(file, {name: RECIPES[name]() for name, _ in ROWS.get(file.form.name, PLAIN)}, ())
+
+
+def _rules(file: WeightFile, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's changes; of a published file's name, with those that go with that file."""
+    recipe, own = RECIPES[name](), {}
+    for published in PUBLISHED.values():
+        if file.path.name == published.files[-1].name:
+            own = {field: value for field, value in published.rules.items() if _has(recipe, field)}
+    return {**changes, **own}
+
+
+def _flags(changes: Mapping[str, Any]) -> str:
+    """Fields as their flags, each behind a space."""
+    text = ""
+    for field, value in changes.items():
+        parts = value if isinstance(value, tuple) else () if value is True else (value,)
+        text += " ".join(("", f"--{field.replace('_', '-')}", *map(str, parts)))
+    return text
 
 
 def timm_trunk(file: WeightFile) -> str:
