@@ -30,6 +30,8 @@ from paceline.workloads import saved_recipe, workload_of
 # How names begin in networks of timm's that are no plain ResNet.
 TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
 
+PADDED = "heads.0.fused.bias"  # SSD's head for classes and boxes in one
+
 # A recipe of the menu, and what its maker's networks have otherwise, by dotted fields.
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
 
@@ -70,6 +72,11 @@ class Fit:
         if self.report is None:
             return []
         return [name for name in (*self.report.missing, *self.report.reinitialised) if not is_counter(name)]
+
+    @property
+    def distance(self) -> tuple[int, int]:
+        """How far the recipe's network is from the file's: fields that differ, and tensors that had to be changed."""
+        return self.changed, len(self.report.converted) if self.report is not None else 0
 
     @property
     def whole(self) -> bool:
@@ -113,12 +120,17 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
     Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
     """
     recipes = with_rules(file, asked, given) if asked else of_its_run(file.path) or _menu(file)
+    if not asked and not file.classes and not row_count(file.ours.tensors) and PADDED in file.ours.tensors:
+        name = command("predict", file.path, "PHOTO", "--recipe", "ssd-mlperf-1024")
+        raise CheckpointError(
+            f"{file.path}: its padded heads do not tell how many classes there are; where they are COCO's 80:  {name}"
+        )
     found: list[Fit] = []
     for fit in fits(file, recipes, given):
-        if fit.whole and not fit.changed:
+        if fit.whole and fit.distance == (0, 0):
             return fit
         found.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
-    if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.changed, default=None):
+    if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.distance, default=None):
         return best
     raise CheckpointError(f"{file.path}: {_refusal(file, found, asked)}")
 
@@ -195,8 +207,8 @@ def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) ->
     if asked and near is None:
         return f"--recipe {found[0].called} does not take it ({found[0].why.rstrip('.')}). What it is:  {look}"
     if near is None and (trunk := timm_trunk(file)):
-        again = command("predict", file.path, "PHOTO", "--recipe", f"resnet50 --model.trunk {trunk}")
-        return f"its names are as timm's. Name which of its networks it is:  {again}"
+        again = command("train", "resnet50", "--model.trunk", trunk, "--weights", file.path)
+        return f"a network of timm's that is no plain ResNet: its trunk can be trained on, and its classifier is not read:  {again}"
     if near is None:
         known = file.ours.lacks or f"none of our networks takes it (names as of {file.form.about})"
         return f"{known}. What it is:  {look}"

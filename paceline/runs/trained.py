@@ -20,7 +20,7 @@ from paceline.config.run import read_run, run_folder, saved_system
 from paceline.engine.checkpoint_facts import check_snapshot
 from paceline.engine.state import check_tensors, load_model
 from paceline.host.machine import autocast_for
-from paceline.models.forms.class_names import category_ids, readable
+from paceline.models.forms.class_names import category_ids, published, readable
 from paceline.models.weight_file import open_weights
 from paceline.runs.fitting import answering
 from paceline.tasks.workload import Workload
@@ -117,7 +117,8 @@ def open_alone(
     fit = answering(file, recipe or {}, given)
     assert fit.model is not None
     count = fit.classes
-    names = [row[0] for row in file.classes] if len(file.classes) == count else [f"class {n + 1}" for n in range(count)]
+    known = [row[0] for row in file.classes] or published(count)
+    names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
     classes = readable(names)
     facts = {"system": {}, "classes": list(classes), "data": {"category_ids": list(category_ids(names))}}
     say(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")

@@ -145,6 +145,10 @@ def of_timm(place: Path) -> None:
     torch.save({"stem.0.weight": torch.ones(4, 3, 4, 4), "stages.0.blocks.0.gamma": torch.ones(4)}, place)
 
 
+def padded(place: Path) -> None:
+    torch.save({"heads.0.fused.bias": torch.ones(344)}, place)
+
+
 def trunk(place: Path) -> None:
     network = torchvision.models.resnet18(num_classes=3)
     torch.save({name: tensor for name, tensor in network.state_dict().items() if "fc." not in name}, place)
@@ -167,7 +171,8 @@ BAD = {
     Path.mkdir: "no run.json here",
     cut: "damaged, cut off, or no weight file",
     strange: "none of our networks takes it",
-    of_timm: "--recipe 'resnet50 --model.trunk timm/NAME'",
+    of_timm: "a network of timm's that is no plain ResNet",
+    padded: "its padded heads do not tell how many classes there are",
     trunk: "2 tensors of resnet50 --model.depth 18 are not in it (fc.weight, fc.bias)",
     of_mxnets_ssd: "the MXNet system's SSD as it is saved in training, which is not read",
     newer: "torchvision's fasterrcnn_resnet50_fpn_v2: two convolutions in the proposal head",
