@@ -31,7 +31,8 @@ SPREAD = 0.5  # between the classes of an untrained classifier
 SHORT, LONG = 800, 1333
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 # An untrained network makes large numbers, and float32's last bits of them show: torchvision's own float32 and float64 are printed
-# beside; in float64 both sides agree to 1e-9 (tests/oracle/test_maskrcnn_torchvision.py). predictions.json has boxes to a hundredth of a pixel and scores to five places.
+# beside; in float64 both sides agree to 1e-9 (tests/oracle/test_maskrcnn_torchvision.py). predictions.json has boxes to a hundredth
+# of a pixel and scores to five places.
 MOST_PIXELS, MOST_SCORE, MOST_MASK = 0.1, 2e-4, 1e-4
 
 
