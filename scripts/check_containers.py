@@ -34,10 +34,10 @@ from paceline.containers.tfrecord import tfrecord_spans
 from paceline.containers.webdataset import Sample, read_label, samples
 from paceline.containers.write_recordio import Packed, idx_text, write_recordio
 from paceline.containers.write_tar import write_tar
+from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
 
 TOOLS = Path(__file__).resolve().parent / "containers"
 sys.path.insert(0, str(TOOLS.parents[1] / "tests"))
-from tfrecord_files import example_bytes, write_tfrecord  # noqa: E402
 
 
 def sha256(data: bytes) -> str:

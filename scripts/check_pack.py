@@ -1,9 +1,9 @@
 """What `paceline pack` writes, read by the tools whose formats it is.
 
-    python scripts/check_pack.py DATA... --mxnet PYTHON --webdataset PYTHON [--out LOG]
+    python scripts/check_pack.py DATA... --mxnet PYTHON --webdataset PYTHON --tensorflow PYTHON [--out LOG]
 
 Each DATA is a data set of class folders or boxes; each PYTHON an interpreter that has that tool (mxnet 1.9.1 with numpy<1.24 and
-opencv-python-headless; webdataset with pillow); what is left out is not checked. Every set is packed as it is, shuffled in
+opencv-python-headless; webdataset with pillow; tensorflow); what is left out is not checked. Every set is packed as it is, shuffled in
 several files, and smaller; the tool (scripts/packs/) must find every photo to the last byte, in order, under its class or with its
 boxes as DATA has them. One line a pack; exit code 1 where anything differs.
 """
@@ -27,13 +27,14 @@ from paceline.data.manifest import Manifest
 from paceline.pack.encode import encode
 from paceline.pack.objects import in_label
 from paceline.pack.pack import pack
-from paceline.pack.plan import Source, open_sources
+from paceline.pack.plan import VALIDATION, Source, open_sources
 from paceline.pack.request import Form, PackRequest
 from paceline.pack.source import prepared_source
 
 TOOLS: dict[Form, tuple[str, str]] = {
     "recordio": ("mxnet_reads.py", ".rec"),
     "webdataset": ("webdataset_reads.py", ".tar"),
+    "tfrecord": ("tensorflow_reads.py", ".tfrecord"),
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -52,7 +53,8 @@ def check(manifest: Manifest, request: PackRequest, python: str, folder: Path) -
     said = json.loads(run.stdout)
     photos = total = objects = 0
     for split, source in open_sources(manifest, request).items():
-        files = [found for name, found in sorted(said["files"].items()) if name.split("-")[0].split(".")[0] == split]
+        called = (split, VALIDATION) if split == "val" else (split,)
+        files = [found for name, found in sorted(said["files"].items()) if name.split("-")[0].split(".")[0] in called]
         rows = [row for found in files for row in found["rows"]]
         assert len(rows) == len(source.order), f"{split}: {len(rows)} records, {len(source.order)} were packed"
         for place, (key, label, digest, size) in enumerate(rows):
@@ -73,7 +75,11 @@ def same_label(source: Source, place: int, key: Any, label: Any, size: list[int]
     """Compare one record's name and label; -> its objects."""
     row, boxes = int(source.order[place]), source.boxes
     name = source.names[row].decode()
-    if isinstance(key, str):
+    if isinstance(label, dict) and "source_id" in label:
+        return same_example(boxes, row, label, where)
+    if suffix_of(key):
+        assert key == name, f"{where}: it should be called {name}"
+    elif isinstance(key, str):
         assert key == name[: name.rindex(".")], f"{where}: its key should be {name}"
     else:
         assert key == place, where
@@ -87,6 +93,27 @@ def same_label(source: Source, place: int, key: Any, label: Any, size: list[int]
     found = real(label[2:])
     assert label[:2] == [2, 5] and np.array_equal(found, wanted), f"{where}: {found} instead of {wanted}"
     return len(found)
+
+
+def suffix_of(key: Any) -> bool:
+    """Whether a record is called as a file is, by an Example; WebDataset's keys have no suffix, MXNet's are numbers."""
+    return isinstance(key, str) and "." in key.rpartition("/")[2]
+
+
+def same_example(boxes: BoxSplit | None, row: int, label: dict[str, Any], where: str) -> int:
+    """Compare the objects of one Example with the source."""
+    assert boxes is not None and label["source_id"] == str(boxes.image_ids[row]), where
+    wanted = boxes.objects(row)
+    kept = np.flatnonzero(wanted.usable)
+    assert len(label["objects"]) == len(kept), where
+    for said, place in zip(label["objects"], kept.tolist(), strict=True):
+        x, y, width, height = wanted.boxes[place]
+        sides = np.array([boxes.widths[row], boxes.heights[row]] * 2, np.float64)
+        corners = np.clip(np.array([x, y, x + width, y + height]) / sides, 0, 1).astype(np.float32)
+        number = wanted.classes[place] - 1
+        assert said[:2] == [int(boxes.category_ids[number]), boxes.names[number]], where
+        assert np.array_equal(np.array(said[2:6], np.float32), corners) and said[6] == int(wanted.crowd[place]), where
+    return len(kept)
 
 
 def same_objects(boxes: BoxSplit, row: int, label: dict[str, Any], size: list[int], where: str) -> int:
@@ -142,6 +169,7 @@ def main() -> int:
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument("--mxnet", metavar="PYTHON")
     parser.add_argument("--webdataset", metavar="PYTHON")
+    parser.add_argument("--tensorflow", metavar="PYTHON")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     lines: list[str] = []
@@ -153,7 +181,11 @@ def main() -> int:
     same = True
     for data in asked.data:
         manifest = prepared_source(str(data), lambda line: None)
-        tools: list[tuple[Form, str | None]] = [("recordio", asked.mxnet), ("webdataset", asked.webdataset)]
+        tools: list[tuple[Form, str | None]] = [
+            ("recordio", asked.mxnet),
+            ("webdataset", asked.webdataset),
+            ("tfrecord", asked.tensorflow),
+        ]
         for to, python in tools:
             if python is None:
                 continue

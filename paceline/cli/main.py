@@ -37,7 +37,7 @@ VERBS = {
     "prepare": "verify a data set and write its manifest and index",
     "from": "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'",
     "data": "what a prepared data set holds: paceline data info DIR",
-    "pack": "write a data set as WebDataset's tars or MXNet's RecordIO, photos as they are or smaller",
+    "pack": "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
     "list": "workloads, recipes, systems or decoders, in a line each",
     "runs": "the runs in a folder: recipe, status, step, best result, time",
     "bench": "measure against a peer in the same run: paceline bench input",

@@ -1,4 +1,4 @@
-"""`paceline pack DIR --to webdataset|recordio --out DIR [--short N --quality Q]`: a data set into few large files."""
+"""`paceline pack DIR --to webdataset|recordio|tfrecord --out DIR [--short N --quality Q]`: a data set into few large files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Flags:
     """What to pack. Without --short and --quality every photo's bytes stay what they are."""
 
     folder: Annotated[str, tyro.conf.Positional] = ""  # a data set: prepared, or class folders, COCO, VOC, YOLO
-    to: str = "webdataset"  # webdataset: tars of KEY.jpg with KEY.cls or KEY.json; recordio: MXNet's .rec and its lists
+    to: str = "webdataset"  # webdataset: tars of KEY.jpg with its label; recordio: MXNet's .rec; tfrecord: Examples
     out: str = ""  # a new or empty folder; the same command given again goes on with what was begun there
     short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
     quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is
@@ -40,11 +40,14 @@ class Flags:
 def run(arguments: Sequence[str]) -> int:
     """Pack and prepare a data set, and say what came of it."""
     flags = parse(
-        arguments, Flags(), prog="pack", description="Pack a data set into WebDataset's tars or MXNet's RecordIO."
+        arguments,
+        Flags(),
+        prog="pack",
+        description="Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord.",
     )
     out = out_folder(flags.out)
     if not flags.folder or out is None:
-        raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio --out DIR")
+        raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
     if flags.order not in ("kept", "shuffled"):
         raise UserError(f"--order {flags.order}: kept or shuffled.")
     request = PackRequest(

@@ -24,8 +24,9 @@ KINDS = """usage: paceline prepare KIND ...
   coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017; or --zips DIR; or the files
   voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
   yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
+  photos         files that are a photo each, above all a bucket's: --train 's3://BUCKET/train/*/*.jpg'
   tar, zip       photos in archives as they were downloaded: [--train] FILE... --val FILE... --out DIR; bytes stay there
-  webdataset     tars of KEY.jpg with KEY.cls or .json (these five take paths, patterns, and URLs: s3://, gs://, https://)
+  webdataset     tars of KEY.jpg with KEY.cls or .json (these six take paths, patterns, and URLs: s3://, gs://, https://)
   recordio       MXNet's .rec files
   tfrecord       TensorFlow's, with the features of the original ImageNet and COCO scripts
   shapes         the built-in data set, rendered into the cache

@@ -1,4 +1,4 @@
-"""`paceline prepare tar|zip|webdataset|recordio|tfrecord --train FILE... --val FILE... --out DIR`: index only, bytes stay."""
+"""`paceline prepare photos|tar|zip|webdataset|recordio|tfrecord --train FILE... --val FILE... --out DIR`: index only, bytes stay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ContainerFlags:
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 COCO_ZIPS = ("train2017.zip", "val2017.zip", "annotations_trainval2017.zip")
-LAYOUTS = ("tar", "zip", "webdataset", "recordio", "tfrecord")
+LAYOUTS = ("photos", "tar", "zip", "webdataset", "recordio", "tfrecord")
 
 
 def prepare(layout: str, arguments: Sequence[str], bar: Bar) -> Manifest:

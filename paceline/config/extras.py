@@ -10,6 +10,7 @@ EXTRAS = {
     "mlperf": ("mlperf-logging>=4.1",),
     "timm": ("timm>=1.0.15",),
     "remote": ("obstore>=0.11",),
+    "zstd": ("zstandard>=0.22",),
     "wandb": ("wandb>=0.20",),
     "mlflow": ("mlflow-skinny>=2.20", "sqlalchemy>=2,<3", "alembic>=1.14"),
 }

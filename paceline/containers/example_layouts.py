@@ -3,7 +3,7 @@
     both      image/encoded, image/filename, image/height, image/width
     classes   image/class/label (the original script counts from 1), image/class/synset, image/class/text
     objects   image/source_id, image/object/bbox/{xmin,ymin,xmax,ymax} (fractions), image/object/class/label (the data's own
-              ids), image/object/is_crowd, image/object/area (px2), image/object/mask (a PNG for each object)
+              ids), image/object/class/text, image/object/is_crowd, image/object/area (px2), image/object/mask (a PNG for each object)
 Source: tensorflow/models, research/slim's build_imagenet_data.py; tensorflow/tpu, models' create_coco_tf_record.py.
 """
 
@@ -44,6 +44,7 @@ class ObjectsExample(NamedTuple):
     is_crowd: np.ndarray  # (M,) bool
     areas: np.ndarray | None  # (M,) float32 px2; None where they are not said
     masks: tuple[Range, ...] | None  # a PNG of the photo's size for each object; None where there are none
+    names: tuple[bytes, ...]  # M names of the objects' classes; empty where they are not said
 
 
 def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> ClassExample:
@@ -73,6 +74,7 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
         features.get("image/object/area", NOTHING).floats,
     )
     masks = features.get("image/object/mask", NOTHING).ranges
+    names = features.get("image/object/class/text", NOTHING).texts(data)
     for name, values in (("is_crowd", is_crowd), ("area", areas), ("mask", masks)):
         if len(values) not in (0, len(classes)):
             raise _unlike(features, where, f"image/object/{name}", f"{len(classes)} values, one for each object")
@@ -87,6 +89,7 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
         is_crowd.astype(bool) if len(is_crowd) else np.zeros(len(classes), bool),
         areas if len(areas) or not len(classes) else None,
         masks if len(masks) or (not len(classes) and "image/object/mask" in features) else None,
+        tuple(names) if len(names) == len(classes) else (),
     )
 
 

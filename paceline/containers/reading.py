@@ -48,14 +48,18 @@ def read_at(file: BinaryIO, offset: int, length: int) -> bytes:
     return data
 
 
+def compression(start: bytes) -> str:
+    """What a file that begins so was compressed with as a whole; "" where it was not."""
+    return next((kind for magic, kind in _COMPRESSED if start.startswith(magic)), "")
+
+
 def refuse_compressed(start: bytes, name: str) -> None:
     """Raises DataError where `start`, the first bytes of a file, are those of a file that was compressed as a whole."""
-    for magic, kind in _COMPRESSED:
-        if start.startswith(magic):
-            raise DataError(
-                f"{name}: compressed as a whole ({kind}), so no photo in it can be read by its position. "
-                f"Unpack it once:  {kind} -dc FILE > UNPACKED"
-            )
+    if kind := compression(start):
+        raise DataError(
+            f"{name}: compressed as a whole ({kind}), so no photo in it can be read by its position. "
+            f"Unpack it once:  {kind} -dc FILE > UNPACKED"
+        )
     if start.startswith(_ZLIB):
         raise DataError(
             f"{name}: compressed as a whole (zlib), so no photo in it can be read by its position. "

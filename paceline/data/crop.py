@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 from paceline.config.errors import RecipeError
+from paceline.data.orientation import TURNS, UPRIGHT
 from paceline.data.randomness import SampleRandom
 
 # torchvision gives up on a random shape after this many and takes the largest centred crop of an allowed aspect.
@@ -33,6 +34,16 @@ class Window(NamedTuple):
     resized_width: int
     skip_top: int = 0
     skip_left: int = 0
+
+
+class Source(NamedTuple):
+    """A window's region in the stored frame, pixels, and the orientation that turns it into the shown one."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    orientation: int
 
 
 def random_resized_crop(
@@ -93,3 +104,19 @@ def resize_and_centre_crop(height: int, width: int, resize: int, size: int) -> W
     # Python rounds halves to even and so does torchvision: 16.5 -> 16, 17.5 -> 18.
     skip_top, skip_left = round((resized_height - size) / 2.0), round((resized_width - size) / 2.0)
     return Window(0, 0, height, width, resized_height, resized_width, skip_top, skip_left)
+
+
+def source_of(window: Window, orientation: int, height: int, width: int) -> Source:
+    """Where a window's region lies in the stored photo.
+
+    window         of the shown photo
+    height, width  of the shown photo, pixels
+    """
+    if orientation == UPRIGHT:
+        return Source(*window[:4], UPRIGHT)
+    from_right, from_below, swapped = TURNS[orientation]
+    top = height - window.top - window.height if from_below else window.top
+    left = width - window.left - window.width if from_right else window.left
+    if swapped:
+        return Source(left, top, window.width, window.height, orientation)
+    return Source(top, left, window.height, window.width, orientation)

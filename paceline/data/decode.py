@@ -30,9 +30,9 @@ import numpy as np
 
 from paceline.config.errors import RecipeError
 from paceline.config.extras import to_install
-from paceline.data.crop import Window
+from paceline.data.crop import Source, Window, source_of
 from paceline.data.header import Header, open_picture, undecodable
-from paceline.data.orientation import Source, source_of, turned_pixels
+from paceline.data.orientation import turned_pixels
 from paceline.data.picture import to_rgb
 from paceline.data.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
 from paceline.data.resample_tensorflow import resample_tensorflow, seen

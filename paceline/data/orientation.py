@@ -12,12 +12,10 @@ Source: CIPA DC-008 (EXIF 2.32), 4.6.4, tag 0x0112; PNG (third edition), 11.3.3.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
-
-from paceline.data.crop import Window
 
 UPRIGHT = 1
 # Orientation -> whether the shown frame's x, and its y, is counted from the other end, and then x and y are swapped, to
@@ -40,16 +38,6 @@ ROTATED = 4  # an orientation other than 1
 _SHIFT = 5  # the three highest bits: the orientation less 1; manifests of older versions have zeros there
 
 
-class Source(NamedTuple):
-    """A window's region in the stored frame, pixels, and the orientation that turns it into the shown one."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-    orientation: int
-
-
 def orientation_of(data: bytes) -> int:
     """-> 1 (upright, or not said) to 8, as the camera noted it in an encoded photo."""
     if data[:2] == b"\xff\xd8":
@@ -64,22 +52,6 @@ def orientation_of(data: bytes) -> int:
 def lies_on_its_side(orientation: Any) -> Any:
     """Whether the shown photo's width is the stored one's height: a bool, or an array of them."""
     return orientation >= 5
-
-
-def source_of(window: Window, orientation: int, height: int, width: int) -> Source:
-    """Where a window's region lies in the stored photo.
-
-    window         of the shown photo
-    height, width  of the shown photo, pixels
-    """
-    if orientation == UPRIGHT:
-        return Source(*window[:4], UPRIGHT)
-    from_right, from_below, swapped = TURNS[orientation]
-    top = height - window.top - window.height if from_below else window.top
-    left = width - window.left - window.width if from_right else window.left
-    if swapped:
-        return Source(left, top, window.width, window.height, orientation)
-    return Source(top, left, window.height, window.width, orientation)
 
 
 def turned(picture: Image.Image, orientation: int) -> Image.Image:

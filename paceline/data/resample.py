@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.data.crop import Window
-from paceline.data.orientation import TURNS, Source, turned
+from paceline.data.crop import Source, Window
+from paceline.data.orientation import TURNS, turned
 
 ResizeLaw = Literal["bilinear-antialias", "bilinear", "tensorflow-crop", "tensorflow-photo"]
 

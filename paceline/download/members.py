@@ -24,6 +24,8 @@ MOST_NAME = 255
 # tarfile reads what describes a member in one piece; a description of this size is none.
 MOST_DESCRIPTION = 1 << 20
 MOST_PADDING = 64 << 20
+# Of the record that ends a zip, before its comment; the number of members stands at its byte 10.
+_END_BYTES = 22
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ def zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
     size = os.fstat(file.fileno()).st_size
     book = zipfile.ZipFile(file)
     infos = book.infolist()
+    # A comment that says it is longer takes the entries behind it along; zipfile does not compare their number.
+    file.seek(size - _END_BYTES - len(book.comment) + 10)
+    if int.from_bytes(file.read(2), "little") != min(len(infos), 0xFFFF):
+        raise zipfile.BadZipFile(f"its directory lists {len(infos):,} members, and its end says otherwise")
     total = sum(info.file_size for info in infos)
     _refuse_bomb(archive, len(infos), total, size)
     end = 0

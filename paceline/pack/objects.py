@@ -11,6 +11,7 @@ other, so they are left out.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from paceline.boxes.run_lengths import compress
 from paceline.data.box_split import BoxSplit, ImageObjects
 from paceline.data.orientation import lies_on_its_side
+from paceline.pack.request import Form
 from paceline.prepare.shapes.masks import run_lengths
 
 # Widths of a detection label's header, and of an object: class and corners.
@@ -56,18 +58,37 @@ def json_field(split: BoxSplit, i: int, name: str, size: tuple[int, int], says_s
 
 def detection_label(split: BoxSplit, i: int) -> np.ndarray:
     """(2 + 5 max(1, M),) float32: the widths 2 and 5, then class from 0 and corners as fractions inside the photo, or padding."""
-    found = split.objects(i)
-    kept = in_label(found)
-    corners = np.concatenate([found.boxes[:, :2], found.boxes[:, :2] + found.boxes[:, 2:]], axis=1)[kept]
-    fractions = (corners / np.tile([split.widths[i], split.heights[i]], 2)).clip(0.0, 1.0)
-    objects = np.concatenate([found.classes[kept, None] - 1, fractions], axis=1)
+    objects = in_fractions(split, i, in_label(split.objects(i))) - [1, 0, 0, 0, 0]
     said = objects.reshape(-1) if len(objects) else PADDING
     return np.concatenate([[HEADER_WIDTH, OBJECT_WIDTH], said]).astype(np.float32)
+
+
+def in_fractions(split: BoxSplit, i: int, kept: np.ndarray) -> np.ndarray:
+    """(kept objects, 5) float64: class 1..K, then x and y of both corners as fractions inside the photo.
+
+    kept  (M,) bool
+    """
+    found = split.objects(i)
+    corners = np.concatenate([found.boxes[:, :2], found.boxes[:, :2] + found.boxes[:, 2:]], axis=1)[kept]
+    fractions = (corners / np.tile([split.widths[i], split.heights[i]], 2)).clip(0.0, 1.0)
+    return np.concatenate([found.classes[kept, None], fractions], axis=1)
 
 
 def in_label(split: BoxSplit | ImageObjects) -> np.ndarray:
     """(objects of the split, or of the image,) bool: those that a detection label can say."""
     return (np.asarray(split.usable) == 1) & (np.asarray(split.crowd) == 0)
+
+
+def in_example(split: BoxSplit | ImageObjects) -> np.ndarray:
+    """(objects,) bool: those that an Example of the detection tools can say, crowd regions among them."""
+    return np.asarray(split.usable) == 1
+
+
+# Form -> what it says of image i as `in_fractions`; WebDataset's JSON says everything.
+SAID: dict[Form, Callable[[BoxSplit, int], np.ndarray]] = {
+    "recordio": lambda split, i: in_fractions(split, i, in_label(split.objects(i))).astype(np.float32),
+    "tfrecord": lambda split, i: in_fractions(split, i, in_example(split.objects(i))).astype(np.float32),
+}
 
 
 def _shown(split: BoxSplit, i: int, size: tuple[int, int]) -> tuple[int, int]:

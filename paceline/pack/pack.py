@@ -1,6 +1,7 @@
-"""A prepared data set, wherever its photos lie, into WebDataset's tars or MXNet's RecordIO: every split, ready to train on.
+"""A prepared data set, wherever its photos lie, into WebDataset's tars, MXNet's RecordIO or TFRecord: every split, ready to train on.
 
     OUT/train-00000.tar ...  val-00000.tar ...    or    OUT/train.rec, train.idx, train.lst, val.rec ...
+    or    OUT/train-00000-of-00004.tfrecord ... validation-00000-of-00001.tfrecord (of boxes: val-...)
     OUT/classes.json         the classes in order, with their readable names; of boxes, COCO's categories
     OUT/pack.jsonl           what was packed, and the checksum of each file (pack/record.py)
     OUT/manifest.json        OUT is prepared: `--data OUT` trains
@@ -21,7 +22,7 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.config.whole import sweep
 from paceline.data.manifest import Manifest
-from paceline.pack.objects import in_label
+from paceline.pack.objects import in_example, in_label
 from paceline.pack.packed import prepare_packed, write_classes
 from paceline.pack.plan import Shard, Source, identity, open_sources, plan_shards
 from paceline.pack.record import PackRecord, locked
@@ -31,6 +32,8 @@ from paceline.systems.detect import cpu_cores
 
 # Index, journal and what a file system needs itself.
 SPARE_BYTES = 64 << 20
+# Forms whose boxes are fractions of a photo of one frame.
+SAYS = {"recordio": "MXNet's labels", "tfrecord": "Examples"}
 Progress = Callable[[int, int, str], None]
 
 
@@ -93,11 +96,11 @@ def _photo_folders(manifest: Manifest) -> list[Path]:
 def _check_frames(manifest: Manifest, request: PackRequest) -> None:
     """A detection label has fractions of a photo and cannot say of which frame: readers take the stored one."""
     shown = [split for split in manifest.splits.values() if split.boxes is not None and split.boxes.exif == "apply"]
-    if shown and request.to == "recordio":
+    if shown and request.to != "webdataset":
         raise DataError(
             f"{manifest.called}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
-            "as they are shown, which MXNet's labels cannot say. Use  --to webdataset, or store the photos upright and export the "
-            "boxes again."
+            f"as they are shown, which {SAYS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and export "
+            "the boxes again."
         )
 
 
@@ -154,6 +157,11 @@ def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
             "are RGB, rotations stay noted, other EXIF and colour profiles are gone"
         )
     boxed = [source.boxes for source in sources.values() if source.boxes is not None]
+    if boxed and request.to == "tfrecord":
+        lost = sum(int(np.count_nonzero(~in_example(boxes))) for boxes in boxed)
+        clipped = "boxes are cut at the photo's border, annotation ids are left out, masks are PNGs of its pixels"
+        left_out = f", {lost:,} boxes without area inside the photo are left out" if lost else ""
+        notes.append(f"Examples hold numbers of 32 bits: {clipped}{left_out}. --to webdataset keeps everything")
     if boxed and request.to == "recordio":
         lost = sum(int(np.count_nonzero(~in_label(boxes))) for boxes in boxed)
         masks = any(len(boxes.polygon_points) or len(boxes.rle_counts) for boxes in boxed)

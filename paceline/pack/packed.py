@@ -19,11 +19,12 @@ from paceline.config.printable import tidy_name
 from paceline.config.whole import write_whole
 from paceline.data.box_split import BoxSplit
 from paceline.data.index import Index, open_split
+from paceline.data.manifest import FILE_NAME as MANIFEST
 from paceline.data.manifest import Manifest
 from paceline.data.stores import LocalFiles
-from paceline.pack.objects import HEADER_WIDTH, OBJECT_WIDTH, detection_label
+from paceline.pack.objects import SAID
 from paceline.pack.plan import Shard, Source
-from paceline.pack.request import PackRequest
+from paceline.pack.request import Form, PackRequest
 from paceline.prepare.containers.contents import container_stamp
 from paceline.prepare.containers.source import ContainerRequest, prepare_containers
 from paceline.prepare.formats.class_names import first_twice
@@ -45,7 +46,7 @@ def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
         readable = manifest.class_names or manifest.classes
         text = json.dumps(dict(zip(manifest.classes, readable)), indent=1)
     else:
-        ids = manifest.category_ids if request.to == "webdataset" else range(len(manifest.classes))
+        ids = range(len(manifest.classes)) if request.to == "recordio" else manifest.category_ids
         named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
         text = json.dumps({"categories": named}, indent=1)
     write_whole(out / CLASSES, text + "\n", sync=True)
@@ -85,19 +86,19 @@ def prepare_packed(
     for split, source in sources.items():
         found = open_split(packed, split)
         same = np.array_equal(found.labels, source.index.labels[source.order])
-        if source.boxes is not None and request.to == "webdataset":
+        if source.boxes is not None and request.to != "recordio":
             same &= np.array_equal(found.extra["image_ids"], source.boxes.image_ids[source.order])
-        elif source.boxes is not None:
-            same &= _same_objects(found, source.boxes, source.order)
+        if source.boxes is not None and request.to != "webdataset":
+            same &= _same_objects(found, source.boxes, source.order, request.to)
         if not same:
+            (packed.folder / MANIFEST).unlink()  # nobody trains from it
             raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
     return packed
 
 
-def _same_objects(found: Index, boxes: BoxSplit, order: np.ndarray) -> bool:
-    """Whether each photo has the classes and boxes that its detection label was to say."""
-    said = [detection_label(boxes, row)[HEADER_WIDTH:].reshape(-1, OBJECT_WIDTH) for row in order.tolist()]
-    said = [objects[objects[:, 0] >= 0] for objects in said]
+def _same_objects(found: Index, boxes: BoxSplit, order: np.ndarray, form: Form) -> bool:
+    """Whether each photo has the classes and boxes that its label, or its Example, was to say."""
+    said = [SAID[form](boxes, row) for row in order.tolist()]
     counts = [len(objects) for objects in said]
     if not np.array_equal(np.diff(found.extra["object_starts"]), counts):
         return False
@@ -106,7 +107,7 @@ def _same_objects(found: Index, boxes: BoxSplit, order: np.ndarray) -> bool:
     read[:, 2:] += read[:, :2]
     read /= np.repeat(np.stack([found.widths, found.heights] * 2, axis=1), counts, axis=0)
     # Fractions went through float32, pixels through float64: a thousandth of a pixel is no other box.
-    return np.array_equal(found.extra["classes"], classes[:, 0] + 1) and np.allclose(read, corners, rtol=0, atol=1e-6)
+    return np.array_equal(found.extra["classes"], classes[:, 0]) and np.allclose(read, corners, rtol=0, atol=1e-6)
 
 
 def _says_all(classes: tuple[str, ...]) -> bool:
@@ -122,7 +123,7 @@ def _files(out: Path, split: str, shards: Sequence[Shard]) -> tuple[str, ...]:
     own = [shard.file for shard in shards if shard.split == split]
     if len(own) < 2 or _PATTERN.search(str(out)):
         return tuple(str(out / name) for name in own)
-    return (f"{out}/{split}-*{Path(own[0]).suffix}",)
+    return (f"{out}/{own[0].partition('-')[0]}-*{Path(own[0]).suffix}",)
 
 
 def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple[bytes, Facts]]:

@@ -21,11 +21,13 @@ from paceline.pack.encode import encoded_anew, smaller_size
 from paceline.pack.naming import packed_names
 from paceline.pack.request import USUAL_SHARD, PackRequest
 
-SUFFIX = {"webdataset": ".tar", "recordio": ".rec"}
-# A tar's header, and what its label's file takes; RecordIO's headers with the lines beside it.
-_BESIDE = {"webdataset": 2048, "recordio": 128}
-# Bytes of an object's text, with polygons of usual length, or of its five numbers.
-_OBJECT = {"webdataset": 500, "recordio": 20}
+SUFFIX = {"webdataset": ".tar", "recordio": ".rec", "tfrecord": ".tfrecord"}
+# A tar's header, and what its label's file takes; RecordIO's headers with the lines beside it; an Example's names.
+_BESIDE = {"webdataset": 2048, "recordio": 128, "tfrecord": 512}
+# Bytes of an object's text, with polygons of usual length; of its five numbers; of its features with a small PNG as mask.
+_OBJECT = {"webdataset": 500, "recordio": 20, "tfrecord": 300}
+# What the scripts of TensorFlow's models call a split of class folders; those of its detectors say val.
+VALIDATION = "validation"
 # Photos that are written anew to learn how many bytes they will have.
 _TRIED = 16
 
@@ -36,6 +38,7 @@ class Source:
 
     index: Index
     boxes: BoxSplit | None
+    classes: tuple[str, ...]  # K readable names
     names: list[bytes]  # N in the index's order, what each is called in the pack
     order: np.ndarray  # (N,) int64, the record at each place of the pack
     anew: np.ndarray  # (N,) bool in the index's order: written anew
@@ -75,6 +78,7 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, Source]:
         sources[name] = Source(
             index=index,
             boxes=boxes,
+            classes=manifest.class_names or manifest.classes,
             names=packed_names(manifest, index, request.to, anew),
             order=np.arange(len(index)) if request.order == "kept" else _shuffled(len(index), request.seed),
             anew=anew,
@@ -101,6 +105,9 @@ def plan_shards(sources: dict[str, Source], request: PackRequest) -> list[Shard]
         for number, (begin, end) in enumerate(pairwise(edges)):
             alone = request.to == "recordio" and len(edges) == 2
             stem = name if alone else f"{name}-{number:05d}"
+            if request.to == "tfrecord":
+                called = VALIDATION if name == "val" and source.boxes is None else name
+                stem = f"{called}-{number:05d}-of-{len(edges) - 1:05d}"
             shards.append(Shard(name, stem + SUFFIX[request.to], begin, end, int(sizes[begin:end].sum())))
     return shards
 

@@ -27,7 +27,7 @@ FILE_NAME = "pack.jsonl"
 LOCK = ".pack.lock"
 FORMAT = 1
 _CHUNK = 1 << 20
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+\.(tar|rec|idx|lst)")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+\.(tar|rec|idx|lst|tfrecord)")
 
 
 class PackRecord:

@@ -9,10 +9,10 @@ from typing import Literal
 from paceline.config.errors import UserError
 from paceline.config.printable import short
 
-Form = Literal["webdataset", "recordio"]
+Form = Literal["webdataset", "recordio", "tfrecord"]
 Order = Literal["kept", "shuffled"]
 
-FORMS: tuple[Form, ...] = ("webdataset", "recordio")
+FORMS: tuple[Form, ...] = ("webdataset", "recordio", "tfrecord")
 # Of photos that are made smaller and no quality was named.
 USUAL_QUALITY = 90
 USUAL_SHARD = 1 << 30

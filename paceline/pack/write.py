@@ -1,6 +1,7 @@
 """One file of a pack: its records in order, under their names, whole or not at all.
 
 WebDataset   NAME.jpg with NAME.cls (the class's number), or with NAME.json (the objects)
+TFRecord     an Example each (pack/examples.py)
 RecordIO     FILE.rec with FILE.idx and FILE.lst; the class's number, or a detection label, in each record's header
 """
 
@@ -20,7 +21,9 @@ import numpy as np
 from paceline.config.whole import whole
 from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.containers.write_tar import write_tar
+from paceline.containers.write_tfrecord import write_tfrecord
 from paceline.pack.encode import Encoded, encoded_anew
+from paceline.pack.examples import example_of
 from paceline.pack.objects import detection_label, json_field
 from paceline.pack.plan import Shard, Source
 from paceline.pack.request import PackRequest
@@ -81,6 +84,9 @@ def write_shard(
     photos = _told(pool.photos(source, shard.first, shard.last), progress)
     if request.to == "webdataset":
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
+    if request.to == "tfrecord":
+        examples = (example_of(source, photo.row, photo.encoded) for photo in photos)
+        return {shard.file: _write_summed(out / shard.file, lambda file: write_tfrecord(file, examples))}
     placed: list[tuple[int, int]] = []
     lines: list[bytes] = []
     parts = {

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 
+import obstore
 import packed_sets
 import pytest
 from devkit_files import write_devkit
+from instance_sets import json_file, make_instances
 from packed_sets import CONTAINERS, pack_both, photos_of, with_magic
 from run_files import tensor_files
 from tiny_runs import TINY, command, make_photos, of_its_own, train
 
 import paceline.prepare.formats.imagenet as imagenet
 from paceline.cli.main import main
+from paceline.data.bucket_access import open_place
 from paceline.data.manifest import Manifest
+from paceline.prepare.box_source import prepare_boxes
 from paceline.prepare.formats.devkit import validation_labels
 
 BY_DAY = ("deflated zip",)
@@ -72,6 +76,41 @@ def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_
     said = train(capsys, tmp_path / "set", tmp_path / "run", steps=4)
     assert said.code == 0 and "resumed from step-000002" in said.out, said
     assert tensor_files(tmp_path / "run") == wanted
+
+
+def test_objects_of_a_bucket_that_are_a_photo_each_are_the_folder(folder, wanted, tmp_path, capsys, s3_bucket):
+    s3_bucket.upload(folder, "set/")
+    sources = ("--train", s3_bucket.url("set/train/*/*"), "--val", s3_bucket.url("set/val/*/*"))
+    said = command(capsys, "prepare", "photos", *sources, "--out", tmp_path / "set")
+    assert said.code == 0, said.err
+    assert train(capsys, tmp_path / "set", tmp_path / "run", steps=4).code == 0
+    assert tensor_files(tmp_path / "run") == wanted
+    name = next((folder / "train").rglob("*.jpg")).relative_to(folder)
+    place = open_place("s3", s3_bucket.name, 10.0)  # signed: over what is there
+    obstore.put(place, f"set/{name}", b"other")
+    said = train(capsys, tmp_path / "set", tmp_path / "other", steps=4)
+    assert said.code == 2 and f"set/{name}: 5 bytes, " in said.err
+    s3_bucket.put("set/train/deep/er/x.jpg", b"x")
+    deeper = ("--train", s3_bucket.url("set/train/*/*"), s3_bucket.url("set/train/*/*/*"))
+    said = command(capsys, "prepare", "photos", *deeper, "--out", tmp_path / "deep")
+    assert said.code == 2 and "do not lie in class folders side by side" in said.err
+
+
+def test_boxes_of_photos_in_a_bucket_are_the_folders(tmp_path, capsys, s3_bucket):
+    root = make_instances(tmp_path / "coco", train=4, val=2)
+    s3_bucket.upload(root, "coco/")
+    words = []
+    for split, before in (("train", ""), ("val", "val-")):
+        words += [
+            f"--{split}",
+            s3_bucket.url(f"coco/{split}2017/*.jpg"),
+            f"--{before}annotations",
+            json_file(root, split),
+        ]
+    said = command(capsys, "prepare", "photos", *words, "--out", tmp_path / "set")
+    assert said.code == 0, said.err
+    here = prepare_boxes(root, out=tmp_path / "here")
+    assert Manifest.load(tmp_path / "set").content_hash == here.content_hash
 
 
 def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsys, monkeypatch):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tfrecord_files import example_bytes, write_tfrecord
 
 from paceline.config.errors import DataError
 from paceline.containers.example import parse_example
 from paceline.containers.example_layouts import coco_example, imagenet_example
 from paceline.containers.reading import Truncated
 from paceline.containers.tfrecord import Span, masked_crc32c, tfrecord_spans
+from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
 
 
 def read_all(data: bytes, name: str = "a.tfrecord") -> list[Span]:

@@ -18,11 +18,11 @@ from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput
 from paceline.data import box_sample, instance_sample, photo_sample
-from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop
+from paceline.data.crop import Window, random_resized_crop, resize_and_centre_crop, source_of
 from paceline.data.decode import dct_scale, decode_crop
 from paceline.data.draw import render
 from paceline.data.header import read_header
-from paceline.data.orientation import flags_of, orientation_of, orientations, source_of
+from paceline.data.orientation import flags_of, orientation_of, orientations
 from paceline.data.randomness import SampleRandom
 from paceline.data.resample import resample_torch
 

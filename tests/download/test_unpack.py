@@ -214,6 +214,22 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path_factory, kind: str
         assert sorted(found(folder / "out").values()) == sorted(FILES.values())
 
 
+def test_no_flipped_bit_of_a_directory_loses_a_member(tmp_path: Path) -> None:
+    whole = zipped(tmp_path / "set", {name: b"x" * 40 for name in "abcd"}).read_bytes()
+    for at in range(whole.index(b"PK\x01\x02"), len(whole)):
+        for bit in range(8):
+            data = bytearray(whole)
+            data[at] ^= 1 << bit
+            (tmp_path / "flipped").write_bytes(data)
+            out = tmp_path / f"{at}-{bit}"
+            try:
+                unpack(tmp_path / "flipped", out)
+            except DataError:
+                assert not found(out)
+            else:
+                assert list(found(out).values()) == [b"x" * 40] * 4, (at, bit)
+
+
 def test_a_size_that_is_not_the_members_is_refused(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "bad.zip", {"a": PHOTO}, zipfile.ZIP_STORED)
     data = bytearray(archive.read_bytes())

@@ -19,8 +19,8 @@ from paceline.data.index import open_split
 from paceline.data.manifest import Manifest
 from paceline.data.stream import permutation
 from paceline.pack.pack import pack
-from paceline.pack.plan import open_sources, plan_shards
-from paceline.pack.request import PackRequest, parse_bytes
+from paceline.pack.plan import SUFFIX, open_sources, plan_shards
+from paceline.pack.request import FORMS, PackRequest, parse_bytes
 from paceline.prepare.class_source import prepare_folder
 
 # (height, width) of the set's photos -> what torchvision's Resize(24) makes of them.
@@ -32,7 +32,7 @@ def source(tmp_path_factory) -> Manifest:
     return class_set(tmp_path_factory.mktemp("classes"), tmp_path_factory.mktemp("index"))
 
 
-@pytest.mark.parametrize("to", ["webdataset", "recordio"])
+@pytest.mark.parametrize("to", FORMS)
 @pytest.mark.parametrize("cut", [{}, {"shards": 3}, {"shard_bytes": 3000}], ids=["whole", "shards", "sizes"])
 def test_photos_and_labels_are_the_sources_to_the_last_byte(source, to, cut, tmp_path):
     packed, notes = pack(source, PackRequest(to, **cut), tmp_path / "out")
@@ -41,11 +41,11 @@ def test_photos_and_labels_are_the_sources_to_the_last_byte(source, to, cut, tmp
         assert packed.splits[split].rotated == source.splits[split].rotated
     assert (packed.classes, packed.class_names) == (source.classes, ("tom cat", "Zalophus"))
     assert notes == []
-    files = len(list((tmp_path / "out").glob("train*.tar" if to == "webdataset" else "train*.rec")))
+    files = len(list((tmp_path / "out").glob(f"train*{SUFFIX[to]}")))
     assert (files == 1) if not cut else (files == 3) if "shards" in cut else (files > 3)
 
 
-@pytest.mark.parametrize("to", ["webdataset", "recordio"])
+@pytest.mark.parametrize("to", FORMS)
 def test_plain_names_in_kept_order_keep_the_content_hash(to, tmp_path):
     for split in ("train", "val"):
         for number, label in enumerate(("a b", "n02")):
@@ -53,7 +53,11 @@ def test_plain_names_in_kept_order_keep_the_content_hash(to, tmp_path):
     source = prepare_folder(tmp_path / "set", out=tmp_path / "index")
     packed, _ = pack(source, PackRequest(to), tmp_path / "out")
     assert packed.content_hash == source.content_hash
-    again, _ = pack(packed, PackRequest("recordio" if to == "webdataset" else "webdataset"), tmp_path / "other")
+    again, _ = pack(
+        packed,
+        PackRequest("recordio" if to == "webdataset" else "tfrecord" if to == "recordio" else "webdataset"),
+        tmp_path / "other",
+    )
     assert again.content_hash == source.content_hash
 
 
@@ -118,7 +122,7 @@ def test_files_are_cut_by_the_bytes_of_the_records_that_they_get(source):
     assert max(shard.last - shard.first for shard in shards) > 1
 
 
-@pytest.mark.parametrize("to", ["webdataset", "recordio"])
+@pytest.mark.parametrize("to", FORMS)
 def test_a_class_whose_name_is_no_folders_and_one_without_photos_come_back(source, to, tmp_path):
     names = ("cat", "sea lion", "none / of these")
     odd = Manifest(**{**vars(source), "classes": names, "class_names": None})

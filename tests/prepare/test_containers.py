@@ -15,11 +15,11 @@ import packed_sets
 import pytest
 from instance_sets import json_file, make_instances
 from packed_sets import ARCHIVES, CONTAINERS, pack_both, photos_of, with_magic
-from tfrecord_files import example_bytes, write_tfrecord
 from tiny_runs import command, make_photos
 
 from paceline.config.errors import DataError
 from paceline.containers.write_recordio import Packed, write_recordio
+from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
 from paceline.data.box_split import open_boxes
 from paceline.data.freshness import check_fresh
 from paceline.data.index import open_split

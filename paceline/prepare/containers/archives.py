@@ -27,7 +27,7 @@ from paceline.containers.tar import inner_tars, tar_members
 from paceline.containers.webdataset import read_label, samples
 from paceline.containers.zip import zip_members
 from paceline.data.class_folder import is_image_name
-from paceline.data.stores import Status
+from paceline.data.stores import Status, scheme_of
 from paceline.prepare.containers.contents import AS_IT_IS, RANGES, Contents, Held, contents, folder_names
 from paceline.prepare.containers.files import ContainerFiles
 from paceline.prepare.containers.sample_boxes import sample_annotations
@@ -54,6 +54,17 @@ class Found(NamedTuple):
     path: bytes
     held: Held
     laid: Laid
+
+
+def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+    """Files that are a photo each (a bucket's objects), by the folders that they lie in -> split -> contents."""
+    paths = [name.partition(b"://")[2].partition(b"/")[2] if scheme_of(name) else name[1:] for name in files.names]
+    if files.listed and len({b"/".join(path.split(b"/")[-2:]) for path in paths}) == len(paths):
+        paths = [b"/".join(path.split(b"/")[-2:]) for path in paths]  # as of unpacked COCO, wherever it lies
+    found = [[Found(path, Held(path, 0, status.size), layout_of(path))] for path, status in zip(paths, files.statuses)]
+    if not files.listed:
+        _refuse_nested(f"--{files.split}", [one for one in chain.from_iterable(found) if is_image_name(one.path)])
+    return _archived(files, found, RANGES, bool(request.devkit))
 
 
 def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:

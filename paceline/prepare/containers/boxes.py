@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,19 @@ from paceline.config.errors import DataError
 from paceline.prepare.box_source import BoxRequest, BoxSource
 from paceline.prepare.containers.classes import names_by_number
 from paceline.prepare.containers.contents import ContainedPhotos, Contents, joined
+from paceline.prepare.containers.record_boxes import unnamed
 from paceline.prepare.formats.annotations import Annotations
 from paceline.prepare.formats.coco import read_coco
 from paceline.prepare.formats.layouts import BoxSet, pattern_of
 
 if TYPE_CHECKING:
     from paceline.prepare.containers.source import ContainerRequest
+
+
+# Where those who made TFRecords of COCO have its JSON, seen from them.
+_BESIDE = tuple(
+    f"{folder}instances_*.json" for folder in ("", "annotations/", "raw-data/annotations/", "../annotations/")
+)
 
 
 def contained_boxes(
@@ -42,7 +50,9 @@ def contained_boxes(
             files[split] = (pattern_of(place, path),)
             notes += said
         elif part.annotations is not None:
-            annotated[split] = _named(replace(part.annotations, images_folder=place), request)
+            named, said = _named(replace(part.annotations, images_folder=place), request)
+            annotated[split] = named
+            notes += [one for one in said if one not in notes]
             files[split] = ()
         else:
             flag = "--annotations" if split == "train" else "--val-annotations"
@@ -79,12 +89,24 @@ def _apart(splits: dict[str, Contents]) -> dict[str, Contents]:
     }
 
 
-def _named(annotations: Annotations, request: ContainerRequest) -> Annotations:
-    """With the names of --classes, which has all classes of the data set, those without objects here too."""
-    names = names_by_number(request)
+def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotations, list[str]]:
+    """With the names of --classes, which has all classes of the data set, those without objects here too; and notes.
+
+    Without it, and where the files have numbers alone, with those of a COCO JSON beside them that has all numbers.
+    """
+    names = names_by_number(request.classes, request)
     if lacking := sorted(set(annotations.names) - set(names)) if names else []:
         raise DataError(f"--classes {request.classes}: lacks number {lacking[0]}, which objects belong to.")
-    return replace(annotations, names=names or annotations.names)
+    if names or any(name != unnamed(number) for number, name in annotations.names.items()):
+        return replace(annotations, names=names or annotations.names), []
+    folder = annotations.source.parent
+    beside = [found for pattern in _BESIDE for found in folder.glob(pattern)] if request.layout == "tfrecord" else []
+    for path in sorted(beside, key=lambda found: found.stat().st_size):  # those of validation are a twentieth
+        with suppress(DataError):  # nobody named it
+            names = names_by_number(str(path), request)
+            if set(annotations.names) <= set(names):
+                return replace(annotations, names=names), [f"classes are called as in {path}"]
+    return annotations, [f"{folder}: its files name no classes, they are called by number; --classes FILE names them"]
 
 
 def _folder_of(annotations: Annotations, part: Contents, path: Path) -> str:

@@ -146,14 +146,14 @@ def _check_numbers(splits: dict[str, Contents], first: int) -> None:
         )
 
 
-def names_by_number(request: ContainerRequest) -> dict[int, str]:
-    """Of --classes, for boxes: the names by the numbers that the containers have; {} where none are given.
+def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
+    """Of --classes, or another file like it, for boxes: the names by the numbers that the containers have; {} for none.
 
     A list counts from the first label; a COCO JSON's categories, or an object of numbers and names, say which is which.
     """
-    if not request.classes:
+    if not classes:
         return {}
-    path = Path(request.classes).expanduser()
+    path = Path(classes).expanduser()
     try:
         record = json.loads(read_plain_text(path, MOST_LIST_BYTES)) if path.suffix == ".json" else None
         if isinstance(record, dict):

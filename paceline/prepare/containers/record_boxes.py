@@ -14,8 +14,10 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.errors import DataError
+from paceline.config.printable import one_line
 from paceline.data.header import open_picture
 from paceline.prepare.formats.annotations import Annotations, PhotoLabels, as_annotations
+from paceline.prepare.formats.class_names import tidy_class_name
 from paceline.prepare.shapes.masks import run_lengths
 
 
@@ -29,6 +31,7 @@ class PhotoBoxes(NamedTuple):
     crowd: np.ndarray  # (M,) bool
     areas: np.ndarray | None = None  # (M,) square pixels; None: the boxes' own
     masks: Sequence[bytes] | None = None  # M PNGs of the photo's size; None: no masks
+    names: Sequence[bytes] = ()  # M names of the classes; empty: they have numbers alone
 
 
 def annotations_of(
@@ -58,9 +61,32 @@ def annotations_of(
         source,
         source.parent,
         photos,
-        {number: f"class {number}" for number in sorted({one for photo in photos for one in photo.categories})},
+        _class_names(source, found),
         image_ids=list(map(int, ids)) if whole else (),
     )
+
+
+def _class_names(source: Path, found: Sequence[PhotoBoxes]) -> dict[int, str]:
+    """Number -> name, in order. Raises DataError where the photos call one number differently, or a name is unfit."""
+    called: dict[int, bytes] = {}
+    for photo in found:
+        for number, name in zip(photo.classes.tolist(), photo.names):
+            if name and called.setdefault(number, name) != name:
+                raise DataError(
+                    f"{source}: class {number} is called {one_line(os.fsdecode(called[number]))} and {one_line(os.fsdecode(name))}. "
+                    "These files were written with different lists of classes."
+                )
+    return {
+        number: tidy_class_name(os.fsdecode(called[number]), lambda why: DataError(f"{source}: a class {why}."))
+        if number in called
+        else unnamed(number)
+        for number in sorted({number for photo in found for number in photo.classes.tolist()})
+    }
+
+
+def unnamed(number: int) -> str:
+    """What a class is called that has a number alone."""
+    return f"class {number}"
 
 
 def _run_lengths(photo: PhotoBoxes, name: str) -> list[Any]:

@@ -221,5 +221,7 @@ def _examples(file: BinaryIO, size: int, name: str) -> Iterator[_Photo]:
                 header = read_header(span.data[photo.start : photo.start + photo.length], where)
                 height, width = header.height, header.width
             masks = None if objects.masks is None else [span.data[a : a + n] for a, n in objects.masks]
-            boxes = PhotoBoxes(height, width, objects.boxes, objects.classes, objects.is_crowd, objects.areas, masks)
+            boxes = PhotoBoxes(
+                height, width, objects.boxes, objects.classes, objects.is_crowd, objects.areas, masks, objects.names
+            )
         yield _Photo(Held(b"", span.offset + photo.start, photo.length), filename, label, synset, boxes, source)

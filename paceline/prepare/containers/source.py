@@ -1,4 +1,4 @@
-"""Containers (tar, zip, WebDataset, RecordIO, TFRecord) -> manifest.json and index; their bytes stay where they are.
+"""Containers (tar, zip, WebDataset, RecordIO, TFRecord; photos alone) -> manifest.json and index; their bytes stay where they are.
 
 A container is listed first (archives.py, record_files.py), then every photo in it is decoded once, as photos in folders
 are, and what was verified is kept in a journal until the manifest is written.
@@ -24,14 +24,16 @@ from paceline.prepare.containers.boxes import contained_boxes
 from paceline.prepare.containers.classes import Classes, resolve_classes
 from paceline.prepare.containers.contents import ContainedPhotos, Contents, joined
 from paceline.prepare.containers.files import find_files, lasting
+from paceline.prepare.containers.unpacked import unpack_compressed
 from paceline.prepare.formats.class_folders import Listing, SplitListing
 from paceline.prepare.formats.imagenet import check_imagenet
 from paceline.prepare.pipeline import choose_place, write_prepared
 from paceline.prepare.val_split import ValSplit, check_fraction
 
-Layout = Literal["tar", "zip", "webdataset", "recordio", "tfrecord"]
+Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
 # Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
 READERS: dict[Layout, Callable[..., dict[str, Contents]]] = {
+    "photos": lazily("paceline.prepare.containers.archives:read_photos"),
     "tar": lazily("paceline.prepare.containers.archives:read_tar"),
     "zip": lazily("paceline.prepare.containers.archives:read_zip"),
     "webdataset": lazily("paceline.prepare.containers.archives:read_webdataset"),
@@ -107,7 +109,7 @@ def prepare_containers(
 
 def _check_flags(request: ContainerRequest) -> None:
     """Raises DataError for a flag that would do nothing."""
-    archive, boxes = request.layout in ("tar", "zip"), bool(request.annotations or request.val_annotations)
+    archive, boxes = request.layout in ("photos", "tar", "zip"), bool(request.annotations or request.val_annotations)
     idle = {
         "--val-annotations": bool(request.val_annotations) and not request.val,
         "--annotations": bool(request.annotations) and not request.train,
@@ -184,6 +186,7 @@ def _listed(
             workers=workers,
             progress=walked,
         )
+        files = unpack_compressed(files)
         for name, part in READERS[request.layout](files, request).items():
             if name in splits:
                 raise DataError(f"{sources[0]}: it brings photos of {name}, and --{name} names others. Leave one out.")

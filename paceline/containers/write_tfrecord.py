@@ -1,4 +1,4 @@
-"""TFRecord files and the Examples in them, for tests and scripts (layouts: paceline/containers/tfrecord.py and example.py)."""
+"""TFRecord files and the Examples in them, as TensorFlow writes them (the layouts stand in tfrecord.py and example.py)."""
 
 from __future__ import annotations
 
