@@ -54,7 +54,7 @@ FLAGS = (
     settled("--epochs", int, 80, "epochs", "--epochs 80"),
     gone("--gradient-predivide-factor", float, 1.0, "dead: gradients are averaged in float32 unless `--system.compress bf16`"),
     gone("--horovod-num-groups", int, 1, "dead: gradients travel in buckets of `--system.bucket-mib 25`, whatever their number"),
-    gone("--resume-from", str, "", "none: MXNet's own checkpoints of this network are not read", "a run of ours goes on by naming its `--out runs/ssd` again"),
+    gone("--resume-from", str, "", "none: `.params` of this network are refused by name, because none was published to compare a reading with", "a run of ours goes on by naming its `--out runs/ssd` again"),
     gone("--start-epoch", int, 1, "automatic: a resumed run knows its step"),
     settled("--lr", float, None, "optim.lr", "--optim.lr 0.1875", "of the whole batch, after their rule of integer multiples"),
     direct("--lr-decay-factor", float, 0.1, "--schedule.factor {}"),

@@ -15,7 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from paceline.config.errors import CheckpointError
 from paceline.models.class_rows import Labels, Rows, take_rows, with_background
+from paceline.models.forms.torchvision_others import is_faster_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.weight_file import WeightFile
 from paceline.models.weights import STEM, WeightReport, class_rows_of, copy_named, fit_stem, opened
@@ -26,6 +28,7 @@ CLASS_ROWS = {
     "roi_heads.box_predictor.bbox_pred": 4,
     "roi_heads.mask_predictor.mask_fcn_logits": 1,
 }
+MASK_HEAD = ("roi_heads.mask_head.", "roi_heads.mask_predictor.")
 COCO_ROWS = 91  # background, and COCO's category ids 1 to 90
 # The 80 ids of COCO's categories.
 COCO_IDS = frozenset(range(1, 91)) - {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
@@ -39,6 +42,9 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
     file = opened(source)
+    without_masks = is_faster_rcnn(file.ours.tensors)
+    if file.ours.lacks and not without_masks:
+        raise CheckpointError(f"{file.path}: {file.ours.lacks}.")
     file.require(model.backbone.body)
     saved = dict(file.ours.tensors)
     found, beyond = model.backbone.body.of_file(saved)
@@ -47,7 +53,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     own = model.state_dict()
     converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
     converted += fit_stem(saved, own, f"{BODY}{STEM}")
-    said = file.notes_for(model.backbone.body)
+    said = file.notes_for(model.backbone.body) + ([file.ours.lacks] if without_masks else [])
     saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
     if trunk_only:
@@ -63,6 +69,8 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
         ]
         # Boxes or masks of other classes are of no use beside a new class layer: all three start anew together.
         fresh = [name for name in own if _class_layer(name)] if fresh else []
+        if without_masks:
+            fresh += [name for name in own if name.startswith(MASK_HEAD) and name not in fresh]
         converted = [name for name in dict.fromkeys(converted) if name not in fresh]
     return copy_named(
         model, saved, file.path, fresh=fresh, converted=converted, said=said,

@@ -1,9 +1,9 @@
-"""A trained run, opened for use: its recipe, its classes, and its model with a checkpoint's weights."""
+"""A trained run, or a file of weights, opened for use: its recipe, its classes, and its model with the weights."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,9 @@ from paceline.config.run import read_run, run_folder, saved_system
 from paceline.engine.checkpoint_facts import check_snapshot
 from paceline.engine.state import check_tensors, load_model
 from paceline.host.machine import autocast_for
+from paceline.models.forms.class_names import category_ids, published, readable
+from paceline.models.weight_file import open_weights
+from paceline.runs.fitting import answering
 from paceline.tasks.workload import Workload
 from paceline.workloads import saved_recipe, workload_of
 
@@ -28,15 +31,15 @@ from paceline.workloads import saved_recipe, workload_of
 class Trained:
     """Everything inference needs; nothing of the training data."""
 
-    folder: Path
+    folder: Path  # the run's; or the file of weights
     workload: Workload
     recipe: Recipe
     classes: tuple[str, ...]
     model: nn.Module  # in eval mode, on `device`
     device: torch.device
-    checkpoint: str  # the checkpoint's folder name
+    checkpoint: str  # the checkpoint's folder name; or the file's
     step: int
-    facts: Mapping[str, Any]  # of run.json
+    facts: Mapping[str, Any]  # of run.json; of a file its class names and ids
 
     @property
     def category_ids(self) -> tuple[int, ...]:
@@ -92,6 +95,41 @@ def open_trained(
     load_model(model, tensors)
     model = model.to(device).eval()
     return Trained(folder, own, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
+
+
+def open_alone(
+    path: Path,
+    *,
+    recipe: Mapping[str, Recipe] | None = None,
+    given: Collection[str] = (),
+    device: torch.device | None = None,
+    say: Callable[[str], object] = warnings.warn,
+) -> Trained:
+    """Open a file of weights that no run of ours need have made; a run's own checkpoint has its recipe and classes from the run.
+
+    recipe  the recipe that was asked for, by its name; None: found from the file, see `runs/fitting.py`
+    given   its dotted fields that were set by hand
+    device  None: CUDA where torch sees one, else the CPU. It computes in float32
+    say     told which network it was read as
+    Raises CheckpointError, in a line, for what is no file of weights, and for one that no network of ours answers with.
+    """
+    file = open_weights(path)
+    fit = answering(file, recipe or {}, given)
+    assert fit.model is not None
+    count = fit.classes
+    known = [row[0] for row in file.classes] or published(count)
+    names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
+    classes = readable(names)
+    facts = {"system": {}, "classes": list(classes), "data": {"category_ids": list(category_ids(names))}}
+    say(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
+    device = device or torch.device(preferred() or "cpu")
+    model = fit.model.to(device).eval()
+    return Trained(path, workload_of(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
+
+
+def _begin(classes: Sequence[str]) -> str:
+    """The first names, which show the order to who knows it."""
+    return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
 
 
 def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:

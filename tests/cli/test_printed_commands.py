@@ -121,6 +121,9 @@ ELSEWHERE = {
         ("models/forms/files.py", "kind_of", "conversion"),
         ("models/forms/files.py", "conversion", "weights"),
     ),
+    ("cli/test_any_weights.py", "test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written"): (
+        ("runs/fitting.py", "_refusal", "weights"),
+    ),
     (
         "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
@@ -166,10 +169,11 @@ REASONS = {
     ("cli/image.py", "_build", "image"): "wants a container engine",
     ("cli/report.py", "run", "report"): "an example of a folder's name",
     ("cli/saved.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("cli/weights_check.py", "_of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("runs/fitting.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/weights.py", "_get", "weights"): "wants published weights",
     ("cli/weights.py", "_get", "conversion"): "wants published weights",
     ("cli/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
+    ("runs/fitting.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("doctor/container.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from paceline.version import PACKAGE
@@ -33,6 +34,21 @@ def imagenet() -> tuple[str, ...]:
     """The 1000 WordNet ids in sort order, which names ImageNet's class folders."""
     file = PACKAGE / "prepare" / "formats" / "imagenet_wnids.txt"
     return tuple(file.read_text(encoding="ascii").split())
+
+
+def readable(names: Sequence[str]) -> tuple[str, ...]:
+    """Names for people: of ImageNet's WordNet ids torchvision's words, of a row for no category N/A."""
+    if tuple(names) == imagenet():
+        from torchvision.models import ResNet50_Weights
+
+        return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
+    return tuple(name or "N/A" for name in names)
+
+
+def category_ids(names: Sequence[str]) -> tuple[int, ...]:
+    """The ids that COCO's annotations have for its rows; 1..K of other names."""
+    ids = {name: number for number, name in COCO.items()}
+    return tuple(ids[name] for name in names) if tuple(names) == COCO_80 else tuple(range(1, len(names) + 1))
 
 
 def published(classes: int) -> tuple[str, ...]:

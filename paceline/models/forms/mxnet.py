@@ -20,7 +20,7 @@ from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import require_plain
 from paceline.config.printable import short
 from paceline.models.forms.class_names import published
-from paceline.models.forms.ours import Facts, Ours, Tensors
+from paceline.models.forms.ours import Facts, FormError, Ours, Tensors
 
 # Of one array: ten times the largest backbone here.
 MAX_BYTES = 2**30
@@ -67,12 +67,24 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
 
 
 def is_mxnet(names: Tensors, _: Facts) -> bool:
-    """Whether names are MXNet's: no dots, and a stem called conv0."""
-    return "conv0_weight" in names and not any("." in name for name in names)
+    """Whether names are MXNet's: no dots, and a stem called conv0; or those of the SSD as it is saved in training."""
+    return _is_trained_ssd(names) or ("conv0_weight" in names and not any("." in name for name in names))
+
+
+def _is_trained_ssd(names: Tensors) -> bool:
+    return any(name.endswith("expand_trans_conv0_weight") for name in names)
 
 
 def from_mxnet(saved: Tensors, _: Facts) -> Ours:
-    """The same weights under torchvision's names, convolutions as OIHW. Names that fit no scheme stay as they are."""
+    """The same weights under torchvision's names, convolutions as OIHW. Names that fit no scheme stay as they are.
+
+    Raises FormError for an SSD that was trained there.
+    """
+    if _is_trained_ssd(saved):
+        raise FormError(
+            "the MXNet system's SSD as it is saved in training, which is not read: none was published to compare a reading with. "
+            "The backbone that it starts from is (--weights resnet34-mlperf)"
+        )
     stem = saved["conv0_weight"]
     # A stem has 3 or 4 input channels and a square kernel that is neither: its shape tells the whole file's layout.
     inputs_last = stem.ndim == 4 and stem.shape[1] == stem.shape[2] and stem.shape[3] in (3, 4)

@@ -50,6 +50,7 @@ class Ours:
     classes: tuple[str, ...] = ()  # names of the class rows, without the background; () = unknown
     notes: tuple[str, ...] = ()  # what a user should know, a line each
     left_out: tuple[str, ...] = ()  # names in the file that are no weights: counters, anchors, an optimiser's state
+    lacks: str = ""  # of a network known by name that none of ours is: what it is, and what of it fits
     certain: bool = False  # whether a file of ours says these classes; else so many rows were published with them
 
 

@@ -3,7 +3,9 @@ file's name; TensorFlow's backbone has MD5s in Habana's README (branch 0.14.0), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 TORCHVISION = "https://download.pytorch.org/models/"
 DETECTRON2 = "https://dl.fbaipublicfiles.com/detectron2/ImageNetPretrained/"
@@ -34,27 +36,37 @@ class Published:
     about: str
     files: tuple[File, ...]
     train: str = ""  # flags that go with it
+    rules: Mapping[str, Any] = field(default_factory=dict)  # how its maker evaluates it, by dotted fields of a recipe
 
 
-def _torchvision(name: str, about: str, train: str = "") -> Published:
-    return Published(about, (File(TORCHVISION + name, sha256_prefix=name.rpartition("-")[2].partition(".")[0]),), train)
+# torchvision's newer recipe is evaluated on a larger crop of the photo; its Mask R-CNN without an epsilon.
+NEWER, NO_EPSILON = {"input.eval_resize": 232}, {"model.bn_eps": 0.0}
+
+
+def _torchvision(name: str, about: str, train: str = "", rules: Mapping[str, Any] | None = None) -> Published:
+    file = File(TORCHVISION + name, sha256_prefix=name.rpartition("-")[2].partition(".")[0])
+    return Published(about, (file,), train, rules or {})
 
 
 PUBLISHED = {
     "resnet18": _torchvision("resnet18-f37072fd.pth", "torchvision, ImageNet", "resnet50 --model.depth 18"),
     "resnet34": _torchvision("resnet34-b627a593.pth", "torchvision, ImageNet", "ssd-custom"),
     "resnet34-mlperf": _torchvision("resnet34-333f7ec4.pth", "torchvision's of 2017, which MLPerf's SSDs start from", "ssd"),
-    "resnet50": _torchvision("resnet50-11ad3fa6.pth", "torchvision, ImageNet, its newer recipe", "resnet50"),
+    "resnet50": _torchvision("resnet50-11ad3fa6.pth", "torchvision, ImageNet, its newer recipe", "resnet50", NEWER),
     "resnet50-v1": _torchvision("resnet50-0676ba61.pth", "torchvision, ImageNet, its first recipe", "maskrcnn"),
-    "resnet101": _torchvision("resnet101-cd907fc2.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 101"),
+    "resnet101": _torchvision(
+        "resnet101-cd907fc2.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 101", NEWER
+    ),
     "resnet101-v1": _torchvision("resnet101-63fe2227.pth", "torchvision, ImageNet, its first recipe", "maskrcnn --model.depth 101"),
-    "resnet152": _torchvision("resnet152-f82ba261.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 152"),
+    "resnet152": _torchvision(
+        "resnet152-f82ba261.pth", "torchvision, ImageNet, its newer recipe", "resnet50 --model.depth 152", NEWER
+    ),
     "resnet152-v1": _torchvision("resnet152-394f9c45.pth", "torchvision, ImageNet, its first recipe", "resnet50 --model.depth 152"),
     "resnext50-32x4d": _torchvision(
-        "resnext50_32x4d-1a0047aa.pth", "torchvision, ImageNet", "resnet50 --model.groups 32 --model.group-width 4"
+        "resnext50_32x4d-1a0047aa.pth", "torchvision, ImageNet", "resnet50 --model.groups 32 --model.group-width 4", NEWER
     ),
     "maskrcnn": _torchvision(
-        "maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "torchvision, COCO with masks", "maskrcnn-custom --model.bn-eps 0"
+        "maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "torchvision, COCO with masks", "maskrcnn-custom --model.bn-eps 0", NO_EPSILON
     ),
     "resnet50-msra": Published(
         "Caffe2's (MSRA), which detectron2 and the MLPerf reference start from; it has no published checksum",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paceline.models.forms.class_names import published
 from paceline.models.forms.ours import Facts, FormError, Ours, Tensors, of_metadata, refuse_needs
+from paceline.models.forms.torchvision_others import lacks
 from paceline.models.resnet_fields import resnet_fields
 
 # Names of files from before torchvision 0.13 -> ours.
@@ -45,7 +46,7 @@ def from_torchvision(saved: Tensors, facts: Facts) -> Ours:
         if mask := OLD_MASK.fullmatch(name):
             name = f"roi_heads.mask_head.{int(mask[1]) - 1}.0.{mask[2]}"
         state[name] = tensor
-    ours = of_metadata(state, facts)
+    ours = replace(of_metadata(state, facts), lacks=lacks(state))
     return ours if ours.classes else replace(ours, classes=_published(state))
 
 
