@@ -38,17 +38,17 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
 from paceline.log.console import open_console
 from paceline.log.prose import left_open
+from paceline.ranks.launcher import read_launch
+from paceline.tasks.workloads import saved_recipe, workload_of
 from paceline.training.opening import check_request
-from paceline.workloads import saved_recipe, workload_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from paceline.data.manifest import Manifest
-    from paceline.dist.world import World
+    from paceline.ranks.world import World
+    from paceline.store.manifest import Manifest
     from paceline.tasks.task import Task
 
 # The flags that change a recipe's model.detect, and so what is scored.
@@ -113,13 +113,13 @@ def run(arguments: Sequence[str]) -> int:
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
     from paceline.cli.eval_weights import classes_of
-    from paceline.dist.environment import environment
-    from paceline.dist.world import open_world
-    from paceline.engine.evaluate import evaluate
-    from paceline.host.machine import choose_device, set_threads
-    from paceline.host.placing import bound, choose_adapter
+    from paceline.machine.machine import choose_device, set_threads
+    from paceline.machine.placing import bound, choose_adapter
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
+    from paceline.training.evaluate import evaluate
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
@@ -272,8 +272,8 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
 
 def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
-    from paceline.data.scored_as import scored_as
-    from paceline.prepare.held_out import HeldOut, ensure_held_out
+    from paceline.datasets.held_out import HeldOut, ensure_held_out
+    from paceline.store.scored_as import scored_as
     from paceline.training.opening import prepared_once
 
     kind = workload_of(subject.recipe.task).kind
@@ -290,7 +290,7 @@ def _model(
         from paceline.cli.eval_weights import with_weights
 
         return with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
-    from paceline.runs.trained import open_trained
+    from paceline.training.trained import open_trained
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, say=tell)
     return trained.model, trained.checkpoint, trained.step

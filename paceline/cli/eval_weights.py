@@ -12,11 +12,11 @@ from paceline.config.commands import command
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import some
 from paceline.config.recipe import Recipe
-from paceline.models.class_rows import row_count
-from paceline.models.forms.published import PUBLISHED
-from paceline.models.weight_file import open_weights
-from paceline.models.weights import class_rows_of, is_counter
-from paceline.runs.fitting import answering, fits, with_rules
+from paceline.training.find_network import answering, fits, with_rules
+from paceline.weights.class_rows import row_count
+from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.load import class_rows_of, is_counter
+from paceline.weights.weight_file import open_weights
 
 if TYPE_CHECKING:
     from torch import nn

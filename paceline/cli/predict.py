@@ -20,7 +20,7 @@ from paceline.cli.weights_alone import means_weights, named_recipe, weights_of
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean
 from paceline.config.run import read_run
-from paceline.workloads import saved_recipe
+from paceline.tasks.workloads import saved_recipe
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Listing, Unreadable
@@ -111,10 +111,10 @@ def _of_weights(flags: Flags) -> Predictor:
             raise UserError(f"{flag} {value}: for a run, and {flags.run} is weights. Leave it away.")
     recipe, given = named_recipe(flags.recipe)
     from paceline import predict
-    from paceline.models.weight_file import run_beside
     from paceline.predict.answers import check_answers_folder
     from paceline.predict.predictor import Predictor
-    from paceline.runs.trained import open_alone
+    from paceline.training.trained import open_alone
+    from paceline.weights.weight_file import run_beside
 
     check_answers_folder(flags.out)
     file = weights_of(flags.run, say)
@@ -178,7 +178,7 @@ def _shown(result: Result, flags: Flags) -> Result:
 
 def _picture(result: Result, flags: Flags) -> bytes | DataError:
     """An encoded JPEG."""
-    from paceline.draw.pictures import jpeg
+    from paceline.pages.pictures import jpeg
 
     try:
         return jpeg(result.draw(flags.score_above, labels=flags.labels), quality=90)

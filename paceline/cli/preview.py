@@ -46,9 +46,9 @@ def run(arguments: Sequence[str]) -> int:
     check_request(asked.recipe, flags.data)
     import torch
 
-    from paceline.dist.launcher import read_launch
-    from paceline.dist.world import open_world
-    from paceline.draw.pictures import mosaic
+    from paceline.pages.pictures import mosaic
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)

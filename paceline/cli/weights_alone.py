@@ -12,7 +12,7 @@ from paceline.cli.choose import choose_recipe
 from paceline.cli.flags import parse_recipe
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
-from paceline.models.forms.published import PUBLISHED
+from paceline.weights.forms.published import PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def weights_of(path: Path, say: Callable[[str], None]) -> Path:
 
     Raises CheckpointError as `weights_file`, and for weights that made-up batches trained; DataError where they cannot be brought.
     """
-    from paceline.models.forms.bring import bring_to_cache, is_published
     from paceline.training.building import refuse_synthetic_weights, weights_file
+    from paceline.weights.forms.bring import bring_to_cache, is_published
 
     name = str(path)
     if is_published(name):

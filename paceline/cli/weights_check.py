@@ -19,7 +19,7 @@ from paceline.config.printable import some
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
-    from paceline.runs.fitting import Fit
+    from paceline.training.find_network import Fit
 
 # Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "maskrcnn-gluoncv")
@@ -42,10 +42,10 @@ def run_check(arguments: Sequence[str]) -> int:
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
     from paceline.cli.choose import choose_recipe
-    from paceline.models.forms.files import PICKLED, conversion
-    from paceline.models.weight_file import broken, open_weights
-    from paceline.runs.fitting import SMALL, fits, timm_trunk
     from paceline.training.building import weights_file
+    from paceline.training.find_network import SMALL, fits, timm_trunk
+    from paceline.weights.forms.files import PICKLED, conversion
+    from paceline.weights.weight_file import broken, open_weights
 
     path = weights_file(flags.file, pickles=True)
     if asked is not None:
@@ -122,7 +122,7 @@ def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
 
 def _of_its_run(path: Path) -> dict[str, Recipe]:
     """The recipe of the run whose checkpoint this is; none where it is no checkpoint, or its run cannot be read."""
-    from paceline.runs.fitting import of_its_run
+    from paceline.training.find_network import of_its_run
 
     try:
         return of_its_run(path)

@@ -35,12 +35,12 @@ def load(
     """
     if Path(run).is_file() and Path(run).suffix != ".json":
         from paceline.predict.predictor import Predictor
-        from paceline.runs.trained import open_alone
+        from paceline.training.trained import open_alone
 
         return Predictor(open_alone(Path(run), say=say))
     refuse_synthetic(read_run(Path(run)), Path(run), "answer with")
     # Packages that load torch when they are used, and not before.
     from paceline.predict.predictor import Predictor
-    from paceline.runs.trained import open_trained
+    from paceline.training.trained import open_trained
 
     return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, say=say))

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from paceline.batch.instances import FoundInstances
 from paceline.boxes.paste import paste_to_rle
-from paceline.data.header import Header
-from paceline.metrics.top_k import best_classes
 from paceline.predict.photos import Photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found
-from paceline.runs.trained import Trained
+from paceline.store.header import Header
 from paceline.tasks.box_predictions import to_detections
+from paceline.tasks.metrics.top_k import best_classes
+from paceline.training.trained import Trained
 
 
 class Seen(NamedTuple):

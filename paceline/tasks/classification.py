@@ -15,22 +15,22 @@ from torch import Tensor
 from paceline.batch.batch import Batch, plain_images
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.index import open_split
-from paceline.data.manifest import Manifest
-from paceline.data.photo_sample import draw_evaluation_sample, draw_training_sample
-from paceline.data.randomness import SampleRandom
-from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
-from paceline.models.class_rows import Labels
+from paceline.input.draw import Draw
+from paceline.input.photo_sample import draw_evaluation_sample, draw_training_sample
+from paceline.input.randomness import SampleRandom
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport, load_weights
+from paceline.store.header import Header
+from paceline.store.index import open_split
+from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
 from paceline.tasks.workload import Workload
+from paceline.weights.class_rows import Labels
+from paceline.weights.load import WeightReport, load_weights
+from paceline.weights.weight_file import WeightFile
 
 ClassificationRecipe = Recipe[ResNetModel, PhotoInput]
 

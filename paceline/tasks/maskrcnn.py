@@ -18,19 +18,15 @@ from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.buckets import Shape, padded_shape, resized
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
-from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
-from paceline.models.class_rows import Labels
+from paceline.input.buckets import Shape, padded_shape, resized
+from paceline.input.draw import Draw
+from paceline.input.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
+from paceline.input.randomness import SampleRandom
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.segmenter import Segmenter
-from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
+from paceline.store.header import Header
+from paceline.store.manifest import Manifest
 from paceline.tasks.instance_predictions import (
     InstanceScore,
     describe_instances,
@@ -43,6 +39,10 @@ from paceline.tasks.self_check import masks_score_one
 from paceline.tasks.shapes import Buckets, Fit, Sizes
 from paceline.tasks.task import Evaluation
 from paceline.tasks.workload import Workload
+from paceline.weights.class_rows import Labels
+from paceline.weights.load import WeightReport
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.weight_file import WeightFile
 
 InstanceRecipe = Recipe[MaskRCNNModel, InstanceInput]
 

@@ -17,25 +17,25 @@ from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
 from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
-from paceline.data.box_sample import draw_evaluation_sample, draw_training_sample
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
-from paceline.metrics.coco import score_boxes
-from paceline.metrics.coco_pack import Share, join, pack, unpack
-from paceline.models.class_rows import Labels
+from paceline.input.box_sample import draw_evaluation_sample, draw_training_sample
+from paceline.input.draw import Draw
+from paceline.input.randomness import SampleRandom
 from paceline.models.detector import Detector
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weight_file import WeightFile
-from paceline.models.weights import WeightReport
-from paceline.models.weights_ssd import load_ssd_weights
+from paceline.store.header import Header
+from paceline.store.manifest import Manifest
 from paceline.tasks.box_predictions import describe, to_detections
+from paceline.tasks.metrics.coco import score_boxes
+from paceline.tasks.metrics.coco_pack import Share, join, pack, unpack
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation
 from paceline.tasks.workload import Workload
+from paceline.weights.class_rows import Labels
+from paceline.weights.load import WeightReport
+from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.weight_file import WeightFile
 
 DetectorRecipe = Recipe[SSDModel, BoxInput]
 

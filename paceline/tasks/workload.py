@@ -1,4 +1,4 @@
-"""A workload: one frozen value that holds all that the house asks of one. `paceline.workloads.WORKLOADS` is the menu of ours;
+"""A workload: one frozen value that holds all that the house asks of one. `paceline.tasks.workloads.WORKLOADS` is the menu of ours;
 one of your own is a `Workload` in any Python file, named as `./file.py:name`.
 
 Reading this file, or a workload made of `lazily` named functions, takes no torch: a part is imported when it is used.
@@ -15,7 +15,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.lazily import lazily
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.manifest import Kind
+from paceline.store.manifest import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from paceline.batch.batch import Batch
     from paceline.config.run import Run
-    from paceline.data.draw import Draw
-    from paceline.data.header import Header
-    from paceline.models.class_rows import Labels
-    from paceline.models.weights import WeightReport
+    from paceline.input.draw import Draw
+    from paceline.store.header import Header
+    from paceline.weights.class_rows import Labels
+    from paceline.weights.load import WeightReport
 
 
-REPORT = Path(__file__).parents[1] / "report"  # where templates lie
-LOAD_OWN, MLLOG_FACTS = lazily("paceline.models.weights:load_own"), lazily("paceline.tasks.mlperf:mllog_facts")
+REPORT = Path(__file__).parents[1] / "pages"  # where templates lie
+LOAD_OWN, MLLOG_FACTS = lazily("paceline.weights.load:load_own"), lazily("paceline.tasks.mlperf:mllog_facts")
 OWN_NAMES, HEADLINE = lazily("paceline.tasks.mlperf:own_names"), lazily("paceline.tasks.mlperf:headline")
 
 

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from paceline.config.detection import SSDModel
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.class_rows import Labels
-from paceline.models.forms.detectron2 import from_detectron2, to_detectron2
-from paceline.models.forms.ours import FormError, Ours
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
-from paceline.models.weights_ssd import load_ssd_weights
 from paceline.recipes import RECIPES
 from paceline.tasks.ssd import build_detector
+from paceline.weights.class_rows import Labels
+from paceline.weights.forms.detectron2 import from_detectron2, to_detectron2
+from paceline.weights.forms.ours import FormError, Ours
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_ssd import load_ssd_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
 CLASS_LAYERS = (
