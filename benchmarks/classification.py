@@ -17,7 +17,7 @@ from paceline.bench.harness import WARM_UP_STEPS, Made, Menu, Step, variants
 from paceline.bench.step import laid_out, placed
 from paceline.bench.step_resnet import Photos, ResNetBench
 from paceline.config.system import Precision
-from paceline.host.machine import autocast_for
+from paceline.machine.machine import autocast_for
 
 LIBRARIES = ("torchvision", "timm")
 
@@ -66,7 +66,7 @@ def plain_step(
 def as_graph(step: Step, device: torch.device) -> Step:
     """A whole step as one CUDA graph, replayed on the same inputs; its learning rate is a constant of the graph.
 
-    Ours is replayed by the package itself: `--system.graph`, paceline/engine/graph.py.
+    Ours is replayed by the package itself: `--system.graph`, paceline/training/graph.py.
     """
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

@@ -32,10 +32,10 @@ from paceline.bench.input import facts_of, installed_decoders, photos_in, rates_
 from paceline.bench.input_contenders import BATCH
 from paceline.bench.ratio import ratio, told
 from paceline.config.errors import DataError
-from paceline.data.decode import Decoder
-from paceline.data.index import open_split
-from paceline.data.manifest import FILE_NAME, Manifest
-from paceline.systems.detect import cpu_cores
+from paceline.input.decode import Decoder
+from paceline.machine.detect import cpu_cores
+from paceline.store.index import open_split
+from paceline.store.manifest import FILE_NAME, Manifest
 
 PROGRAMS = Path(__file__).parent / "peers"
 START_SECONDS = 240  # FFCV compiles its pipeline first

@@ -27,7 +27,7 @@ from paceline.bench.step_maskrcnn_scene import Scene
 from paceline.config.errors import UserError
 from paceline.config.instances import MaskRCNNModel
 from paceline.config.system import Precision
-from paceline.host.machine import autocast_for
+from paceline.machine.machine import autocast_for
 
 __all__ = ["contenders", "operations", "prediction"]
 

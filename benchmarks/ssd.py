@@ -21,8 +21,8 @@ from paceline.bench.step_ssd import Scene, SSDBench
 from paceline.boxes.default_boxes import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
-from paceline.host.machine import autocast_for
-from paceline.models.forms.mlperf_ssd import to_reference
+from paceline.machine.machine import autocast_for
+from paceline.weights.forms.mlperf_ssd import to_reference
 
 __all__ = ["contenders", "operations", "prediction"]
 

@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.containers.detection_label import detection_objects
-from paceline.containers.example import Feature, parse_example
-from paceline.containers.example_layouts import coco_example, imagenet_example
-from paceline.containers.recordio import read_payload, read_recordio
-from paceline.containers.recordio_lists import check_idx, read_idx, read_lst
-from paceline.containers.tar import tar_members
-from paceline.containers.tfrecord import tfrecord_spans
-from paceline.containers.webdataset import Sample, read_label, samples
-from paceline.containers.write_recordio import Packed, idx_text, write_recordio
-from paceline.containers.write_tar import write_tar
-from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
+from paceline.store.containers.detection_label import detection_objects
+from paceline.store.containers.example import Feature, parse_example
+from paceline.store.containers.example_layouts import coco_example, imagenet_example
+from paceline.store.containers.recordio import read_payload, read_recordio
+from paceline.store.containers.recordio_lists import check_idx, read_idx, read_lst
+from paceline.store.containers.tar import tar_members
+from paceline.store.containers.tfrecord import tfrecord_spans
+from paceline.store.containers.webdataset import Sample, read_label, samples
+from paceline.store.containers.write_recordio import Packed, idx_text, write_recordio
+from paceline.store.containers.write_tar import write_tar
+from paceline.store.containers.write_tfrecord import example_bytes, write_tfrecord
 
 TOOLS = Path(__file__).resolve().parent / "containers"
 sys.path.insert(0, str(TOOLS.parents[1] / "tests"))

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import UserError
-from paceline.data.box_split import BoxSplit
-from paceline.data.manifest import Manifest
-from paceline.pack.encode import encode
-from paceline.pack.objects import in_label
-from paceline.pack.pack import pack
-from paceline.pack.plan import VALIDATION, Source, open_sources
-from paceline.pack.request import Form, PackRequest
-from paceline.pack.source import prepared_source
+from paceline.datasets.pack.encode import encode
+from paceline.datasets.pack.objects import in_label
+from paceline.datasets.pack.pack import pack
+from paceline.datasets.pack.plan import VALIDATION, Source, open_sources
+from paceline.datasets.pack.request import Form, PackRequest
+from paceline.datasets.pack.source import prepared_source
+from paceline.store.box_split import BoxSplit
+from paceline.store.manifest import Manifest
 
 TOOLS: dict[Form, tuple[str, str]] = {
     "recordio": ("mxnet_reads.py", ".rec"),

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paceline.data.stores import Range, store_of
+from paceline.store.stores import Range, store_of
 
 THREADS = 16
 SIZE = 64 << 20

@@ -27,16 +27,16 @@ from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
 from paceline.boxes.ssd_matching import match
 from paceline.config.detection import BoxInput, grids
-from paceline.data import box_sample, jitter, resample_tensorflow, ssd_crop
-from paceline.data.decode import dct_scale, decode_crop
-from paceline.data.draw import Draw, render
-from paceline.data.header import read_header
-from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
+from paceline.input import box_sample, jitter, resample_tensorflow, ssd_crop
+from paceline.input.decode import dct_scale, decode_crop
+from paceline.input.draw import Draw, render
+from paceline.input.randomness import SampleRandom
 from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
+from paceline.store.header import read_header
+from paceline.store.manifest import Manifest
 from paceline.tasks.ssd import ObjectDetection, build_detector
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 
 def drawn(task: ObjectDetection, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:

@@ -108,7 +108,7 @@ def main() -> int:
 
 def rendered(lab: Path, kind: str) -> Path:
     """A small set of pictures, the same in every tree."""
-    from paceline.prepare.shapes.render import render_shapes
+    from paceline.datasets.shapes.render import render_shapes
 
     render_shapes(kind, lab / kind, train=64, val=16, side=96, processes=1)
     return lab / kind

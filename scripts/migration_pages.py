@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.migrate.originals import PAGES
-from paceline.migrate.pages import markdown
+from paceline.recipes.migrate.originals import PAGES
+from paceline.recipes.migrate.pages import markdown
 
 FOLDER = Path(__file__).parents[1] / "docs" / "migration"
 

@@ -2,7 +2,7 @@
 
     python scripts/mutate.py --sample 300 --seed 1 --log mutants.jsonl       # again with the same log: goes on
     python scripts/mutate.py --rooms boxes optim --sample 50 --seed 2
-    python scripts/mutate.py --only boxes/geometry.py:58 --only "engine/step.py:73: False -> True"
+    python scripts/mutate.py --only boxes/geometry.py:58 --only "training/step.py:73: False -> True"
 
 Nothing in this tree is changed: each job has a copy of it. A first run gathers which test covers which line (kept in --covered, per
 file of tests, until that file changes); tests that several processes, a CUDA device or --nightly belong to are not among them.

@@ -30,10 +30,10 @@ from matplotlib.figure import Figure
 from ssd_reference_samples import choose, draw, pixel_difference, reference_targets
 from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain_lr, reference, write_start
 
-from paceline.data.manifest import Manifest
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
+from paceline.store.manifest import Manifest
 from paceline.tasks.ssd import ObjectDetection
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20
 # FLOOR: relative, what a float32 loss and its two parts can say. WITHIN, BEYOND: times the noise; ours is within, twins are beyond.

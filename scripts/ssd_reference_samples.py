@@ -21,12 +21,12 @@ from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.ssd_matching import Tie, match
 from paceline.config.detection import SSDModel, grids
-from paceline.data.box_sample import draw_training_sample, inside
-from paceline.data.draw import render
-from paceline.data.header import read_header
-from paceline.data.randomness import SampleRandom
-from paceline.data.ssd_crop import ssd_crop
+from paceline.input.box_sample import draw_training_sample, inside
+from paceline.input.draw import render
+from paceline.input.randomness import SampleRandom
+from paceline.input.ssd_crop import ssd_crop
 from paceline.recipes.ssd import SSDRecipe
+from paceline.store.header import read_header
 from paceline.tasks.ssd import ObjectDetection
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")

@@ -24,16 +24,16 @@ from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import open_world
-from paceline.engine.step import TrainStep
 from paceline.models.detector import Detector
-from paceline.models.forms.mlperf_ssd import to_reference
 from paceline.models.ssd import initialise_ssd
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task
 from paceline.training.building import build_model, build_state
+from paceline.training.step import TrainStep
+from paceline.weights.forms.mlperf_ssd import to_reference
 
 CLASSES = 80
 WARMUP, DROP = 20, 70  # steps of the warm-up; the step at which lr falls to a tenth

@@ -29,12 +29,12 @@ from paceline.config import plan as planning
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import open_world
-from paceline.engine.step import TrainStep
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
 from paceline.recipes import RECIPES
+from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
-from paceline.workloads import WORKLOADS
+from paceline.training.step import TrainStep
 
 IMAGES = 2
 # Momentum SGD, LARS with its corrected momentum, an average of the weights, AdamW, and Mask R-CNN by both its publishers.

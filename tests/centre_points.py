@@ -27,9 +27,9 @@ from paceline.models.initialise import draw_layers
 from paceline.models.layers import Conv2d
 from paceline.models.normalise import Normalise
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weights import load_own
 from paceline.recipes.ssd import tiny
-from paceline.workloads.ssd import WORKLOAD
+from paceline.tasks.workloads.ssd import WORKLOAD
+from paceline.weights.load import load_own
 
 # Standard deviation of a peak along an axis, of the object's side there (TTFNet's 0.54 / 6); its least, in cells; and the
 # probability of a peak before anything is learned (Lin et al. 2017, "Focal Loss for Dense Object Detection").

@@ -14,7 +14,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.log.events import EventLog
-from paceline.report.page import write_report
+from paceline.pages.page import write_report
 
 NAMES = ["cat", "dog", "<script>alert('class')</script>"]
 TWELVE = (

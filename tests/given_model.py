@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from paceline.config.run import Run
-from paceline.dist.world import World
-from paceline.engine.state import State
+from paceline.ranks.world import World
 from paceline.tasks.task import Task
 from paceline.training.building import build_model, build_state
+from paceline.training.state import State
 
 
 def state_around(build: Callable[[torch.device], nn.Module], run: Run, world: World) -> State:

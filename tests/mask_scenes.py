@@ -8,7 +8,7 @@ import numpy as np
 from pycocotools import mask as official
 
 from paceline.boxes.run_lengths import RunLengths
-from paceline.metrics.coco import Detections, GroundTruth
+from paceline.tasks.metrics.coco import Detections, GroundTruth
 
 
 class Scene(NamedTuple):

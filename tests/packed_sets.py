@@ -9,9 +9,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
-from paceline.containers.write_tar import write_tar
-from paceline.containers.write_tfrecord import example_bytes, write_tfrecord
+from paceline.store.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
+from paceline.store.containers.write_tar import write_tar
+from paceline.store.containers.write_tfrecord import example_bytes, write_tfrecord
 
 MAGIC = b"\x0a\x23\xd7\xce"
 Photo = tuple[str, int, str, bytes]  # class, its number, file name, bytes

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.models.forms.detectron2 import to_detectron2
-from paceline.models.forms.ours import Ours
 from paceline.models.resnet import ResNet
+from paceline.weights.forms.detectron2 import to_detectron2
+from paceline.weights.forms.ours import Ours
 
 
 def gluon_arrays(model: ResNet) -> dict[str, np.ndarray]:

@@ -9,10 +9,10 @@ import torch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.system import System
-from paceline.data.manifest import Manifest
 from paceline.recipes import RECIPES
+from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 
 def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:

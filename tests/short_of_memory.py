@@ -12,11 +12,11 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.world import World
-from paceline.engine.state import State
+from paceline.ranks.world import World
 from paceline.tasks.synthetic import SyntheticTask
+from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
-from paceline.workloads import WORKLOADS
+from paceline.training.state import State
 
 # Objects of the eight images.
 OBJECTS = [3, 0, 1, 4, 2, 2, 0, 5]

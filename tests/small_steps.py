@@ -18,11 +18,11 @@ from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import World, open_world
-from paceline.engine.state import State
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import World, open_world
 from paceline.recipes import RECIPES
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
+from paceline.training.state import State
 
 CLASSES, SLOTS = 3, 8
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -13,8 +13,8 @@ from PIL import Image
 
 from paceline.config.recipe import Recipe
 from paceline.predict.predictor import Predictor
-from paceline.runs.trained import Trained
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
+from paceline.training.trained import Trained
 
 
 def predictor_of(

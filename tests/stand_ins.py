@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.data.crop import Window
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.records import Records
+from paceline.input.crop import Window
+from paceline.input.draw import Draw
+from paceline.store.header import Header
+from paceline.store.records import Records
 
 
 class InMemory(Records):

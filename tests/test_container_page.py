@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tiny_runs import TINY, command, without_report
 
-from paceline.data import records
-from paceline.data.manifest import Manifest
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
+from paceline.store import records
+from paceline.store.manifest import Manifest
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending" / "container.md"
 

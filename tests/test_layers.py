@@ -11,17 +11,20 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.systems.detect import cpu_cores
+from paceline.machine.detect import cpu_cores
 
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"config", "batch", "boxes", "threads", "accelerators", "version"},
-    {"dist", "log", "containers", "download", "systems", "recipes", "metrics", "optim"},
-    {"data", "models", "checkpoint", "host", "migrate"},
-    {"tasks", "draw", "launch", "doctor"},
-    {"prepare", "workloads", "engine", "mlperf"},
-    {"pack", "report", "runs"},
-    {"predict", "training", "bench"},
+    {"ranks", "log", "models", "optim", "store"},
+    {"input", "weights", "checkpoint"},
+    {"tasks", "machine"},
+    {"pages", "recipes"},
+    {"datasets"},
+    {"training"},
+    {"predict"},
+    {"launch"},
+    {"bench"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -70,6 +73,6 @@ def test_no_file_is_over_400_lines() -> None:
 
 def test_cores_are_counted_in_one_place_which_macos_can_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = [str(path.relative_to(PACKAGE)) for path in FILES if "sched_getaffinity" in path.read_text()]
-    assert asking == ["systems/detect.py"]
+    assert asking == ["machine/detect.py"]
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cpu_cores() == os.cpu_count()

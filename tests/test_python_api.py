@@ -20,13 +20,13 @@ import paceline
 from paceline.cli import choose
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
-from paceline.engine.evaluate import inference
-from paceline.models.forms.torchvision import export
 from paceline.models.trunk import Trunk
 from paceline.recipes import RECIPES
-from paceline.runs.standing import Ending
-from paceline.runs.trained import open_trained
 from paceline.tasks.classification import ClassificationScore
+from paceline.training.evaluate import inference
+from paceline.training.standing import Ending
+from paceline.training.trained import open_trained
+from paceline.weights.forms.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
 ROOT = Path(paceline.__file__).parents[1]

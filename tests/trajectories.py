@@ -20,10 +20,10 @@ from paceline.config.plan import Rates, lr_at, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import open_world
-from paceline.engine.state import State
-from paceline.engine.step import TrainStep
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
+from paceline.training.state import State
+from paceline.training.step import TrainStep
 
 # Relative, of a loss: what two float64 formulations may differ by. Planted twins are 1e-5 and more off.
 SAME = 1e-9

@@ -11,9 +11,9 @@ from peer_protocol import Contender, Task, serve  # pyright: ignore[reportMissin
 
 import paceline
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
-from paceline.data.index import open_split
-from paceline.data.manifest import Manifest
-from paceline.data.records import Records
+from paceline.store.index import open_split
+from paceline.store.manifest import Manifest
+from paceline.store.records import Records
 
 _open = ExitStack()  # until the process ends
 

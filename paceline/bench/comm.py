@@ -21,9 +21,9 @@ from paceline.accelerators import device_name, synchronise
 from paceline.bench.comm_fit import bus_share, fit
 from paceline.bench.comm_sizes import TYPES, Message
 from paceline.bench.timing import seconds_of_block
-from paceline.dist.exchange import smallest
-from paceline.dist.gloo_lines import without_gloo_lines
-from paceline.dist.world import World
+from paceline.ranks.exchange import smallest
+from paceline.ranks.gloo_lines import without_gloo_lines
+from paceline.ranks.world import World
 
 OURS, PEER = "paceline", "torch"
 LEAST_REPETITIONS, MOST_REPETITIONS, WARM_UP = 5, 10_000, 3

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from paceline.config.recipe import Recipe
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 MIB = 2**20
 # Data parallel's buckets where nobody asks for a size: the first, of the gradients that are ready first, is small.

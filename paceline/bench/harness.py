@@ -26,9 +26,9 @@ from paceline.bench.ratio import ratio
 from paceline.bench.timing import STEPS, Seconds, first_wait, seconds_of
 from paceline.config.errors import UserError
 from paceline.config.system import Precision
-from paceline.host.machine import TYPES
-from paceline.host.provenance import cpu_name, versions
-from paceline.systems.detect import cpu_cores
+from paceline.machine.detect import cpu_cores
+from paceline.machine.machine import TYPES
+from paceline.machine.provenance import cpu_name, versions
 
 OURS = "paceline"
 WARM_UP_STEPS = 3  # on a GPU

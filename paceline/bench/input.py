@@ -33,13 +33,13 @@ from paceline.bench.ratio import ratio, told
 from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.recipe import Quality, Recipe
-from paceline.data.decode import require_decoder
-from paceline.data.header import read_header
-from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
-from paceline.prepare.ensure import ensure_prepared
-from paceline.systems.detect import cpu_cores
-from paceline.workloads import WORKLOADS
+from paceline.datasets.ensure import ensure_prepared
+from paceline.input.decode import require_decoder
+from paceline.input.randomness import SampleRandom
+from paceline.machine.detect import cpu_cores
+from paceline.store.header import read_header
+from paceline.store.manifest import Manifest
+from paceline.tasks.workloads import WORKLOADS
 
 WARM_UP_BATCHES = 3
 STEPS = 1_000_000  # more than are ever taken

@@ -21,15 +21,15 @@ import torch
 from paceline.config.classification import PhotoInput
 from paceline.config.plan import make_plan
 from paceline.config.system import System
-from paceline.data.decode import Decoder
-from paceline.data.draw import Draw, render
-from paceline.data.header import Header, read_header
-from paceline.data.index import index_over, whole_files
-from paceline.data.loader import Loader
-from paceline.data.photo_sample import draw_training_sample
-from paceline.data.randomness import SampleRandom
-from paceline.data.records import Records, digest_of
-from paceline.data.stream import batch_indices
+from paceline.input.decode import Decoder
+from paceline.input.draw import Draw, render
+from paceline.input.loader import Loader
+from paceline.input.photo_sample import draw_training_sample
+from paceline.input.randomness import SampleRandom
+from paceline.input.stream import batch_indices
+from paceline.store.header import Header, read_header
+from paceline.store.index import index_over, whole_files
+from paceline.store.records import Records, digest_of
 from paceline.tasks.task import InputRank, Task
 
 BATCH = 64

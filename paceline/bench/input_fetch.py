@@ -21,9 +21,9 @@ from paceline.bench.harness import all_rounds, machine_facts
 from paceline.bench.input import photos_in, rates, rates_of, require_linux
 from paceline.bench.input_contenders import ours, records_of
 from paceline.bench.ratio import ratio, told
-from paceline.data.byte_cache import CachedRecords, Shelf
-from paceline.data.records import Records
-from paceline.systems.detect import cpu_cores
+from paceline.machine.detect import cpu_cores
+from paceline.store.byte_cache import CachedRecords, Shelf
+from paceline.store.records import Records
 
 FETCH_THREADS = (0, 8, 32)
 KEPT = "late, all kept in memory"

@@ -23,13 +23,13 @@ from rich.console import Console
 from paceline.batch.batch import Batch, labelled_batch
 from paceline.config.errors import UserError
 from paceline.config.system import System
-from paceline.data.crop import Window
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.loader import Loader
-from paceline.data.randomness import SampleRandom
-from paceline.data.records import Records
-from paceline.data.stream import batch_indices
+from paceline.input.crop import Window
+from paceline.input.draw import Draw
+from paceline.input.loader import Loader
+from paceline.input.randomness import SampleRandom
+from paceline.input.stream import batch_indices
+from paceline.store.header import Header
+from paceline.store.records import Records
 
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004

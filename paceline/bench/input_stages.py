@@ -30,14 +30,14 @@ from paceline.bench.accelerators import Demand
 from paceline.bench.input_contenders import task_loader
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
-from paceline.data.decode import decode_alone
-from paceline.data.draw import Draw, render
-from paceline.data.header import read_header
-from paceline.data.landing import Landing
-from paceline.data.records import Records
-from paceline.data.stores import scheme_of
-from paceline.data.stream import permutation
-from paceline.systems.detect import cpu_cores
+from paceline.input.decode import decode_alone
+from paceline.input.draw import Draw, render
+from paceline.input.stream import permutation
+from paceline.machine.detect import cpu_cores
+from paceline.store.header import read_header
+from paceline.store.landing import Landing
+from paceline.store.records import Records
+from paceline.store.stores import scheme_of
 from paceline.tasks.task import Task, records_for
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
@@ -102,7 +102,7 @@ class Samples:
 
 def bench_task_recipe(recipe: Recipe) -> Recipe:
     """The recipe's data treatment, with a batch and a length of the benchmark's own."""
-    from paceline.workloads import workload_of
+    from paceline.tasks.workloads import workload_of
 
     pixels = prod(workload_of(recipe.task).largest(recipe))
     batch = 1

@@ -15,7 +15,7 @@ import torch
 
 from paceline.bench.harness import OURS, Operation, compared, machine_facts
 from paceline.bench.peers import peers
-from paceline.metrics.coco import Detections, GroundTruth, score_boxes
+from paceline.tasks.metrics.coco import Detections, GroundTruth, score_boxes
 
 OBJECTS = 7  # of an image, on average
 CROWDS = 0.012  # share of objects that are crowds, as in COCO

@@ -23,10 +23,10 @@ from paceline.bench.input import task_of
 from paceline.config.instances import InstanceInput
 from paceline.config.plan import make_plan
 from paceline.config.system import System
-from paceline.data.buckets import Shape, buckets, resized_all
-from paceline.data.manifest import Manifest
+from paceline.datasets.ensure import ensure_prepared
+from paceline.input.buckets import Shape, buckets, resized_all
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.prepare.ensure import ensure_prepared
+from paceline.store.manifest import Manifest
 from paceline.tasks.maskrcnn import InstanceRecipe, InstanceSegmentation
 
 

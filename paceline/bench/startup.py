@@ -25,8 +25,8 @@ import torch
 
 from paceline.bench.harness import all_rounds, machine_facts
 from paceline.bench.ratio import ratio
+from paceline.tasks.workloads import workload_of
 from paceline.threads import Thread
-from paceline.workloads import workload_of
 
 ALONE = "import torch"
 # Pictures of the sets that runs are begun on, and their side in pixels: the time to open a set, not to verify one, is wanted.
@@ -92,7 +92,7 @@ def measure(
 
 def _commands(workload: str, folder: Path) -> list[Command]:
     """A finished run refused, show, predict on one photo and train to the first step; data and a run are made for that."""
-    from paceline.prepare.shapes.render import render_shapes
+    from paceline.datasets.shapes.render import render_shapes
 
     chosen = workload_of(workload)
     recipe, kind = chosen.start, "classes" if chosen.kind == "class-folder" else "boxes"

@@ -23,15 +23,15 @@ from paceline.bench.profile import Part
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
-from paceline.engine.loss_groups import configure_loss_groups
-from paceline.engine.meters import Meters
-from paceline.engine.state import State
-from paceline.engine.step import TrainStep
-from paceline.host.heap import keep_freed_memory
-from paceline.host.machine import autocast_for, make_exact
+from paceline.machine.heap import keep_freed_memory
+from paceline.machine.machine import autocast_for, make_exact
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
+from paceline.training.loss_groups import configure_loss_groups
+from paceline.training.meters import Meters
+from paceline.training.state import State
+from paceline.training.step import TrainStep
 
 TRAIN_IMAGES, VAL_IMAGES = 117_266, 5000  # of the plan, which no step looks at
 Tell = Callable[[dict[str, Any]], None]

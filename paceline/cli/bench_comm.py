@@ -16,7 +16,7 @@ from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
-from paceline.dist.launcher import SINGLE, Launch, read_launch
+from paceline.ranks.launcher import SINGLE, Launch, read_launch
 
 if TYPE_CHECKING:
     from paceline.config.system import System
@@ -88,9 +88,9 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
 
     from paceline.bench.comm import measure
     from paceline.bench.comm_sizes import MIB, messages
-    from paceline.dist.environment import environment
-    from paceline.dist.world import open_world
-    from paceline.host.machine import choose_device
+    from paceline.machine.machine import choose_device
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
     found = messages(flags.bucket_mib or system.bucket_mib)
@@ -114,8 +114,8 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
 
 
 def _machine() -> dict[str, Any]:
-    from paceline.host.provenance import cpu_name
-    from paceline.systems.detect import cpu_cores
+    from paceline.machine.detect import cpu_cores
+    from paceline.machine.provenance import cpu_name
 
     return {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}
 

@@ -51,9 +51,9 @@ def run_stages(arguments: Sequence[str]) -> int:
     from paceline.bench.harness import machine_facts
     from paceline.bench.input_advice import advice, emulated, gap, table
     from paceline.bench.input_stages import bench_task_recipe, measure_stages
-    from paceline.dist.launcher import read_launch
-    from paceline.dist.world import open_world
-    from paceline.host.machine import choose_device, set_threads
+    from paceline.machine.machine import choose_device, set_threads
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
     from paceline.training.keeping import kept_photos
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)

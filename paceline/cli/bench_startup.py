@@ -12,7 +12,7 @@ from paceline.cli.answer import answer
 from paceline.cli.flags import parse
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
-from paceline.workloads import WORKLOADS, workload_of
+from paceline.tasks.workloads import WORKLOADS, workload_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import check_output
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from paceline.bench.step import StepBench
@@ -163,7 +163,7 @@ def _measure(flags: Flags, bench: StepBench, title: str) -> int:
 
     from paceline.bench.step import run_step_bench
     from paceline.cli.bench_tables import print_operations, print_prediction, print_step
-    from paceline.host.machine import choose_device
+    from paceline.machine.machine import choose_device
 
     # Written after each part: a machine that is taken away leaves what it has measured.
     facts = run_step_bench(bench, choose_device(bench.system, 0), lambda known: _write(flags, known))

@@ -16,10 +16,10 @@ from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted, one_line, some
-from paceline.data.freshness import addresses, check_fresh
-from paceline.data.index import open_split
-from paceline.data.manifest import Manifest, find_manifest, prepare_again
-from paceline.data.staged_folder import clear
+from paceline.store.freshness import addresses, check_fresh
+from paceline.store.index import open_split
+from paceline.store.manifest import Manifest, find_manifest, prepare_again
+from paceline.store.staged_folder import clear
 
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR

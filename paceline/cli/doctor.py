@@ -15,10 +15,10 @@ from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.config.printable import one_line
-from paceline.dist.launcher import SINGLE, read_launch
+from paceline.ranks.launcher import SINGLE, read_launch
 
 if TYPE_CHECKING:
-    from paceline.doctor.finding import Finding
+    from paceline.machine.doctor.finding import Finding
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="doctor", description=ABOUT)
     check_output(flags.out)
     if flags.facts:
-        from paceline.host.host_facts import facts
+        from paceline.machine.host_facts import facts
 
         print(json.dumps(facts(), separators=(",", ":")))
         return 0
@@ -66,8 +66,8 @@ def run(arguments: Sequence[str]) -> int:
         from paceline.cli.doctor_nodes import run_nodes
 
         return run_nodes(flags, launch)
-    from paceline.doctor.finding import problems
-    from paceline.doctor.here import examine
+    from paceline.machine.doctor.finding import problems
+    from paceline.machine.doctor.here import examine
 
     findings = examine(Path(flags.folder))
     told = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
@@ -93,7 +93,7 @@ def tell(findings: Sequence[Finding], width: int = 14) -> None:
 
 def in_number(findings: Sequence[Finding]) -> str:
     """As "2 problems"; "" where there is none."""
-    from paceline.doctor.finding import problems
+    from paceline.machine.doctor.finding import problems
 
     count = problems(findings)
     return f"{count} problem{'s'[: count != 1]}" if count else ""

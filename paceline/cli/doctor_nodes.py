@@ -13,16 +13,16 @@ from paceline.cli.doctor import Flags, in_number, tell
 from paceline.config.system import System
 
 if TYPE_CHECKING:
-    from paceline.dist.launcher import Launch
+    from paceline.ranks.launcher import Launch
 
 
 def run_nodes(flags: Flags, launch: Launch) -> int:
     """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
-    from paceline.dist.environment import environment
-    from paceline.doctor.compare import examine_nodes, names, worst
-    from paceline.doctor.finding import Finding, problems
-    from paceline.doctor.node_line import line
-    from paceline.doctor.together import examine_together
+    from paceline.machine.doctor.compare import examine_nodes, names, worst
+    from paceline.machine.doctor.finding import Finding, problems
+    from paceline.machine.doctor.node_line import line
+    from paceline.machine.doctor.together import examine_together
+    from paceline.ranks.environment import environment
 
     system = choose_system(flags.system) if flags.system else None
     with environment(system or System(), launch, named=False) as notes:

@@ -14,8 +14,8 @@ from paceline.cli.flags import parse
 from paceline.cli.progress import live_progress
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
-from paceline.download.bring import Progress, bring, missing_text, refuse_other_place, verified
-from paceline.download.sources import DATA_SETS, DataSet
+from paceline.store.download.bring import Progress, bring, missing_text, refuse_other_place, verified
+from paceline.store.download.sources import DATA_SETS, DataSet
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
 

@@ -1,6 +1,6 @@
 """`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks.
 
-Also `paceline eval WEIGHTS --recipe NAME --data DIR`: a file of weights that no run of ours made.
+Also `paceline eval WEIGHTS --data DIR [--recipe NAME]`: a file of weights, anybody's, or the name of published ones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from paceline.cli.choose import choose_recipe, choose_system
+from paceline.cli.choose import choose_system
 from paceline.cli.eval_table import per_class, table
 from paceline.cli.flags import parse
 from paceline.cli.saved import naming, saved_count
 from paceline.cli.voice import complain, say
+from paceline.cli.weights_alone import means_weights, named_recipe
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
@@ -37,17 +38,17 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
 from paceline.log.console import open_console
 from paceline.log.prose import left_open
+from paceline.ranks.launcher import read_launch
+from paceline.tasks.workloads import saved_recipe, workload_of
 from paceline.training.opening import check_request
-from paceline.workloads import saved_recipe, workload_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from paceline.data.manifest import Manifest
-    from paceline.dist.world import World
+    from paceline.ranks.world import World
+    from paceline.store.manifest import Manifest
     from paceline.tasks.task import Task
 
 # The flags that change a recipe's model.detect, and so what is scored.
@@ -58,7 +59,9 @@ DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
 class Flags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder; or a file of weights, with --recipe
+    run: Annotated[Path, tyro.conf.Positional] = (
+        Path()
+    )  # run folder; or a file of weights, or the name of published ones
     data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
     split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
     images: str = ""  # folder of photos to score on, with --annotations
@@ -75,7 +78,9 @@ class Flags:
     json: bool = False  # print one JSON object a checkpoint
     out: str = ""  # also write the predictions to this JSON file
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of a file of weights: the recipe that they fit
+    recipe: str = (
+        ""  # of a file of weights: the recipe that they fit, with flags in quotes; empty = found from the file
+    )
 
     @property
     def elsewhere(self) -> bool:
@@ -100,17 +105,21 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
     flags = replace(flags, run=run_folder(flags.run))
     _check(flags)
-    subject = _weights(flags) if flags.run.is_file() and flags.run.suffix != ".json" else _run(flags)
     launch = read_launch(os.environ)
+    if means_weights(flags.run):
+        flags, subject = _weights(flags, launch.world)
+    else:
+        subject = _run(flags)
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
-    from paceline.dist.environment import environment
-    from paceline.dist.world import open_world
-    from paceline.engine.evaluate import evaluate
-    from paceline.host.machine import choose_device, set_threads
-    from paceline.host.placing import bound, choose_adapter
+    from paceline.cli.eval_weights import classes_of
+    from paceline.machine.machine import choose_device, set_threads
+    from paceline.machine.placing import bound, choose_adapter
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
+    from paceline.training.evaluate import evaluate
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
@@ -132,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
         world.agree(data_facts(task), "data")
         place = InputRank(world.rank, world.world, device, threads["loader"])
         if subject.facts is None:
-            tell(_classes_of(flags.run, task))
+            tell(classes_of(flags.run, task))
         for name in subject.checkpoints:
             model, label, step = _model(flags, subject, name, task, device, tell)
             if world.world > 1:
@@ -203,19 +212,25 @@ def _run(flags: Flags) -> Subject:
     return Subject(_detecting(recipe, flags), facts, system, data_from_here(facts), saved.limit_val, names)
 
 
-def _weights(flags: Flags) -> Subject:
-    """A file of weights, in the network that --recipe describes."""
-    if not flags.recipe:
-        raise UserError(
-            f"{flags.run}: this is a file. Weights do not say what network they are of; name a recipe that does:\n"
-            f"  {command('eval', flags.run, '--recipe', 'ssd', '--data', 'DIR')}"
-        )
+def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
+    """Weights, in the network that --recipe describes, or that is found from them -> the flags with their file, and that."""
     if flags.workload:
         raise UserError(
             f"--workload {flags.workload}: {flags.run} is a file of weights; its --recipe names the workload."
         )
-    recipe = choose_recipe(flags.recipe)
-    return Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), "", 0, ["weights"])
+    if not flags.elsewhere:
+        raise UserError(
+            f"{flags.run}: weights have no data of their own; name those to score on:  "
+            f"{command('eval', flags.run, '--data', 'DIR')}"
+        )
+    asked, given = named_recipe(flags.recipe)
+    for recipe in asked.values():  # before torch is loaded
+        _refuse_early(_detecting(recipe, flags), flags.data if world == 1 else "")
+    from paceline.cli.eval_weights import fitted
+
+    path, called, recipe = fitted(flags.run, asked, given, world)
+    flags = replace(flags, run=path, recipe=called)
+    return flags, Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), "", 0, ["weights"])
 
 
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
@@ -257,8 +272,8 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
 
 def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
-    from paceline.data.scored_as import scored_as
-    from paceline.prepare.held_out import HeldOut, ensure_held_out
+    from paceline.datasets.held_out import HeldOut, ensure_held_out
+    from paceline.store.scored_as import scored_as
     from paceline.training.opening import prepared_once
 
     kind = workload_of(subject.recipe.task).kind
@@ -272,27 +287,13 @@ def _model(
 ) -> tuple[nn.Module, str, int]:
     """-> the model in eval mode, what its weights are called, and the steps behind them (0 where nobody knows)."""
     if subject.facts is None:
-        return _with_weights(task, flags, device), str(flags.run), 0
-    from paceline.runs.trained import open_trained
+        from paceline.cli.eval_weights import with_weights
+
+        return with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
+    from paceline.training.trained import open_trained
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, say=tell)
     return trained.model, trained.checkpoint, trained.step
-
-
-def _with_weights(task: Task, flags: Flags, device: Any) -> nn.Module:
-    """Raises CheckpointError for weights that leave a part of the network as it was drawn: a score would mean nothing."""
-    from paceline.config.errors import CheckpointError
-
-    model = task.build(device)
-    report = task.load_weights(model, flags.run)
-    # What counts steps is no weight.
-    lacking = [name for name in (*report.missing, *report.reinitialised) if not name.endswith("num_batches_tracked")]
-    if lacking:
-        raise CheckpointError(
-            f"{flags.run}: {len(lacking)} tensors of {flags.recipe} on this data's {len(task.classes)} classes are not in it "
-            f"({', '.join(lacking[:3])}, ...), so it cannot be scored. Name the recipe and the data that it was trained for."
-        )
-    return model.eval()
 
 
 def _batch(subject: Subject, task: Task, world: int) -> int:
@@ -303,20 +304,6 @@ def _batch(subject: Subject, task: Task, world: int) -> int:
 
     most = images_that_fit(task.memory(subject.system), subject.system)
     return evaluation_batch(min(most, subject.recipe.global_batch), task.val_images, world)
-
-
-def _classes_of(weights: Path, task: Task) -> str:
-    """Whose classes the rows of the heads are taken for, in words."""
-    from paceline.models.weight_file import open_weights
-
-    if open_weights(weights).classes:
-        return f"the weights name their classes, and rows follow the names: {_in_order(task.classes)}"
-    return f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}"
-
-
-def _in_order(classes: Sequence[str]) -> str:
-    """The first class names, which show the order to who knows it."""
-    return ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
 
 
 def _where(flags: Flags, task: Task) -> str:

@@ -19,7 +19,7 @@ from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
-from paceline.systems.published import published_for, system_for
+from paceline.machine.published import published_for, system_for
 
 Fields = TypeVar("Fields")
 
@@ -144,7 +144,7 @@ def parse_recipe(
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:
     """Whether the machine is asked once the words are parsed; for --help, auto is not asked at all and a named one at once."""
-    from paceline.systems import DETECTED
+    from paceline.machine.known import DETECTED
 
     help_asked = any(word in ("-h", "--help") for word in words)
     return system_name in DETECTED and (system_name == "auto" or not help_asked)
@@ -256,9 +256,9 @@ def _take_system(words: list[str]) -> tuple[str, list[str]]:
 
 def _first_paragraph(name: str, recipe: Recipe) -> str:
     """What opens a recipe's --help: its docstring's first paragraph, and the systems there are."""
+    from paceline.machine.known import SYSTEMS
     from paceline.recipes import RECIPES
     from paceline.recipes.rows import ROWS
-    from paceline.systems import SYSTEMS
 
     text = inspect.getdoc(RECIPES[name]) if name in RECIPES else ROWS[name].about if name in ROWS else None
     about = (text or f"{name}: {recipe.task}").split("\n\n")[0]

@@ -68,7 +68,7 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
     text  a command line, or the path of a script or a configuration
     Raises UserError for what cannot be read or told.
     """
-    from paceline.migrate.translate import translate
+    from paceline.recipes.migrate.translate import translate
 
     folder, path = Path(), Path(os.path.expanduser(text))
     if os.path.isfile(path):  # False, too, for what is no name of a file
@@ -92,7 +92,7 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
 def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
     from paceline.cli.launch import LaunchFlags
-    from paceline.migrate.translate import facts_of
+    from paceline.recipes.migrate.translate import facts_of
 
     asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])
     recipe, controls = asked.recipe, asked.controls
@@ -120,7 +120,7 @@ def _same(theirs: Any, ours: Any) -> bool:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from paceline.migrate.translate import DEFAULT
+    from paceline.recipes.migrate.translate import DEFAULT
 
     print(found["command"])
     for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):

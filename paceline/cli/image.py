@@ -73,9 +73,9 @@ def run(arguments: Sequence[str]) -> int:
 def _build(arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
     flags = parse(arguments, BuildFlags(), prog="image build", description="Build the image of this checkout.")
-    from paceline.host.provenance import git_commit
     from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source
     from paceline.launch.image_tag import tag
+    from paceline.machine.provenance import git_commit
 
     root = source()
     name = flags.tag or tag()
@@ -99,7 +99,7 @@ def _constraints(system_name: str, torch: str) -> str:
     """
     if not system_name:
         return ""
-    from paceline.systems.torch_builds import pinned_for
+    from paceline.machine.torch_builds import pinned_for
 
     system = choose_system(system_name)
     if system.accelerator not in ("cpu", "cuda"):

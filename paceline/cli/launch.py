@@ -24,18 +24,18 @@ from paceline.config.first_weights import named_weights
 from paceline.config.run import Controls, check_controls
 from paceline.config.run_names import numbered
 from paceline.config.submission import check_submission
-from paceline.dist.environment import check_interface
-from paceline.dist.interfaces import interfaces
 from paceline.launch.carry_out import launch
 from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.walltime import check_walltime
 from paceline.launch.where import Where, check_where, job_of, left_outside
-from paceline.models.forms.bring import in_cache, is_published
-from paceline.runs.going_on import FinishedError
-from paceline.systems.published import published_for
-from paceline.workloads import workload_of
+from paceline.machine.published import published_for
+from paceline.ranks.environment import check_interface
+from paceline.ranks.interfaces import interfaces
+from paceline.tasks.workloads import workload_of
+from paceline.training.going_on import FinishedError
+from paceline.weights.forms.bring import in_cache, is_published
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
@@ -187,7 +187,7 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str
 
 def _checked(asked: Asked, folder: Path) -> bool | None:
     """MLPerf's compliance checker on a trial's log; what it objects to is said. None where the benchmark, the log or it is missing."""
-    from paceline.mlperf import judge
+    from paceline.bench.mlperf import judge
 
     ruleset, log = workload_of(asked.recipe.task).ruleset, folder / "mllog.txt"
     if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:

@@ -18,9 +18,9 @@ from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.walltime import minutes_in
-from paceline.systems.estimate import predicted_minutes
-from paceline.systems.published_nodes import recipe_for_nodes
-from paceline.workloads import workload_of
+from paceline.machine.estimate import predicted_minutes
+from paceline.machine.published_nodes import recipe_for_nodes
+from paceline.tasks.workloads import workload_of
 
 
 @dataclass(frozen=True)

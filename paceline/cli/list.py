@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _workloads() -> list[dict[str, Any]]:
     from paceline.recipes import RECIPES
-    from paceline.workloads import WORKLOADS
+    from paceline.tasks.workloads import WORKLOADS
 
     recipes: dict[str, list[str]] = {}
     for name, make in RECIPES.items():
@@ -117,8 +117,8 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _systems() -> list[dict[str, Any]]:
-    from paceline.systems import DETECTED, SYSTEMS
-    from paceline.systems.published import pairings_of
+    from paceline.machine.known import DETECTED, SYSTEMS
+    from paceline.machine.published import pairings_of
 
     rows = []
     for name, make in SYSTEMS.items():

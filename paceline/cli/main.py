@@ -20,9 +20,9 @@ from types import FrameType, ModuleType
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
-from paceline.dist.exit_code import leave_exit_code
 from paceline.log.last_words import have_last_words
 from paceline.log.output import lasting_output
+from paceline.ranks.exit_code import leave_exit_code
 
 # Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`; `from` is a word of Python's.
 MODULES = {"from": "from_original"}
@@ -120,7 +120,7 @@ def _outcome(words: Sequence[str]) -> int:
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
     except Exception as error:
-        from paceline.host.shortage import shortage
+        from paceline.machine.shortage import shortage
 
         if (short := shortage(error)) is not None:
             complain(f"paceline: {short}", short)

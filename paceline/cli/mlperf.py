@@ -10,13 +10,13 @@ from typing import Annotated
 
 import tyro
 
+from paceline.bench.mlperf import judge
+from paceline.bench.mlperf.logs import benchmark_of, find_logs, read_mllog, value_of
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
-from paceline.mlperf import judge
-from paceline.mlperf.logs import benchmark_of, find_logs, read_mllog, value_of
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 KINDS = """usage: paceline mlperf KIND ...
 

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import tyro
 
+from paceline.bench.mlperf.analysis import analyse, summaries
+from paceline.bench.mlperf.logs import find_logs
+from paceline.bench.mlperf.row import Row
 from paceline.cli.flags import parse
 from paceline.cli.voice import complain, say
 from paceline.config.errors import UserError
-from paceline.mlperf.analysis import analyse, summaries
-from paceline.mlperf.logs import find_logs
-from paceline.mlperf.row import Row
 
 ABOUT = """One table of logs: MLPerf's (published ones, and ours), GluonCV's, Habana's TensorFlow SSD, NVIDIA's DLLogger, Horovod's and
 MXNet's. Several runs of one system in one folder get a line of their own: the mean of their times without the fastest and the slowest,

@@ -15,10 +15,10 @@ from paceline.cli.shared_flags import out_folder
 from paceline.cli.voice import say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted
-from paceline.pack.request import PackRequest, check_request, parse_bytes
+from paceline.datasets.pack.request import PackRequest, check_request, parse_bytes
 
 if TYPE_CHECKING:
-    from paceline.data.manifest import Manifest
+    from paceline.store.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def run(arguments: Sequence[str]) -> int:
         shard_bytes=parse_bytes(flags.shard_size, "--shard-size"),
     )
     check_request(request)
-    from paceline.pack.pack import pack
-    from paceline.pack.source import prepared_source
+    from paceline.datasets.pack.pack import pack
+    from paceline.datasets.pack.source import prepared_source
 
     manifest = prepared_source(flags.folder, say)
     with _progress() as progress:

@@ -1,4 +1,7 @@
-"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json."""
+"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json.
+
+Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, or the name of published ones.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.saved import naming
 from paceline.cli.voice import say
+from paceline.cli.weights_alone import means_weights, named_recipe, weights_of
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean
 from paceline.config.run import read_run
-from paceline.workloads import saved_recipe
+from paceline.tasks.workloads import saved_recipe
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Listing, Unreadable
@@ -31,7 +35,9 @@ DRAWN_BESIDE = 8
 class Flags:
     """What to label."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder
+    run: Annotated[Path, tyro.conf.Positional] = (
+        Path()
+    )  # run folder; or a file of weights, or the name of published ones
     photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders: all photos below them
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
@@ -42,6 +48,9 @@ class Flags:
     labels: bool = True  # objects: write names and scores beside the boxes
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = (
+        ""  # of a file of weights: the recipe that they fit, with flags in quotes; empty = found from the file
+    )
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -56,13 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.predict.folders import find_photos
 
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
-    # What is no run of ours is refused before torch is loaded.
-    saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
-    from paceline import predict  # the module: what follows needs torch
-    from paceline.predict.answers import check_answers_folder
-
-    check_answers_folder(flags.out)
-    predictor = predict.load(flags.run, checkpoint=flags.checkpoint, workload=flags.workload, say=say)
+    predictor = _of_weights(flags) if means_weights(flags.run) else _of_run(flags)
     _check_objects(flags, predictor)
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
@@ -83,6 +86,43 @@ def run(arguments: Sequence[str]) -> int:
         for photo in without:
             say(f"  {photo.file}: {photo.reason}")
     return 1 if without else 0
+
+
+def _of_run(flags: Flags) -> Predictor:
+    """A run folder, which is refused before torch is loaded where it is none."""
+    if flags.recipe:
+        raise UserError(
+            f"--recipe {flags.recipe}: {flags.run} is no file of weights; a run has its recipe in run.json."
+        )
+    if not flags.run.exists():
+        raise UserError(f"{flags.run}: there is no such run, nor file of weights.")
+    saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
+    from paceline import predict  # the module: what follows needs torch
+    from paceline.predict.answers import check_answers_folder
+
+    check_answers_folder(flags.out)
+    return predict.load(flags.run, checkpoint=flags.checkpoint, workload=flags.workload, say=say)
+
+
+def _of_weights(flags: Flags) -> Predictor:
+    """A file of weights, in the network that it fits."""
+    for flag, value, usual in (("--workload", flags.workload, ""), ("--checkpoint", flags.checkpoint, "best")):
+        if value != usual:
+            raise UserError(f"{flag} {value}: for a run, and {flags.run} is weights. Leave it away.")
+    recipe, given = named_recipe(flags.recipe)
+    from paceline import predict
+    from paceline.predict.answers import check_answers_folder
+    from paceline.predict.predictor import Predictor
+    from paceline.training.trained import open_alone
+    from paceline.weights.weight_file import run_beside
+
+    check_answers_folder(flags.out)
+    file = weights_of(flags.run, say)
+    if (
+        flags.run.is_dir() and not recipe and (run := run_beside(file))
+    ):  # RUN/checkpoints/best: the run, as --checkpoint has it
+        return predict.load(run, checkpoint=file.parent.name, say=say)
+    return Predictor(open_alone(file, recipe=recipe, given=given, say=say))
 
 
 def _answer(
@@ -138,7 +178,7 @@ def _shown(result: Result, flags: Flags) -> Result:
 
 def _picture(result: Result, flags: Flags) -> bytes | DataError:
     """An encoded JPEG."""
-    from paceline.draw.pictures import jpeg
+    from paceline.pages.pictures import jpeg
 
     try:
         return jpeg(result.draw(flags.score_above, labels=flags.labels), quality=90)

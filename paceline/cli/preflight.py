@@ -28,17 +28,17 @@ from paceline.cli.preflight_report import Preflight, write_report
 from paceline.config.cache import cache_folder
 from paceline.config.system import System
 from paceline.config.whole import write_whole
-from paceline.dist.interfaces import interface_towards, interfaces, is_address_of_this_host
-from paceline.dist.launcher import SINGLE
-from paceline.doctor.clocks import offset
-from paceline.doctor.compare import examine_nodes
-from paceline.doctor.cores import core_rates
-from paceline.doctor.finding import Finding
-from paceline.doctor.folders import folder_troubles
-from paceline.doctor.node import from_json, look_here
-from paceline.doctor.preflight import Look, Reach, bad, judge, known
-from paceline.doctor.reach import Listener, neighbours, rate_to, trips_to, why
-from paceline.systems.detect import allowed_cpus
+from paceline.machine.detect import allowed_cpus
+from paceline.machine.doctor.clocks import offset
+from paceline.machine.doctor.compare import examine_nodes
+from paceline.machine.doctor.cores import core_rates
+from paceline.machine.doctor.finding import Finding
+from paceline.machine.doctor.folders import folder_troubles
+from paceline.machine.doctor.node import from_json, look_here
+from paceline.machine.doctor.preflight import Look, Reach, bad, judge, known
+from paceline.machine.doctor.reach import Listener, neighbours, rate_to, trips_to, why
+from paceline.ranks.interfaces import interface_towards, interfaces, is_address_of_this_host
+from paceline.ranks.launcher import SINGLE
 
 # For every node to say what it is: a Python that starts from a slow shared disk, and a second of measuring.
 LOOK_SECONDS = 120.0
@@ -126,7 +126,7 @@ def _temporary() -> Path:
 
 def _address(flags: argparse.Namespace) -> str:
     """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
-    from paceline.dist.world import ANYWHERE
+    from paceline.ranks.world import ANYWHERE
 
     there = interfaces()
     told = (

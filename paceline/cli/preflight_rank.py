@@ -17,7 +17,7 @@ from paceline.cli.main import USER_ERROR, settle_environment
 from paceline.cli.preflight_board import Board
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
-from paceline.dist.launcher import read_launch
+from paceline.ranks.launcher import read_launch
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
@@ -29,10 +29,10 @@ def run(folder: Path, system_name: str, number: str) -> int:
 
     from paceline.bench.comm import measure
     from paceline.bench.comm_sizes import MIB, messages
-    from paceline.dist.environment import environment
-    from paceline.dist.world import open_world
-    from paceline.doctor.together import examine_together
-    from paceline.host.machine import choose_device
+    from paceline.machine.doctor.together import examine_together
+    from paceline.machine.machine import choose_device
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
 
     torch.set_num_threads(1)
     launch = read_launch(os.environ)

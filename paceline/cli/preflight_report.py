@@ -12,9 +12,9 @@ from typing import Any
 from paceline.config.own_file import KEY
 from paceline.config.printable import one_line
 from paceline.config.whole import write_whole
-from paceline.doctor.finding import Finding
-from paceline.doctor.node_line import line
-from paceline.doctor.preflight import Look, Reach, bad
+from paceline.machine.doctor.finding import Finding
+from paceline.machine.doctor.node_line import line
+from paceline.machine.doctor.preflight import Look, Reach, bad
 
 STYLE = (
     "body{font:15px sans-serif;margin:2em;max-width:80em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"

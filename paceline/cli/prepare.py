@@ -15,7 +15,7 @@ from paceline.cli.voice import say
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
-    from paceline.data.manifest import Manifest
+    from paceline.store.manifest import Manifest
 
 KINDS = """usage: paceline prepare KIND ...
 
@@ -127,8 +127,8 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
         _sort_val(Path(flags.data), Path(flags.devkit).expanduser())
-    from paceline.prepare.class_source import prepare_folder
-    from paceline.prepare.val_split import ValSplit
+    from paceline.datasets.class_source import prepare_folder
+    from paceline.datasets.val_split import ValSplit
 
     with _progress() as progress:
         manifest = prepare_folder(
@@ -149,8 +149,8 @@ def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
 
 
 def _sort_val(root: Path, devkit: Path) -> None:
-    from paceline.prepare.formats.class_folders import VAL_FOLDERS
-    from paceline.prepare.formats.devkit import sort_val, validation_labels
+    from paceline.datasets.formats.class_folders import VAL_FOLDERS
+    from paceline.datasets.formats.devkit import sort_val, validation_labels
 
     labels = validation_labels(devkit)
     for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
@@ -179,7 +179,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
     if not flags.data and not any(files):
         also = ", or --images DIR --annotations FILE" if kind == "coco" else ""
         raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
-    from paceline.prepare.box_source import BoxRequest, prepare_boxes
+    from paceline.datasets.box_source import BoxRequest, prepare_boxes
 
     with _progress() as progress:
         manifest = prepare_boxes(
@@ -193,7 +193,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
 
 
 def _printed(manifest: Manifest) -> int:
-    from paceline.prepare.findings import findings
+    from paceline.datasets.findings import findings
 
     for line in findings(manifest):
         say(line)
@@ -217,7 +217,7 @@ def _progress() -> Iterator[Progress]:
 
 def _shapes(arguments: Sequence[str]) -> int:
     flags = parse(arguments, ShapesFlags(), prog="prepare shapes", description="Render the built-in data set.")
-    from paceline.prepare.shapes.render import shapes_folder
+    from paceline.datasets.shapes.render import shapes_folder
 
     say(shapes_folder(flags.kind))
     return 0

@@ -13,7 +13,7 @@ from paceline.cli.shared_flags import out_folder
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
-    from paceline.data.manifest import Manifest
+    from paceline.store.manifest import Manifest
 
 
 class Progress(Protocol):
@@ -96,7 +96,7 @@ def coco_zips(folder: str, flags: ContainerFlags, bar: Bar) -> Manifest:
 
 def index_containers(layout: str, flags: ContainerFlags, bar: Bar) -> Manifest:
     """Index what `flags` name. Raises DataError for every flaw."""
-    from paceline.prepare.containers.source import ContainerRequest, prepare_containers
+    from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 
     wanted = asdict(flags)
     out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")

@@ -46,9 +46,10 @@ def run(arguments: Sequence[str]) -> int:
     check_request(asked.recipe, flags.data)
     import torch
 
-    from paceline.dist.launcher import read_launch
-    from paceline.dist.world import open_world
-    from paceline.draw.pictures import mosaic
+    from paceline.pages.pictures import mosaic
+    from paceline.pages.samples import sample_picture
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)
@@ -57,7 +58,8 @@ def run(arguments: Sequence[str]) -> int:
     while len(photos) < flags.images:
         epochs, numbers = task.samples(step)
         for epoch, number in list(zip(epochs, numbers))[: flags.images - len(photos)]:
-            photo, caption = task.workload.picture(*task.sample(int(epoch), int(number)), task.classes)
+            sample = *task.sample(int(epoch), int(number)), task.classes
+            photo, caption = task.workload.picture(*sample) or sample_picture(*sample)
             photos.append(photo)
             captions.append(caption)
         step += 1

@@ -33,8 +33,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
     # What is wrong is named before anything is written.
     own = [is_in_file(str(read_run(folder, changed=complain)["recipe"].get("task"))) for folder in flags.runs]
-    from paceline.report.page import write_report
-    from paceline.workloads import workload_of
+    from paceline.pages.page import write_report
+    from paceline.tasks.workloads import workload_of
 
     workload = workload_of(flags.workload) if flags.workload else None
 

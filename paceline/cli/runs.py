@@ -18,7 +18,7 @@ from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration, metric_label, metric_text
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 # Columns with their widths: 80 in all with a time of 6 and the two spaces between them. A wider terminal is the names'.
 COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}

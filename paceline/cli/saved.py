@@ -14,7 +14,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
-from paceline.workloads import saved_recipe
+from paceline.tasks.workloads import saved_recipe
 
 # More images than any data set has.
 MOST_IMAGES = 2**40

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
-from paceline.data.stores import scheme_of
+from paceline.store.stores import scheme_of
 
 
 def check_shared(flags: Any) -> None:

@@ -22,9 +22,9 @@ from paceline.config.run import Controls, run_file, run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.log.time_parts import where_time_goes
+from paceline.tasks.workloads import workload_of
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe
-from paceline.workloads import workload_of
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
@@ -134,8 +134,8 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
     """
     import torch
 
-    from paceline.dist.launcher import read_launch
-    from paceline.dist.world import open_world
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
     from paceline.training.settling import settle_target
 
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)

@@ -18,11 +18,11 @@ from paceline.config.plan import training_ranks
 from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls, run_file
 from paceline.config.submission import check_submission
-from paceline.dist.launcher import read_launch
 from paceline.log.console import open_console
 from paceline.log.last_words import have_last_words
 from paceline.log.sinks import makers
-from paceline.runs.going_on import stand_of
+from paceline.ranks.launcher import read_launch
+from paceline.training.going_on import stand_of
 from paceline.training.opening import check_request
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]

@@ -14,7 +14,7 @@ from paceline.config.printable import one_line, printable
 
 def speaks() -> bool:
     """Whether this process is the first on its node; where the launcher's variables contradict each other, it is."""
-    from paceline.dist.launcher import read_launch
+    from paceline.ranks.launcher import read_launch
 
     try:
         return read_launch(os.environ).local_rank == 0

@@ -55,8 +55,8 @@ def run(arguments: Sequence[str]) -> int:
 def _get(arguments: Sequence[str]) -> int:
     flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
     from paceline.cli.progress import live_progress
-    from paceline.models.forms.bring import bring
-    from paceline.models.forms.published import PUBLISHED
+    from paceline.weights.forms.bring import bring
+    from paceline.weights.forms.published import PUBLISHED
 
     if not flags.name:
         width = max(map(len, PUBLISHED))
@@ -73,7 +73,7 @@ def _get(arguments: Sequence[str]) -> int:
         say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
     say(f"next:  {command('weights', 'check', kept)}")
     if kept.suffix == ".pkl":
-        from paceline.models.forms.files import conversion
+        from paceline.weights.forms.files import conversion
 
         say(f"then:  {conversion(kept)}")
         kept = kept.with_suffix(".safetensors")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,16 +19,12 @@ from paceline.config.printable import some
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
-    from paceline.models.weight_file import WeightFile
+    from paceline.training.find_network import Fit
 
 # Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "maskrcnn-gluoncv")
-# Looked at where none of those takes the file: a small run's, converted.
-SMALL = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")
 MOST_CLASSES = 8
 LEFT_OUT = 3
-# How names begin in networks of timm's that are no plain ResNet.
-TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,10 @@ def run_check(arguments: Sequence[str]) -> int:
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
     from paceline.cli.choose import choose_recipe
-    from paceline.models.forms.files import PICKLED, conversion
-    from paceline.models.weight_file import broken, open_weights
     from paceline.training.building import weights_file
+    from paceline.training.find_network import SMALL, fits, timm_trunk
+    from paceline.weights.forms.files import PICKLED, conversion
+    from paceline.weights.weight_file import broken, open_weights
 
     path = weights_file(flags.file, pickles=True)
     if asked is not None:
@@ -75,28 +72,29 @@ def run_check(arguments: Sequence[str]) -> int:
         _row("needs", f"--model.{field.replace('_', '-')} {value}")
     for note in file.ours.notes:
         _row("note", note)
+    if file.ours.lacks:
+        _row("note", file.ours.lacks)
     if file.ours.left_out:
         _row("left out", f"{some(file.ours.left_out, LEFT_OUT)}: no weights")
     wild = broken(tensors)
     _row("finite", f"no: {some(wild, LEFT_OUT)}" if wild else "yes")
-    found = list(_fits(file, recipes, given, flags.rows))
-    if asked is None and not any(fit for *_, fit in found):
-        found += [
-            one for one in _fits(file, {name: choose_recipe(name) for name in SMALL}, given, flags.rows) if one[2]
-        ]
-    fits = any(fit for *_, fit in found)
-    for name, lines, fit in found:
-        if fit or not fits:  # why other networks do not take it is of use where none does
-            _row("fits" if fit else "not", f"{name}: {lines[0]}")
-            for line in lines[1:]:
+    found = [replace(fit, model=None) for fit in fits(file, recipes, given)]  # a network is large
+    if asked is None and not any(fit.report for fit in found):
+        small = {name: choose_recipe(name) for name, _ in SMALL}
+        found += [fit for fit in fits(file, small, given) if fit.report]
+    taken = any(fit.report for fit in found)
+    for fit in found:
+        if fit.report or not taken:  # why other networks do not take it is of use where none does
+            first, *rest = _row_of(fit, flags.rows)
+            _row("fits" if fit.report else "not", f"{fit.called}: {first}")
+            for line in rest:
                 _row("", line)
-    if not fits and any(re.match(TIMMS, name) for name in tensors):
-        trunk = f"timm/{_timm_name(path)}"
+    if not taken and (trunk := timm_trunk(file)):
         again = command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", trunk)
         _row("next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
         _row("next", conversion(path))
-    return 0 if fits and not wild else 1
+    return 0 if taken and not wild else 1
 
 
 @dataclass(frozen=True)
@@ -123,67 +121,23 @@ def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
 
 
 def _of_its_run(path: Path) -> dict[str, Recipe]:
-    """The recipe of the run whose checkpoint this is, by the run's folder; none where it is no checkpoint, or runs code of its own."""
-    from paceline.config.run import read_run
-    from paceline.models.weight_file import run_beside
-    from paceline.workloads import saved_recipe
+    """The recipe of the run whose checkpoint this is; none where it is no checkpoint, or its run cannot be read."""
+    from paceline.training.find_network import of_its_run
 
-    run = run_beside(path)
-    if run is None:
-        return {}
     try:
-        return {
-            str(run): saved_recipe(
-                read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name)
-            )
-        }
+        return of_its_run(path)
     except UserError as problem:
         say(f"note      {str(problem).splitlines()[0]}")
         return {}
 
 
-def _fits(
-    file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str], every: bool
-) -> Iterator[tuple[str, list[str], bool]]:
-    """For each network: its recipe with the flags that the file asks for, what became of each row, and whether it fits."""
-    from paceline.config.errors import CheckpointError
-    from paceline.models.class_rows import Labels, row_count
-    from paceline.models.resnet_fields import resnet_fields
-    from paceline.workloads import workload_of
-
-    rows, trunk = row_count(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
-    for name, recipe in recipes.items():
-        workload = workload_of(recipe.task)
-        known = {
-            field: value
-            for field, value in trunk.items()
-            if hasattr(recipe.model, field) and f"model.{field}" not in given
-        }
-        model = replace(recipe.model, **known)
-        changed = [field for field in known if getattr(recipe.model, field) != known[field]]
-        called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
-        try:
-            # Its tensors have no values yet: nothing is drawn, and what the file lacks is only named.
-            network = workload.build(replace(recipe, model=model), rows or workload.classes)
-            report = workload.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
-        except CheckpointError as problem:
-            yield called, [_without_place(str(problem), file.path)], False
-            continue
-        except UserError as problem:  # a network that this recipe cannot have
-            yield called, [str(problem).splitlines()[0]], False
-            continue
-        lines = replace(report, said=()).lines(every=every)
-        yield called, [_without_place(line.strip(), file.path, "weights ") for line in lines], True
-
-
-def _timm_name(path: Path) -> str:
-    """timm's name of the network whose file is called so; NAME where it has none of it, or is not installed."""
-    try:
-        import timm
-    except ImportError:
-        return "NAME"
-    name = re.split(r"[.-]", path.name)[0]
-    return name if timm.is_model(name) else "NAME"
+def _row_of(fit: Fit, every: bool) -> list[str]:
+    """What became of each row of a file in a network, or why it is none for it."""
+    if fit.report is None:
+        return [fit.why]
+    path = fit.report.path
+    lines = replace(fit.report, said=()).lines(every=every)
+    return [line.strip().removeprefix(f"weights {path}: ") for line in lines]
 
 
 def _bytes_and_digest(path: Path) -> str:
@@ -201,10 +155,6 @@ def _bytes_and_digest(path: Path) -> str:
         else f", and its name says {named[1]}: another file"
     )
     return f", {path.stat().st_size / 2**20:,.1f} MiB, SHA-256 {digest}{right}"
-
-
-def _without_place(text: str, path: Path, before: str = "") -> str:
-    return text.removeprefix(f"{before}{path}: ")
 
 
 def _row(what: str, text: str) -> None:

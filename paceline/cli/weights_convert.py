@@ -17,7 +17,7 @@ from paceline.config.own_file import check_output
 from paceline.config.plain_file import read_plain_text
 
 if TYPE_CHECKING:
-    from paceline.models.weight_file import WeightFile
+    from paceline.weights.weight_file import WeightFile
 
 # A list of class names is a few kilobytes.
 MOST_NAMES_BYTES = 2**24
@@ -41,7 +41,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
     if not flags.file and flags.to:
         raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
-    from paceline.models.forms.write import writable, write_form
+    from paceline.weights.forms.write import writable, write_form
 
     forms = {form.name: form for form in writable()}
     if not flags.to:
@@ -56,8 +56,8 @@ def run_convert(arguments: Sequence[str]) -> int:
     out = Path(flags.out)
     if out.suffix not in form.suffixes:
         raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
-    from paceline.models.weight_file import broken, open_weights
     from paceline.training.building import weights_file
+    from paceline.weights.weight_file import broken, open_weights
 
     path = weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
@@ -111,7 +111,7 @@ def _names(place: str, file: WeightFile) -> tuple[str, ...]:
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
         raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
-    from paceline.models.class_rows import row_count
+    from paceline.weights.class_rows import row_count
 
     rows = row_count(file.ours.tensors)
     if len(names) != rows:

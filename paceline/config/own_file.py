@@ -15,7 +15,7 @@ from paceline.config.whole import sweep, write_whole
 
 # JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment.
 KEY, LINE = "paceline", "# paceline: "
-HTML = '<meta name="generator" content="paceline">'  # draw/frame.html.jinja
+HTML = '<meta name="generator" content="paceline">'  # pages/frame.html.jinja
 _MARKS = (
     rb'\A\{\s*"paceline": ',
     rb"\A# paceline: ",

@@ -20,7 +20,7 @@ Fabric = Literal["", "tcp", "roce", "ib", "efa"]
 Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
 MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
-# What a launcher tells a process about its place (dist/launcher.py), and our secret, which must not stand in run.json.
+# What a launcher tells a process about its place (ranks/launcher.py), and our secret, which must not stand in run.json.
 NOT_OURS_TO_SET = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|(SLURM|OMPI|PMI|PMIX|PALS|TORCHELASTIC)_.*|PACELINE_SECRET"
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 RESNET = "resnet"
-TRUNKS = [RESNET, "timm"]  # what may stand before the "/" of --model.trunk; models/trunk.py makes them
+FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.trunk; models/trunk.py makes them
+# Of your own: what stands there -> (what stands behind it, the recipe's fields, the form) -> a trunk.
+TRUNKS: dict[str, Callable[[str, Any, Any], Any]] = {}
 # Of ResNets; models/resnet.py has their stages.
 Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
 StrideIn = Literal["3x3", "1x1"]
@@ -30,10 +33,11 @@ class TrunkModel:
 
 def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
     """What must hold for the trunk of any network, for `refuse_outside`."""
-    plain, families = model.groups == 1 and model.group_width == 64, ", ".join(TRUNKS)
+    plain, families = model.groups == 1 and model.group_width == 64, (*FAMILIES, *TRUNKS)
     usual, timm = model.stride_in == "3x3" and model.padding == "both", model.trunk.startswith("timm/")
     return (
-        ("--model.trunk", model.trunk, model.trunk.partition("/")[0] in TRUNKS, f"there is no such trunk; there are {families}"),
+        ("--model.trunk", model.trunk, model.trunk.partition("/")[0] in families,
+         f"there is no such trunk; there are {', '.join(families)}"),
         ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
         ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
         ("--model.groups", model.groups, model.groups >= 1, "must be 1 or more"),

@@ -13,12 +13,12 @@ from pathlib import Path
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.config.system import System
-from paceline.dist.exit_code import EXIT_CODE_FILE
-from paceline.host import host_facts
 from paceline.launch.axes import NODE_VARIABLES, File
 from paceline.launch.job import Job, Words
 from paceline.launch.mounts import working_directory
 from paceline.launch.shell import environment
+from paceline.machine import host_facts
+from paceline.ranks.exit_code import EXIT_CODE_FILE
 
 # Called as in the image of containers/Dockerfile: its PATH begins with the environment that holds paceline.
 PYTHON: Words = ("python3",)

@@ -14,10 +14,10 @@ from types import FrameType
 
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import printable
-from paceline.dist.exit_code import read_exit_code
 from paceline.launch.axes import Running
 from paceline.launch.job import Job
 from paceline.log.events import read_events
+from paceline.ranks.exit_code import read_exit_code
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20

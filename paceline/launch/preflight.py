@@ -10,9 +10,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from paceline.dist.launcher import derived_port
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import in_lines
+from paceline.ranks.launcher import derived_port
 
 FAILED = 3
 

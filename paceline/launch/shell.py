@@ -8,8 +8,8 @@ from dataclasses import fields
 
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
-from paceline.dist.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import Job, Variable, Words
+from paceline.ranks.exit_code import EXIT_CODE_FILE
 
 WIDTH = 100
 

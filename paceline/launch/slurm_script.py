@@ -6,11 +6,11 @@ import shlex
 
 from paceline.config.printable import one_line
 from paceline.config.run_names import STOP_FILE
-from paceline.dist.launcher import derived_port
 from paceline.launch import preflight
 from paceline.launch.axes import NODE_VARIABLES
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment, exports, in_lines
+from paceline.ranks.launcher import derived_port
 
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'

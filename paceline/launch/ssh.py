@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Mapping
 
 from paceline.config.printable import one_line
-from paceline.dist.interfaces import is_address_of_this_host
 from paceline.launch.job import Words
+from paceline.ranks.interfaces import is_address_of_this_host
 
 LIKE_A_LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR")
 # ssh's own exit code where it could not connect, or lost the connection; else the command's.

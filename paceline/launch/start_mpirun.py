@@ -10,10 +10,10 @@ from paceline.launch import preflight
 from paceline.launch.axes import Starter
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
-from paceline.systems.placement import processing_elements
-from paceline.systems.topology import Topology, described, read_topology
+from paceline.machine.placement import processing_elements
+from paceline.machine.topology import Topology, described, read_topology
 
-SECRET = "PACELINE_SECRET"  # as dist/secret.py reads it, which loads torch
+SECRET = "PACELINE_SECRET"  # as ranks/secret.py reads it, which loads torch
 
 
 def command(job: Job, program: Words) -> Words:

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from paceline.config.errors import UserError
-from paceline.dist.launcher import derived_port
 from paceline.launch import attend, preflight
 from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
 from paceline.launch.hostfile import LOOPBACK, Host, first_hosts, read_hostfile
@@ -22,6 +21,7 @@ from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
 from paceline.launch.ssh import options
 from paceline.launch.start_mpirun import forwarded_names, notes
+from paceline.ranks.launcher import derived_port
 
 BASH = "#!/usr/bin/env bash\n"
 # In the background, because a shell acts on a signal only between commands.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from paceline.config.printable import one_line
 from paceline.config.system import System
 from paceline.launch.job import Variable
-from paceline.systems.detect import cpu_cores
+from paceline.machine.detect import cpu_cores
 
 # Variables of ours and of Python that a rank on another node must find as they are here.
 CARRIED = {

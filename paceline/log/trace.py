@@ -5,7 +5,7 @@ nvtx:50:53   no file: NVIDIA's Nsight Systems is running around us and records t
                  nsys profile --capture-range=cudaProfilerApi paceline train RECIPE --profile nvtx:50:53
 
 In both a step is a range "step 50", from the end of the step before; in it are "forward", "backward" and "update"
-(paceline/engine/step.py) with their operations. CUPTI, which both use, serves one of them at a time.
+(paceline/training/step.py) with their operations. CUPTI, which both use, serves one of them at a time.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Segmenter(nn.Module):
     """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
 
     Losses come undivided, for the loss groups of this forward (`loss_groups`, consecutive equal parts of its images): whoever
-    knows the whole group divides them (paceline/engine/loss_groups.py).
+    knows the whole group divides them (paceline/training/loss_groups.py).
     """
 
     terms = TERMS

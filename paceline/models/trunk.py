@@ -2,13 +2,13 @@
 
 Letters: B images   C_i channels and s_i stride of map i, finest first   H, W input pixels   K classes
 A classifier pools the last map, SSD takes the one of stride 8, Mask R-CNN those of stride 4 to 32.
-To add a trunk: a file with a subclass of Trunk, and `add_trunk` (docs/extending/trunk.md).
+To add a trunk: a file with a subclass of Trunk, and a line in `make_trunk` (docs/extending/trunk.md).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,27 +97,12 @@ def make_trunk(model: TrunkModel, form: Form) -> Trunk:
     """
     refuse_outside(*trunk_rules(model))
     family, _, name = model.trunk.partition("/")
-    return MAKERS[family](name, model, form)
+    if family in TRUNKS:
+        return TRUNKS[family](name, model, form)
+    if family == RESNET:
+        from paceline.models.resnet import make_resnet
 
-
-def _resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
-    from paceline.models.resnet import make_resnet
-
-    return make_resnet(name, model, form)
-
-
-def _timm(name: str, model: TrunkModel, form: Form) -> Trunk:
+        return make_resnet(name, model, form)
     from paceline.models.timm_trunk import make_timm_trunk
 
     return make_timm_trunk(name, model, form)
-
-
-# What stands behind the "/" of --model.trunk, the recipe's fields and the form -> a trunk.
-MAKERS: dict[str, Callable[[str, TrunkModel, Form], Trunk]] = {RESNET: _resnet, "timm": _timm}
-
-
-def add_trunk(family: str, make: Callable[[str, TrunkModel, Form], Trunk]) -> None:
-    """Let --model.trunk name trunks of your own: FAMILY or FAMILY/NAME."""
-    MAKERS[family] = make
-    if family not in TRUNKS:
-        TRUNKS.append(family)

@@ -22,19 +22,25 @@ __all__ = ["load"]
 def load(
     run: str | Path, *, checkpoint: str = "best", workload: str = "", say: Callable[[str], object] = warnings.warn
 ) -> Predictor:
-    """Open a run folder for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
+    """Open a run folder, or a file of weights, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
-    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`
+    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file of weights, ours or
+                anybody's, whose network is found from it (docs/weights.md)
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
     say         told that in words; a warning unless another is named
     return      a predictor: .predict(photos), .stream(photos), .classes
     Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
-    checkpoint that is missing or damaged.
+    checkpoint that is missing or damaged, and for a file that no network of ours answers with.
     """
+    if Path(run).is_file() and Path(run).suffix != ".json":
+        from paceline.predict.predictor import Predictor
+        from paceline.training.trained import open_alone
+
+        return Predictor(open_alone(Path(run), say=say))
     refuse_synthetic(read_run(Path(run)), Path(run), "answer with")
     # Packages that load torch when they are used, and not before.
     from paceline.predict.predictor import Predictor
-    from paceline.runs.trained import open_trained
+    from paceline.training.trained import open_trained
 
     return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, say=say))

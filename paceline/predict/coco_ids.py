@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
-from paceline.data.box_split import open_boxes
-from paceline.data.manifest import Manifest
+from paceline.store.box_split import open_boxes
+from paceline.store.manifest import Manifest
 
 MOST_BYTES = 8 << 30
 

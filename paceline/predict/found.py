@@ -1,6 +1,6 @@
 """From a network's outputs to what people get of them.
 
-Each function takes (outputs, photos, trained): what `predict` of the model gave for a batch, the n photos that were in it, and the run.
+Each function takes (outputs, photos, trained): what the model's `predict` gave for a batch, its n photos, and the run.
 Letters: n photos   K classes   D places for detections   S side of a mask
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from paceline.batch.instances import FoundInstances
 from paceline.boxes.paste import paste_to_rle
-from paceline.data.header import Header
-from paceline.metrics.top_k import best_classes
 from paceline.predict.photos import Photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found, Result
-from paceline.runs.trained import Trained
+from paceline.store.header import Header
 from paceline.tasks.box_predictions import to_detections
+from paceline.tasks.metrics.top_k import best_classes
+from paceline.training.trained import Trained
 
 
 class Seen(NamedTuple):
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     label: Any  # what the workload's `draw_eval` labelled it with
 
 
-def answers(outputs: Any, photos: Sequence[Seen], trained: Trained) -> Sequence[Result]:
+def answers_of(outputs: Any, photos: Sequence[Seen], trained: Trained) -> Sequence[Result]:
     """The workload's own results, or ours for this kind of outputs."""
     own = trained.workload.answers(outputs, photos, trained)
     if own is not None:

@@ -17,9 +17,9 @@ from PIL import Image
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain
-from paceline.data.crop import Window
-from paceline.data.decode import decode_crop
-from paceline.data.header import MOST_BYTES, endless_jpeg, read_header, undecodable
+from paceline.input.crop import Window
+from paceline.input.decode import decode_crop
+from paceline.store.header import MOST_BYTES, endless_jpeg, read_header, undecodable
 
 Photo: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor"
 KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray, torch.Tensor)

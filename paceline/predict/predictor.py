@@ -15,16 +15,16 @@ import numpy as np
 import torch
 
 from paceline.config.errors import DataError
-from paceline.data.draw import render
-from paceline.data.header import read_header
-from paceline.data.orientation import orientation_of
-from paceline.engine.evaluate import inference
+from paceline.input.draw import render
+from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable, find_photos
-from paceline.predict.found import Seen, answers
+from paceline.predict.found import Seen, answers_of
 from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of
 from paceline.predict.results import Result
-from paceline.runs.trained import Trained
-from paceline.systems.detect import cpu_cores
+from paceline.store.header import read_header
+from paceline.store.orientation import orientation_of
+from paceline.training.evaluate import inference
+from paceline.training.trained import Trained
 
 # More threads than this read no faster than one device computes.
 MOST_THREADS = 8
@@ -134,7 +134,7 @@ class Predictor:
         batch = trained.workload.batch(images, [seen.label for seen in part], torch.zeros(len(part), dtype=torch.int64))
         with inference(trained.model), trained.autocast():
             outputs = trained.model.predict(batch.to(trained.device))  # type: ignore[operator]
-        return answers(outputs, part, trained)
+        return answers_of(outputs, part, trained)
 
 
 def in_order(items: Iterable[Item], work: Callable[[Item], Done], *, ahead: int) -> Iterator[Done]:

@@ -73,7 +73,7 @@ class Answer(Result):
 
     def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True) -> Image.Image:
         """The photo with a bar for each of its classes below it."""
-        from paceline.draw.pictures import top5_picture
+        from paceline.pages.pictures import top5_picture
 
         return top5_picture(self.pixels(), self.names, self.scores)
 
@@ -131,7 +131,7 @@ class Found(Result):
 
     def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True) -> Image.Image:
         """The photo with a box, and a mask where there is one, for each object of this score; with names where labels."""
-        from paceline.draw.marks import Mark, marks_picture
+        from paceline.pages.marks import Mark, marks_picture
 
         marks = [
             Mark(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.metrics.coco import CURVE_IOU, RECALL_POINTS, BoxScores, Detections, GroundTruth
+from paceline.tasks.metrics.coco import CURVE_IOU, RECALL_POINTS, BoxScores, Detections, GroundTruth
 
 # Detections of an image that are written down: as many as the benchmark looks at.
 MOST_WRITTEN = 100

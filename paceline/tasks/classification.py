@@ -13,15 +13,15 @@ from torch import Tensor
 from paceline.batch.batch import Batch
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.index import open_split
-from paceline.data.manifest import Manifest
-from paceline.data.photo_sample import draw_training_sample
-from paceline.data.randomness import SampleRandom
-from paceline.metrics.top_k import TopKScore, check_every_image_once, unpack
+from paceline.input.draw import Draw
+from paceline.input.photo_sample import draw_training_sample
+from paceline.input.randomness import SampleRandom
 from paceline.models.classifier import Classifier
 from paceline.models.trunk import Form, make_trunk
+from paceline.store.header import Header
+from paceline.store.index import open_split
+from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
 from paceline.tasks.workload import Workload

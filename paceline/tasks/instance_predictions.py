@@ -22,13 +22,13 @@ from paceline.batch.instances import APPROXIMATED, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
-from paceline.data.box_split import BoxSplit
-from paceline.data.object_masks import has_masks, truth_masks
-from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes
-from paceline.metrics.coco_masks import score_masks
-from paceline.metrics.coco_pack import Share, join_masks, pack, unpack
+from paceline.store.box_split import BoxSplit
+from paceline.store.object_masks import has_masks, truth_masks
 from paceline.tasks import box_predictions
 from paceline.tasks.box_predictions import most_written, to_detections
+from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes
+from paceline.tasks.metrics.coco_masks import score_masks
+from paceline.tasks.metrics.coco_pack import Share, join_masks, pack, unpack
 
 
 class InstanceTruth(NamedTuple):

@@ -15,14 +15,14 @@ from paceline.batch.detection import raster_boxes, slots_for
 from paceline.batch.instances import InstanceBatch, InstanceObjects
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.recipe import Recipe
-from paceline.data.buckets import Shape
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.instance_sample import draw_training_sample, image_key
-from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
+from paceline.input.buckets import Shape
+from paceline.input.draw import Draw
+from paceline.input.instance_sample import draw_training_sample, image_key
+from paceline.input.randomness import SampleRandom
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.segmenter import Segmenter
+from paceline.store.header import Header
+from paceline.store.manifest import Manifest
 from paceline.tasks.instance_predictions import (
     InstanceScore,
     describe_instances,

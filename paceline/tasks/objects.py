@@ -10,9 +10,9 @@ import numpy as np
 from paceline.config.detection import LearnedObjects
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.data.box_split import BoxSplit, open_boxes
-from paceline.data.manifest import Manifest
-from paceline.metrics.coco import GroundTruth, subset
+from paceline.store.box_split import BoxSplit, open_boxes
+from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.coco import GroundTruth, subset
 from paceline.tasks.self_check import ground_truth_scores_one
 from paceline.tasks.task import Task
 from paceline.tasks.workload import Workload

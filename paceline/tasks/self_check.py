@@ -16,9 +16,9 @@ import numpy as np
 from paceline.boxes.ragged import rows_of
 from paceline.boxes.run_lengths import RunLengths, areas
 from paceline.config.errors import DataError
-from paceline.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset
-from paceline.metrics.coco_masks import score_masks
 from paceline.tasks.instance_predictions import InstanceTruth
+from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset
+from paceline.tasks.metrics.coco_masks import score_masks
 
 # About half a second of scoring with COCO's 7 objects an image; a larger set is sampled evenly.
 MOST_IMAGES = 5_000

@@ -14,9 +14,9 @@ import numpy as np
 from paceline.config.instances import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
-from paceline.data.grouped import group_batches, grouped_order, shapes_of_run
-from paceline.data.stream import batch_indices, permutation
+from paceline.input.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
+from paceline.input.grouped import group_batches, grouped_order, shapes_of_run
+from paceline.input.stream import batch_indices, permutation
 
 # Of a run whose steps are looked at, for their shapes: most photos, and most epochs of a small set. A few seconds.
 MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
@@ -126,7 +126,7 @@ class Sizes(NamedTuple):
 
 
 class Buckets:
-    """Photos keep their aspect and are padded to a shape of a ladder, likes together; see data/buckets.py and data/grouped.py."""
+    """Photos keep their aspect and are padded to a shape of a ladder, likes together; see input/buckets.py and input/grouped.py."""
 
     vary = True
 

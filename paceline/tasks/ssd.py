@@ -16,17 +16,17 @@ from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
 from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe
-from paceline.data.box_sample import draw_training_sample
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.manifest import Manifest
-from paceline.data.randomness import SampleRandom
-from paceline.metrics.coco import score_boxes
-from paceline.metrics.coco_pack import Share, join, pack, unpack
+from paceline.input.box_sample import draw_training_sample
+from paceline.input.draw import Draw
+from paceline.input.randomness import SampleRandom
 from paceline.models.detector import Detector
 from paceline.models.ssd import SSD
 from paceline.models.trunk import Form, make_trunk
+from paceline.store.header import Header
+from paceline.store.manifest import Manifest
 from paceline.tasks.box_predictions import describe, to_detections
+from paceline.tasks.metrics.coco import score_boxes
+from paceline.tasks.metrics.coco_pack import Share, join, pack, unpack
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation

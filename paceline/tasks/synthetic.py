@@ -22,13 +22,13 @@ from paceline.config.errors import UserError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System
-from paceline.data.draw import Draw
-from paceline.data.header import Header
-from paceline.data.repeated import Repeated
-from paceline.models.class_rows import Labels
+from paceline.input.draw import Draw
+from paceline.input.repeated import Repeated
+from paceline.store.header import Header
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, InputRank, Task
 from paceline.tasks.workload import Workload
+from paceline.weights.class_rows import Labels
 
 # Training images of an epoch, where the recipe's own data set is not a known one.
 IMAGES = 100_000

@@ -24,23 +24,23 @@ from paceline.batch.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
-from paceline.data.buckets import Shape
-from paceline.data.draw import Draw, DrawSample, render
-from paceline.data.header import Header, read_header
-from paceline.data.index import Index
-from paceline.data.loader import Loader
-from paceline.data.manifest import Manifest
-from paceline.data.records import Records
-from paceline.data.repeated import Repeated
-from paceline.data.ring import Forward
-from paceline.data.stream import batch_indices, shard
+from paceline.input.buckets import Shape
+from paceline.input.draw import Draw, DrawSample, render
+from paceline.input.loader import Loader
+from paceline.input.repeated import Repeated
+from paceline.input.ring import Forward
+from paceline.input.stream import batch_indices, shard
+from paceline.store.header import Header, read_header
+from paceline.store.index import Index
+from paceline.store.manifest import Manifest
+from paceline.store.records import Records
 from paceline.tasks.memory import MemoryEstimate, memory_of
 from paceline.tasks.shapes import Fit, Shapes
 
 if TYPE_CHECKING:
-    from paceline.models.class_rows import Labels
-    from paceline.models.weights import WeightReport
     from paceline.tasks.workload import Workload
+    from paceline.weights.class_rows import Labels
+    from paceline.weights.load import WeightReport
 
 
 # Each has as many requests under way as the store says (Store.at_once); while one waits for its last, the others go on.
@@ -173,7 +173,7 @@ class Task(ABC):
 
     def labels(self) -> Labels:
         """The classes whose rows of a weight file are kept, by name."""
-        from paceline.models.class_rows import Labels
+        from paceline.weights.class_rows import Labels
 
         folders = self.manifest.classes if self.manifest.kind == "class-folder" else ()
         return Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))

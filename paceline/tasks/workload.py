@@ -1,4 +1,4 @@
-"""A workload: a class with all that the package asks of what is learned. `paceline.workloads.WORKLOADS` is the menu of ours;
+"""A workload: a class with all that the package asks of what is learned. `paceline.tasks.workloads.WORKLOADS` is the menu of ours;
 one of your own is an instance of such a class in any Python file, named as `./file.py:name`.
 
 Its methods import what they use, so a menu of workloads takes no torch.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.data.manifest import Kind
+from paceline.store.manifest import Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from paceline.batch.batch import Batch
     from paceline.config.run import Run
-    from paceline.data.draw import Draw
-    from paceline.data.header import Header
-    from paceline.data.manifest import Manifest
-    from paceline.models.class_rows import Labels
-    from paceline.models.weights import WeightReport
+    from paceline.input.draw import Draw
+    from paceline.store.header import Header
+    from paceline.store.manifest import Manifest
     from paceline.tasks.task import Task
+    from paceline.weights.class_rows import Labels
+    from paceline.weights.load import WeightReport
 
-REPORT = Path(__file__).parents[1] / "report"  # where templates lie
+REPORT = Path(__file__).parents[1] / "pages"  # where templates lie
 
 
 class Workload(ABC):
@@ -62,7 +62,7 @@ class Workload(ABC):
 
     finds_objects: bool  # else it names whole photos
     photos_at_once: int = 8  # of one forward in prediction
-    template: str  # of its part of a report: a jinja file, in paceline/report/ or absolute
+    template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
 
     def __init__(self) -> None:
         """Raises RecipeError for a class that no run could use."""
@@ -106,15 +106,15 @@ class Workload(ABC):
 
         Raises CheckpointError where it does not fit; the model is then unchanged.
         """
-        from paceline.models.weights import load_own
+        from paceline.weights.load import load_own
 
         return load_own(model, path, labels)
 
     # Its input
 
-    @abstractmethod
     def largest(self, recipe: Recipe) -> tuple[int, int]:
-        """H, W of the largest training input, whatever the data."""
+        """H, W of the largest training input, whatever the data: the square that most have."""
+        return recipe.input.size, recipe.input.size
 
     @abstractmethod
     def made_up(self, recipe: Recipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
@@ -124,9 +124,9 @@ class Workload(ABC):
     def batch(self, images: Tensor, labels: Sequence[Any], indices: Tensor, *, least: int = 0) -> Batch:
         """Images (n, 3, H, W), labels of n and indices (n,) as a batch with at least so many object slots."""
 
-    @abstractmethod
     def eval_shape(self, recipe: Recipe, height: int, width: int) -> tuple[int, int]:
         """H, W of the evaluation input of a photo of this height and width."""
+        return self.largest(recipe)
 
     @abstractmethod
     def draw_eval(self, recipe: Recipe, header: Header, name: str, shape: tuple[int, int]) -> Draw:
@@ -150,16 +150,18 @@ class Workload(ABC):
 
     # What people see
 
-    @abstractmethod
-    def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
-        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption."""
+    def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str] | None:
+        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: as paceline/pages/samples.py
+        has it for our labels.
+        """
+        return None
 
     def answers(self, outputs: Any, photos: Sequence[Any], trained: Any) -> Sequence[Any] | None:
         """Results of what the network found in photos; None: as paceline/predict/found.py makes them of ours."""
         return None
 
     def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:
-        """What the template draws of a predictions file, as `pictures`; None: as paceline/report/sections.py has it for ours.
+        """What the template draws of a predictions file, as `pictures`; None: as paceline/pages/sections.py has it for ours.
 
         data  the folder that its relative files are in
         """

@@ -20,11 +20,11 @@ from paceline.config.python_file import helpers_of, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.agreement import digest
-from paceline.host.provenance import versions
-from paceline.models.weight_file import names_beside
+from paceline.machine.provenance import versions
+from paceline.ranks.agreement import digest
 from paceline.tasks.task import Task
 from paceline.version import PACKAGE
+from paceline.weights.weight_file import names_beside
 
 # Controls that only rank 0 looks at, or that name a place.
 FREE_CONTROLS = (

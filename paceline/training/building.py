@@ -13,20 +13,20 @@ from paceline.checkpoint.read import SUFFIX, check_file, load_found, read_facts,
 from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
 from paceline.config.run import Run
-from paceline.dist.world import World
-from paceline.engine.loss_groups import configure_loss_groups
-from paceline.engine.meters import Meters
-from paceline.engine.state import State
 from paceline.models.batch_norm import configure_batch_norm
-from paceline.models.forms.bring import bring_to_cache, in_cache, is_published
-from paceline.models.forms.files import kind_of
-from paceline.models.forms.tf_checkpoint import find_index
 from paceline.optim.average import WeightAverage
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.make import make_optimiser
 from paceline.optim.parameter_groups import named_parameters
+from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
+from paceline.training.loss_groups import configure_loss_groups
+from paceline.training.meters import Meters
+from paceline.training.state import State
+from paceline.weights.forms.bring import bring_to_cache, in_cache, is_published
+from paceline.weights.forms.files import kind_of
+from paceline.weights.forms.tf_checkpoint import find_index
 
 # First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
 FIRST_LOSS_SCALE = 65536.0

@@ -11,21 +11,21 @@ from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
 from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
-from paceline.dist.environment import environment
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import open_world
-from paceline.host.machine import choose_device
-from paceline.host.placing import choose_adapter
-from paceline.host.shortage import failures_in_words
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
-from paceline.runs.going_on import FinishedError
-from paceline.runs.run_folder import nearest_folder
-from paceline.runs.standing import Ending
+from paceline.machine.machine import choose_device
+from paceline.machine.placing import choose_adapter
+from paceline.machine.shortage import failures_in_words
+from paceline.ranks.environment import environment
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
 from paceline.training.evaluation_rank import serve
+from paceline.training.going_on import FinishedError
 from paceline.training.loop import loop
+from paceline.training.run_folder import nearest_folder
 from paceline.training.settling import refuse_compressed
 from paceline.training.setup import Request, set_up
+from paceline.training.standing import Ending
 
 
 def train(
@@ -67,10 +67,10 @@ def train(
     Raises UserError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
     that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
     """
+    from paceline.machine.known import SYSTEMS
+    from paceline.machine.published import system_for
     from paceline.recipes import RECIPES
     from paceline.recipes.rows import ROWS
-    from paceline.systems import SYSTEMS
-    from paceline.systems.published import system_for
 
     if not isinstance(recipe, str | Recipe):
         raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
@@ -129,7 +129,7 @@ def written_late(folder: Path) -> str:
     """Write the report of a finished run that was killed before it had one; -> what to say of it."""
     if (folder / "report.html").exists():
         return ""
-    from paceline.report.page import write_report
+    from paceline.pages.page import write_report
 
     try:
         return f"\nIts report was missing and is written now: {write_report(folder)}"

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from paceline.config.run_names import STOP_FILE
-from paceline.dist.stop import StopVote, catch_stop
+from paceline.ranks.stop import StopVote, catch_stop
 from paceline.training.job import Job
 
 

@@ -21,13 +21,13 @@ from paceline.config.length import fit_schedule, steps_in_time
 from paceline.config.plan import Plan, evaluation_batch, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, seconds_in
-from paceline.dist.exchange import from_main, smallest
-from paceline.dist.world import World
-from paceline.engine.evaluate import run_inference
-from paceline.engine.state import State
-from paceline.engine.step import TrainStep
-from paceline.runs.going_on import fitted_to
+from paceline.ranks.exchange import from_main, smallest
+from paceline.ranks.world import World
 from paceline.tasks.task import InputRank, Task
+from paceline.training.evaluate import run_inference
+from paceline.training.going_on import fitted_to
+from paceline.training.state import State
+from paceline.training.step import TrainStep
 
 # What is measured: steps after the first one, for so long or so many, and at most this share of the budget.
 TRY_SECONDS, TRY_STEPS, TRY_SHARE = 10.0, 50, 0.05

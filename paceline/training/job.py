@@ -18,20 +18,20 @@ from paceline.config.errors import UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.run import Run, seconds_in
 from paceline.config.whole import write_whole
-from paceline.dist.roles import Roles
-from paceline.dist.stop import StopVote
-from paceline.dist.world import World
-from paceline.engine.evaluate import Evaluator
-from paceline.engine.state import State
-from paceline.host.power import PowerMeter
 from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.spikes import Spikes
-from paceline.runs.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
-from paceline.runs.standing import Standing
+from paceline.machine.power import PowerMeter
+from paceline.ranks.roles import Roles
+from paceline.ranks.stop import StopVote
+from paceline.ranks.world import World
 from paceline.tasks.task import InputRank, Task
+from paceline.training.evaluate import Evaluator
+from paceline.training.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
 from paceline.training.non_finite import where_it_begins
+from paceline.training.standing import Standing
+from paceline.training.state import State
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Job:
     def write_report(self) -> None:
         """RUN/report.html, on rank 0; one that cannot be written is told of, and changes nothing of how the run ended."""
         if self.world.is_main:
-            from paceline.report.page import write_report
+            from paceline.pages.page import write_report
 
             try:
                 said = f"report: {write_report(self.folder, self.task.workload)}"

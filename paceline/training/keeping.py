@@ -11,12 +11,12 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.system import System, cache_bytes
-from paceline.data.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
-from paceline.data.index import Index
-from paceline.data.stores import scheme_of
-from paceline.dist.world import World
-from paceline.host.placing import node_name
-from paceline.systems.free_memory import free_memory
+from paceline.machine.free_memory import free_memory
+from paceline.machine.placing import node_name
+from paceline.ranks.world import World
+from paceline.store.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
+from paceline.store.index import Index
+from paceline.store.stores import scheme_of
 from paceline.tasks.task import Task
 
 GIB = 2**30

@@ -15,16 +15,16 @@ from typing import Any
 from paceline.checkpoint.layout import step_name
 from paceline.config.plan import rates_at
 from paceline.config.run_names import STOP_FILE
-from paceline.dist.exchange import smallest
-from paceline.dist.stop import Reason, StopVote, catch_stop
-from paceline.engine.checkpoint_facts import EVALUATES
-from paceline.engine.evaluate import Evaluator
-from paceline.engine.step import TrainStep
 from paceline.log.events import facts_of
 from paceline.log.trace import Tracer
-from paceline.metrics.target import reached
-from paceline.runs.standing import Ending, Over, over_after
+from paceline.ranks.exchange import smallest
+from paceline.ranks.stop import Reason, StopVote, catch_stop
+from paceline.tasks.metrics.target import reached
+from paceline.training.checkpoint_facts import EVALUATES
+from paceline.training.evaluate import Evaluator
 from paceline.training.job import Job
+from paceline.training.standing import Ending, Over, over_after
+from paceline.training.step import TrainStep
 from paceline.training.warm_up import warm_up
 
 STOPPED_INSIDE = "stopped inside an evaluation"

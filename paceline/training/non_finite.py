@@ -19,10 +19,10 @@ from paceline.checkpoint.layout import list_steps, step_name
 from paceline.checkpoint.read import load_checkpoint
 from paceline.config.errors import UserError
 from paceline.config.run import Run
-from paceline.engine.state import load_model
-from paceline.host.machine import autocast_for
+from paceline.machine.machine import autocast_for
 from paceline.tasks.task import InputRank, Task
 from paceline.training.building import weights_file
+from paceline.training.state import load_model
 
 
 def where_it_begins(run: Run, task: Task, folder: Path, place: InputRank, step: int) -> str:

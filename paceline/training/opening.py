@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
-from paceline.data.bare_container import prepare_first
-from paceline.data.manifest import Kind, Manifest
-from paceline.workloads import workload_of
+from paceline.store.bare_container import prepare_first
+from paceline.store.manifest import Kind, Manifest
+from paceline.tasks.workloads import workload_of
 
 if TYPE_CHECKING:
-    from paceline.dist.world import World
+    from paceline.ranks.world import World
     from paceline.tasks.task import Task
     from paceline.tasks.workload import Workload
 
@@ -61,7 +61,7 @@ def open_task(
         )
         prepared()
         return SyntheticTask(workload, recipe, limit_train=controls.limit_train)
-    from paceline.data.decode import require_decoder
+    from paceline.input.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
     if manifest is None:
@@ -104,7 +104,7 @@ def data_folder(data: str, workload: Workload, *, scored: bool = False) -> Path:
 
 def built_in(kind: Kind, say: Say) -> Path:
     """The folder of the built-in shapes, rendered into the cache on first use."""
-    from paceline.prepare.shapes.render import shapes_folder
+    from paceline.datasets.shapes.render import shapes_folder
 
     started: list[int] = []
 
@@ -118,6 +118,6 @@ def built_in(kind: Kind, say: Say) -> Path:
 
 def _prepared(kind: Kind, root: Path, say: Say) -> Path:
     """The folder of a manifest that matches the files of `root`."""
-    from paceline.prepare.ensure import ensure_prepared
+    from paceline.datasets.ensure import ensure_prepared
 
     return ensure_prepared(root, kind=kind, say=say)

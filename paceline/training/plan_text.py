@@ -10,10 +10,10 @@ from paceline.config.plan import Plan, lr_at
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.models.forms.published import PUBLISHED
-from paceline.systems.published import as_published
-from paceline.systems.published_results import results_of
-from paceline.systems.torch_builds import pinned_for
+from paceline.machine.published import as_published
+from paceline.machine.published_results import results_of
+from paceline.machine.torch_builds import pinned_for
+from paceline.weights.forms.published import PUBLISHED
 
 if TYPE_CHECKING:
     from paceline.tasks.memory import MemoryEstimate

@@ -11,11 +11,11 @@ from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, 
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
-from paceline.dist.roles import Roles
-from paceline.metrics.target import in_words
+from paceline.ranks.roles import Roles
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
+from paceline.tasks.metrics.target import in_words
 from paceline.tasks.task import Task
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 
 def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:

@@ -22,25 +22,23 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, check_controls
 from paceline.config.submission import check_submission
 from paceline.config.system import System
-from paceline.dist.failure import is_echo
-from paceline.dist.launcher import Launch
-from paceline.dist.roles import Roles, assign
-from paceline.dist.world import World
-from paceline.host.compiler import compilations
-from paceline.host.heap import keep_freed_memory
-from paceline.host.machine import make_exact, set_threads
-from paceline.host.placing import bound
-from paceline.host.power import PowerMeter, gpus_of, power_meter
-from paceline.host.provenance import provenance
-from paceline.host.shortage import check_addresses, failures_in_words
 from paceline.log.console import Console
 from paceline.log.events import read_events
 from paceline.log.pace import Clock, Interval, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import makers
 from paceline.log.spikes import Spikes
-from paceline.runs.run_folder import open_run_folder
-from paceline.runs.start import check_start, find_start, fingerprint
+from paceline.machine.compiler import compilations
+from paceline.machine.heap import keep_freed_memory
+from paceline.machine.machine import make_exact, set_threads
+from paceline.machine.placing import bound
+from paceline.machine.power import PowerMeter, gpus_of, power_meter
+from paceline.machine.provenance import provenance
+from paceline.machine.shortage import check_addresses, failures_in_words
+from paceline.ranks.failure import is_echo
+from paceline.ranks.launcher import Launch
+from paceline.ranks.roles import Roles, assign
+from paceline.ranks.world import World
 from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import checkpoint_facts, data_facts, request_facts, run_facts, weight_facts
 from paceline.training.building import build_model, build_state, first_weights, untrained
@@ -50,6 +48,7 @@ from paceline.training.keeping import kept_photos
 from paceline.training.log_facts import log_facts
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe, in_roles
+from paceline.training.run_folder import open_run_folder
 from paceline.training.settling import (
     check_metrics,
     keeps_target,
@@ -62,6 +61,7 @@ from paceline.training.settling import (
     undecided,
 )
 from paceline.training.staging import staged_photos
+from paceline.training.start import check_start, find_start, fingerprint
 from paceline.training.trying import run_that_fits, worth_trying
 
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from paceline.config.commands import command
 from paceline.config.printable import counted
-from paceline.data.index import Index
-from paceline.data.manifest import prepare_again
-from paceline.data.staged_copy import StagedCopy, Wanted, in_words
-from paceline.data.staged_records import staged_records, wanted_files
-from paceline.dist.world import World
 from paceline.log.console import Console
+from paceline.ranks.world import World
+from paceline.store.index import Index
+from paceline.store.manifest import prepare_again
+from paceline.store.staged_copy import StagedCopy, Wanted, in_words
+from paceline.store.staged_records import staged_records, wanted_files
 from paceline.tasks.task import Task
 
 # Records of the copy that are read and compared before training: as many as of a container that is opened.

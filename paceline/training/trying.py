@@ -20,14 +20,14 @@ from paceline.accelerators import release
 from paceline.config.errors import RecipeError, Shortage
 from paceline.config.plan import Plan
 from paceline.config.run import Run
-from paceline.dist.exchange import smallest
-from paceline.dist.roles import Roles
-from paceline.engine.state import State
-from paceline.engine.step import TrainStep
-from paceline.host.shortage import in_images, lacks_memory, shortage, smaller_cut
+from paceline.machine.shortage import in_images, lacks_memory, shortage, smaller_cut
 from paceline.models.batch_norm import batch_norms
+from paceline.ranks.exchange import smallest
+from paceline.ranks.roles import Roles
 from paceline.tasks.task import Task
 from paceline.training.building import cut_model
+from paceline.training.state import State
+from paceline.training.step import TrainStep
 
 
 def worth_trying(device: torch.device) -> bool:

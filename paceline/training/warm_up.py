@@ -11,12 +11,12 @@ import time
 from functools import partial
 
 from paceline.accelerators import peak_memory, synchronise
-from paceline.dist.exchange import smallest
-from paceline.engine.step import TrainStep
-from paceline.host.compiler import allow_forms, compilations
+from paceline.machine.compiler import allow_forms, compilations
+from paceline.ranks.exchange import smallest
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import each_shape_counts
 from paceline.training.job import Job
+from paceline.training.step import TrainStep
 
 
 def warm_up(job: Job, step_once: TrainStep) -> None:

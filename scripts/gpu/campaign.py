@@ -253,7 +253,7 @@ def pack(campaign: Campaign) -> None:
 def describe(campaign: Campaign) -> None:
     """env.txt: machine, versions, commit."""
     lines = [f"python {platform.python_version()}  {platform.platform()}  {os.cpu_count()} cores"]
-    code = "from paceline.host.provenance import versions, git_commit, cpu_name; print(versions(), git_commit(), cpu_name())"
+    code = "from paceline.machine.provenance import versions, git_commit, cpu_name; print(versions(), git_commit(), cpu_name())"
     for words in (
         [sys.executable, "-c", code],
         [sys.executable, "-m", "paceline", "doctor"],

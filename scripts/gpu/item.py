@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from paceline.config.system import System
-from paceline.systems.detect import gpu
+from paceline.machine.detect import gpu
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from paceline.config.run import Controls
 from paceline.config.system import Precision, System
 from paceline.log.events import read_events
 from paceline.recipes import RECIPES
-from paceline.runs.standing import Ending
 from paceline.training.call import run_training
 from paceline.training.setup import Request
+from paceline.training.standing import Ending
 
 GIB = 2**30
 FORMS = {"eager": False, "graph": True}  # name -> whether steps are replayed

@@ -20,7 +20,7 @@ from paceline.bench.step import StepBench, our_step, run_step_bench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import Precision
-from paceline.host.machine import make_exact
+from paceline.machine.machine import make_exact
 
 GPU_FORMATS: tuple[Precision, ...] = ("bf16", "fp16")
 TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "precisions": ("fp32",), "matrix": 64}

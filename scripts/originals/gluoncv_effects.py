@@ -24,9 +24,9 @@ from paceline.boxes.kernels import roi_align
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.pyramid_anchors import pyramid_anchors
 from paceline.boxes.run_lengths import bitmap
-from paceline.data.buckets import bucket_of, buckets, resized
-from paceline.metrics.coco import Detections, GroundTruth, score_boxes
+from paceline.input.buckets import bucket_of, buckets, resized
 from paceline.recipes.maskrcnn import gluoncv
+from paceline.tasks.metrics.coco import Detections, GroundTruth, score_boxes
 
 MODEL, PHOTO = gluoncv().model, gluoncv().input
 SHORT, LONG = PHOTO.short[0], PHOTO.long

@@ -26,7 +26,7 @@ from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.coding import BoxCoder
 from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
-from paceline.data.buckets import resized
+from paceline.input.buckets import resized
 from paceline.recipes import RECIPES
 
 

@@ -16,9 +16,9 @@ from paceline.bench.comm_fit import bus_share, fit
 from paceline.bench.comm_sizes import MIB, Message, buckets, gradient_sizes, messages
 from paceline.cli.bench_comm import Flags, _measure
 from paceline.config.system import System
-from paceline.dist.launcher import SINGLE
-from paceline.dist.messages import Messages
-from paceline.dist.world import World
+from paceline.ranks.launcher import SINGLE
+from paceline.ranks.messages import Messages
+from paceline.ranks.world import World
 
 
 def test_gradients_are_as_large_as_the_published_networks_say():
@@ -144,7 +144,7 @@ def test_ranks_find_the_secret_beside_the_answer_or_in_the_working_directory(out
         raise InterruptedError(secret_folder)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.dist.world.open_world", opened)
+    monkeypatch.setattr("paceline.ranks.world.open_world", opened)
     with pytest.raises(InterruptedError) as found:
         _measure(Flags(out=out), System("cpu"), SINGLE)
     assert found.value.args == (tmp_path / folder,)

@@ -12,7 +12,7 @@ import pytest
 from instance_sets import CATEGORY_IDS, make_instances
 from PIL import Image
 
-import paceline.data.records
+import paceline.store.records
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline.bench import input as bench
@@ -23,8 +23,8 @@ from paceline.bench.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from paceline.bench.input_simulation import boundary, memory, simulate
 from paceline.cli.bench import run as command
 from paceline.config.errors import DataError, UserError
-from paceline.data import stream as bench_stream
-from paceline.data.records import digest_of
+from paceline.input import stream as bench_stream
+from paceline.store.records import digest_of
 
 # torchvision 0.29 announces that its image decoders will go; the peer still has them. pycocotools has numpy's older protocol.
 pytestmark = [
@@ -80,7 +80,7 @@ def test_every_contender_makes_whole_batches(contests, task, decode):
 @pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
 def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, monkeypatch):
     hashed: list[int] = []
-    monkeypatch.setattr(paceline.data.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
+    monkeypatch.setattr(paceline.store.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
     name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
     for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):
         hashed.clear()

@@ -28,8 +28,8 @@ def test_no_network_and_no_loss_asks_for_the_device_itself() -> None:
     """Else a CPU could not take the form that an accelerator takes. Run lengths end on the host: pasting may ask."""
     asking = [
         str(path.relative_to(PACKAGE))
-        for room in ("boxes", "models")
+        for room in ("boxes", "models", "weights")
         for path in sorted((PACKAGE / room).rglob("*.py"))
         if re.search(r"\.type [!=]= \"cpu\"", path.read_text())
     ]
-    assert asking == ["boxes/forms.py", "boxes/paste.py", "models/forms/files.py"]
+    assert asking == ["boxes/forms.py", "boxes/paste.py", "weights/forms/files.py"]

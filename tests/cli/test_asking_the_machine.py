@@ -10,7 +10,7 @@ from paceline.cli.flags import parse_recipe
 from paceline.cli.show import ShowFlags
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
-from paceline.systems import DETECTED, SYSTEMS
+from paceline.machine.known import DETECTED, SYSTEMS
 
 FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last=False, loader_threads=5)
 

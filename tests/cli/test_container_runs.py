@@ -13,12 +13,12 @@ from packed_sets import CONTAINERS, pack_both, photos_of, with_magic
 from run_files import tensor_files
 from tiny_runs import TINY, command, make_photos, of_its_own, train
 
-import paceline.prepare.formats.imagenet as imagenet
+import paceline.datasets.formats.imagenet as imagenet
 from paceline.cli.main import main
-from paceline.data.bucket_access import open_place
-from paceline.data.manifest import Manifest
-from paceline.prepare.box_source import prepare_boxes
-from paceline.prepare.formats.devkit import validation_labels
+from paceline.datasets.box_source import prepare_boxes
+from paceline.datasets.formats.devkit import validation_labels
+from paceline.store.bucket_access import open_place
+from paceline.store.manifest import Manifest
 
 BY_DAY = ("deflated zip",)
 

@@ -11,7 +11,7 @@ from shared_runs import MASKRCNN, MASKRCNN_TOY, SSD, VAL, SharedRun
 from tiny_runs import command, refused
 
 from paceline.recipes import RECIPES
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 # Recipe -> the fixture of its shared run, its flags, and those with which its training images are drawn.
 DETECTORS = {"ssd-tiny": ("ssd_run", SSD, SSD), "maskrcnn-tiny": ("maskrcnn_run", MASKRCNN, MASKRCNN_TOY)}

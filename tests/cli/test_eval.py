@@ -126,7 +126,7 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
     assert found["images"] == own["images"]
     for name, value in metrics(own).items():
         assert found[name] == pytest.approx(value, abs=1e-3), name
-    refused(command(capsys, "eval", tmp_path / "w.safetensors"), "name a recipe", "--recipe ssd --data DIR")
+    refused(command(capsys, "eval", tmp_path / "w.safetensors"), "name those to score on", "w.safetensors --data DIR")
     # Which output is which class is for who made the weights to know.
     said = command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", ssd_run.data, "--limit-val", 2)
     names = json.loads((ssd_run.folder / "run.json").read_text())["classes"]

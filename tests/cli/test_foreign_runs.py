@@ -21,7 +21,7 @@ from pathlib import Path
 (Path(__file__).parent / "RAN").touch()
 from dataclasses import replace
 from paceline.recipes import RECIPES
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 def recipe():
     return replace(RECIPES["resnet50-tiny"](), task=__file__ + ":workload")

@@ -24,8 +24,8 @@ from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.log.mllog import PREFIX
 from paceline.recipes import RECIPES
-from paceline.runs.going_on import _ways
-from paceline.runs.saved_run import SavedRun
+from paceline.training.going_on import _ways
+from paceline.training.saved_run import SavedRun
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

@@ -57,7 +57,15 @@ PREDICT = SHOW | {"simplejpeg", "packaging"}  # safetensors before 0.6 compares 
 # TensorBoard's writer takes boto3 along where it is installed, as it is beside the tests' server of buckets.
 BOTO3 = {"boto3", "botocore", "certifi", "dateutil", "jmespath", "s3transfer", "six", "urllib3"}
 TRAIN = PREDICT | {"rich", "pygments", "markdown_it", "mdurl"} | BOTO3
-TRAIN |= {"tensorboard", "google", "absl", "fsspec", "six", "mlperf_logging"}
+TRAIN |= {
+    "tensorboard",
+    "google",
+    "absl",
+    "fsspec",
+    "six",
+    "mlperf_logging",
+    "zstandard",
+}  # the last by fsspec, where it is there
 TRAIN |= {"jinja2", "markupsafe"}  # the check page of a set that training prepares itself
 TASKS = {"resnet50-tiny": "classification", "ssd-tiny": "ssd", "maskrcnn-tiny": "maskrcnn"}
 # COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from tiny_runs import command
 
-from paceline.draw import samples
-from paceline.prepare.shapes.render import render_shapes
+from paceline.datasets.shapes.render import render_shapes
+from paceline.pages import samples
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from paceline.cli.main import main
 from paceline.launch.variables import NETWORK_PREFIXES
 from paceline.launch.where import Where
 from paceline.log.events import EventLog
-from paceline.runs.going_on import FinishedError
-from paceline.systems.published import pairings_of
+from paceline.machine.published import pairings_of
+from paceline.training.going_on import FinishedError
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from shared_runs import VAL
 from tiny_runs import command, refused
 
 from paceline.models.mask_rcnn_loss import TERMS
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 METRICS = WORKLOADS["maskrcnn"].metrics
 

@@ -17,12 +17,12 @@ from paceline.cli.list import DECODERS, is_installed
 from paceline.config.classification import Decoder
 from paceline.config.habits import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
+from paceline.datasets.shapes.outlines import CLASSES
 from paceline.log.recorder import Recorder
-from paceline.prepare.shapes.outlines import CLASSES
+from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
-from paceline.systems import SYSTEMS
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 # list -----------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from tiny_runs import NET, command, refused, without_report
 
 import paceline
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 ROOT = Path(paceline.__file__).parents[1]
 SMALL = [*NET[4:], "--global-batch", 8, "--bn-span", 8, "--optim.lr", 0.02]  # the input's, without a ResNet's
@@ -74,7 +74,7 @@ def test_what_a_workload_names_is_there(name):
     for where in lazy:
         module, _, function = where.partition(":")
         assert callable(getattr(importlib.import_module(module), function)), where
-    assert (ROOT / "paceline" / "report" / WORKLOADS[name].template).is_file()
+    assert (ROOT / "paceline" / "pages" / WORKLOADS[name].template).is_file()
 
 
 OWN_KIND = '''

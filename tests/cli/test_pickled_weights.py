@@ -22,22 +22,22 @@ from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.class_rows import Labels
-from paceline.models.forms import bring
 from paceline.models.initialise import initialise
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weight_file import open_weights
-from paceline.models.weights import load_weights
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
-from paceline.models.weights_ssd import load_ssd_weights
+from paceline.weights.class_rows import Labels
+from paceline.weights.forms import bring
+from paceline.weights.load import load_weights
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.weight_file import open_weights
 
 pytestmark = pytest.mark.usefixtures("no_report")
 LABELS = Labels(("dog", "helmet", "person"))
-READER = "paceline.models.forms.array_pickle"
+READER = "paceline.weights.forms.array_pickle"
 
 
 def resnet(seed: int, classes: int = 3, depth: int = 50, **built: str) -> ResNet:
@@ -170,7 +170,7 @@ import paceline
 from paceline.cli.main import main
 from paceline.config.errors import CheckpointError
 from paceline.models.resnet import ResNet
-from paceline.models.weights import load_own, load_weights
+from paceline.weights.load import load_own, load_weights
 file = {str(file)!r}
 assert main([*{tiny!r}, "--weights", file]) == 2
 assert main(["eval", file, "--recipe", "resnet50-tiny", "--data", {str(photos)!r}]) == 2

@@ -75,7 +75,7 @@ SITUATIONS = {
         (0, 0),
     ),
     "a run of another recipe": Situation(
-        (("config/commands.py", "to_go_on", "train"), ("runs/going_on.py", "how_to_go_on", "to_go_on")),
+        (("config/commands.py", "to_go_on", "train"), ("training/going_on.py", "how_to_go_on", "to_go_on")),
         lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
         2,
         (0,),
@@ -95,7 +95,7 @@ ELSEWHERE = {
     (
         "oracle/test_detectron2_pixels.py",
         "test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs",
-    ): (("models/weight_file.py", "open_weights", "conversion"),),
+    ): (("weights/weight_file.py", "open_weights", "conversion"),),
     (
         "cli/test_going_on.py",
         "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
@@ -104,12 +104,10 @@ ELSEWHERE = {
         ("training/job.py", "write_report", "report"),
     ),
     ("cli/test_going_on.py", "test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by"): (
-        ("runs/start.py", "check_start", "eval"),
+        ("training/start.py", "check_start", "eval"),
     ),
-    ("download/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
-        ("cli/download.py", "run", "download"),
-    ),
-    ("download/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
+    ("store/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (("cli/download.py", "run", "download"),),
+    ("store/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
         ("cli/download.py", "_carry_out", "prepare"),
         ("cli/download.py", "_training", "train"),
     ),
@@ -118,43 +116,46 @@ ELSEWHERE = {
         "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training",
     ): (
         ("cli/weights_check.py", "run_check", "conversion"),
-        ("models/forms/files.py", "kind_of", "conversion"),
-        ("models/forms/files.py", "conversion", "weights"),
+        ("weights/forms/files.py", "kind_of", "conversion"),
+        ("weights/forms/files.py", "conversion", "weights"),
+    ),
+    ("cli/test_any_weights.py", "test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written"): (
+        ("training/find_network.py", "_refusal", "weights"),
     ),
     (
         "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
     ): (("cli/train.py", "run", "train"), ("cli/launch.py", "run", "launch")),
-    ("prepare/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
-        ("containers/exports.py", "unpack_first", "prepare"),
+    ("datasets/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
+        ("store/containers/exports.py", "unpack_first", "prepare"),
     ),
-    ("prepare/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
-        ("prepare/ensure.py", "ensure_prepared", "train"),
+    ("datasets/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
+        ("datasets/ensure.py", "ensure_prepared", "train"),
     ),
-    ("prepare/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
+    ("datasets/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
         ("tasks/instance_predictions.py", "require_masks", "train"),
     ),
-    ("prepare/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
-        ("prepare/formats/label_tools.py", "_known_yolo", "prepare"),
+    ("datasets/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
+        ("datasets/formats/label_tools.py", "_known_yolo", "prepare"),
     ),
-    ("prepare/test_label_tools.py", "test_a_coco_json_under_another_name_gets_the_command_that_names_it"): (
-        ("prepare/formats/label_tools.py", "_named_command", "prepare"),
+    ("datasets/test_label_tools.py", "test_a_coco_json_under_another_name_gets_the_command_that_names_it"): (
+        ("datasets/formats/label_tools.py", "_named_command", "prepare"),
     ),
-    ("prepare/test_label_tools.py", "test_prepare_coco_on_another_layout_prints_the_command_that_reads_it"): (
-        ("prepare/formats/layouts.py", "read_source", "prepare"),
+    ("datasets/test_label_tools.py", "test_prepare_coco_on_another_layout_prints_the_command_that_reads_it"): (
+        ("datasets/formats/layouts.py", "read_source", "prepare"),
     ),
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
     ("cli/from_original.py", "run", "from"): "an example of what to quote; tests/cli/test_from.py types such lines",
     (
-        "migrate/gluoncv_maskrcnn.py",
+        "recipes/migrate/gluoncv_maskrcnn.py",
         "_predicted",
         "predict",
     ): "an answer to an original line: tests/migrate parses each",
     ("cli/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
-    ("prepare/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
-    ("prepare/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
+    ("datasets/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
+    ("datasets/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
     ("cli/data.py", "run", "prepare"): "--help, in a sentence",
     ("cli/doctor.py", "run", "train"): "README's first command",
     ("cli/main.py", "overview", "train"): "README's first command",
@@ -166,15 +167,16 @@ REASONS = {
     ("cli/image.py", "_build", "image"): "wants a container engine",
     ("cli/report.py", "run", "report"): "an example of a folder's name",
     ("cli/saved.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("cli/weights_check.py", "_of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/weights.py", "_get", "weights"): "wants published weights",
     ("cli/weights.py", "_get", "conversion"): "wants published weights",
     ("cli/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
-    ("doctor/container.py", "read_host", "doctor"): "its output goes into a variable of the host",
+    ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
+    ("machine/doctor/container.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
-    ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
-    ("models/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
-    ("training/staging.py", "staged_photos", "data"): "tests/data/test_staged_copy.py damages such a copy",
+    ("bench/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
+    ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
+    ("training/staging.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }
 
 

@@ -20,8 +20,8 @@ from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
 from paceline.config.sealed import SEAL, sealed
-from paceline.models.forms.torchvision import export
 from paceline.tasks.classification import Classification, build_classifier
+from paceline.weights.forms.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

@@ -16,9 +16,9 @@ from tiny_runs import TINY, Said, command, without_report
 
 import paceline.training.loop
 from paceline.boxes import forms
-from paceline.engine.step import TrainStep
 from paceline.log.events import MEASURED
 from paceline.optim.step_numbers import StepNumbers
+from paceline.training.step import TrainStep
 
 LOOP = paceline.training.loop
 FLAGS = {"resnet50-tiny": shlex.join(["--system", "cpu", *TINY]), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}

@@ -11,10 +11,10 @@ from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
 from paceline.cli.row_machine import machine_flags, on_its_machine
+from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.row import LIKE
 from paceline.recipes.rows import ROWS
-from paceline.systems import SYSTEMS
 
 
 def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():

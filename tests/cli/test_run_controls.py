@@ -11,8 +11,8 @@ import torch
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train
 
-from paceline.engine.step import TrainStep
 from paceline.log.trace import Tracer
+from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

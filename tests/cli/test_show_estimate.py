@@ -14,10 +14,10 @@ from paceline.cli.show_estimate import estimate_of, not_known, speed_for, speed_
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog
+from paceline.machine.known import SYSTEMS
+from paceline.machine.published import system_for
+from paceline.machine.published_results import RESULTS
 from paceline.recipes import RECIPES
-from paceline.systems import SYSTEMS
-from paceline.systems.published import system_for
-from paceline.systems.published_results import RESULTS
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published
 SIXTEEN_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 16)  # not published

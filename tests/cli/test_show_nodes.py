@@ -13,8 +13,8 @@ from paceline.cli.launch import LaunchFlags
 from paceline.cli.show import ShowFlags
 from paceline.config.run import Controls
 from paceline.config.system import env_pairs
+from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
-from paceline.systems import SYSTEMS
 
 
 def plan_of(capsys, *words) -> dict:

@@ -174,7 +174,7 @@ def predictions_name(run: Path, file: str) -> None:
 
 
 def pictures(run: Path) -> int:
-    paceline.report.page.write_report(run)
+    paceline.pages.page.write_report(run)
     return len(read_page((run / "report.html").read_text()).pictures)
 
 
@@ -202,16 +202,16 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 
 
 # Files that are opened in these rooms by another way than config/plain_file.py, and why that is right.
-ROOMS = ("checkpoint", "log", "report", "runs", "mlperf", "training", "engine", "predict", "config/run.py")
+ROOMS = ("checkpoint", "log", "pages", "bench/mlperf", "training", "predict", "config/run.py")
 OWN_WAYS = {
     "checkpoint/write.py": 2,  # written just now, and read back
     "checkpoint/retention.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
     "log/lines.py": 4,  # takes no link, and is opened for writing
-    "report/page.py": 1,  # the template of a workload of one's own: code
-    "runs/run_folder.py": 1,  # the lock, which takes no link
-    "runs/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
-    "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
+    "pages/page.py": 1,  # the template of a workload of one's own: code
+    "training/run_folder.py": 1,  # the lock, which takes no link
+    "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
+    "bench/mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/keeping.py": 1,  # the kernel's
     "training/alike.py": 1,  # a file that the command line names
     "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind

@@ -15,15 +15,15 @@ from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.data.loader import Loader
-from paceline.data.manifest import Manifest
+from paceline.input.loader import Loader
 from paceline.log.events import read_events
-from paceline.models.class_rows import Labels
+from paceline.pages.page import write_report
 from paceline.recipes.ssd import tiny
-from paceline.report.page import write_report
+from paceline.store.manifest import Manifest
 from paceline.tasks.synthetic import SyntheticTask
 from paceline.tasks.task import InputRank
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
+from paceline.weights.class_rows import Labels
 
 SMALL = {
     "resnet50-tiny": TINY,

@@ -10,16 +10,16 @@ from run_files import events_of, tensor_files
 from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
-import paceline.host.compiler as compiler
+import paceline.machine.compiler as compiler
 import paceline.training.setup as setup
 import paceline.training.warm_up as warm_up
-from paceline.engine.step import TrainStep
 from paceline.log.events import read_events
 from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder
 from paceline.models.classifier import Classifier
-from paceline.report.page import write_report
+from paceline.pages.page import write_report
 from paceline.tasks.task import Task
+from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")
 SYNTHETIC = ["--synthetic", *TINY, "--bn-span", "2"]

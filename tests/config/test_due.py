@@ -7,8 +7,8 @@ import pytest
 from paceline.config.due import Due
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
+from paceline.machine.machines import h100x8
 from paceline.recipes import RECIPES
-from paceline.systems.machines import h100x8
 
 
 @pytest.mark.parametrize(("images", "steps"), [(2048 * 10, 10), (2048 * 10 + 1, 11), (2047, 1)])

@@ -15,7 +15,7 @@ from paceline.config.instances import InstanceInput
 from paceline.config.recipe import check_recipe, override, refuse_huge
 from paceline.config.run import seconds_in
 from paceline.recipes import RECIPES
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 
 @pytest.mark.parametrize(

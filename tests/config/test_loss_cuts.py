@@ -16,7 +16,7 @@ from paceline.config.loss_cut import cut_losses, recipe_loss_group
 from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.data.stream import stream_positions
+from paceline.input.stream import stream_positions
 
 
 def recipe_of(loss_group: int, batch: int = 16) -> Recipe:

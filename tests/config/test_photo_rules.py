@@ -7,7 +7,7 @@ import pytest
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.recipes import RECIPES
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
 COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}

@@ -16,10 +16,10 @@ PACKAGE = Path(paceline.__file__).parent
 # Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
 OWN = {
     "config/whole.py",
-    "data/index.py",
-    "data/staged_copy.py",
-    "download/part.py",
-    "download/unpack.py",
+    "store/index.py",
+    "store/staged_copy.py",
+    "store/download/part.py",
+    "store/download/unpack.py",
     "predict/answers.py",
 }
 

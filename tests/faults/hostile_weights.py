@@ -26,8 +26,8 @@ from tiny_runs import TINY, make_photos
 
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
-from paceline.models.weight_file import open_weights
-from paceline.models.weights import load_weights
+from paceline.weights.load import load_weights
+from paceline.weights.weight_file import open_weights
 
 GIB = 1 << 30
 

@@ -26,12 +26,12 @@ from paceline.checkpoint.read import load_checkpoint
 from paceline.cli.main import main
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
-from paceline.data.freshness import check_fresh
-from paceline.data.manifest import Manifest
-from paceline.engine.checkpoint_facts import check_snapshot
+from paceline.datasets.ensure import ensure_prepared
 from paceline.log.events import MEASURED, EventLog, read_events
 from paceline.log.mllog import MLLog
-from paceline.prepare.ensure import ensure_prepared
+from paceline.store.freshness import check_fresh
+from paceline.store.manifest import Manifest
+from paceline.training.checkpoint_facts import check_snapshot
 
 SEED, LONG, SHORT, UNDER_READERS = 1, 2000, 6, 400
 STEPS = 6

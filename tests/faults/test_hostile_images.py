@@ -12,11 +12,11 @@ from hostile_images import IMAGES, scans
 from PIL import Image
 
 from paceline.config.errors import DataError
-from paceline.data.header import endless_jpeg, read_header
-from paceline.data.index import Index
+from paceline.datasets.class_source import prepare_folder
 from paceline.predict.folders import find_photos
 from paceline.predict.photos import encoded as photo_of
-from paceline.prepare.class_source import prepare_folder
+from paceline.store.header import endless_jpeg, read_header
+from paceline.store.index import Index
 
 
 @parameters(IMAGES)

@@ -16,10 +16,10 @@ from tiny_runs import TINY, command
 import paceline
 from paceline.config.errors import UserError
 from paceline.config.image_name import FORMATS, PREDICTED_FORMATS
-from paceline.data.header import MAX_PIXELS, TooMuch, open_picture
-from paceline.data.records import digest_of
-from paceline.prepare import inspection
-from paceline.prepare.verify import Facts
+from paceline.datasets import inspection
+from paceline.datasets.verify import Facts
+from paceline.store.header import MAX_PIXELS, TooMuch, open_picture
+from paceline.store.records import digest_of
 
 PACKAGE = Path(paceline.__file__).parent
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 40\n%%EndComments\n(x) print\nshowpage\n%%EOF\n"
@@ -149,4 +149,4 @@ def test_pictures_are_opened_in_one_place():
                 continue
             if opens:
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'attr', 'import')}")
-    assert found == ["data/header.py:open"]
+    assert found == ["store/header.py:open"]

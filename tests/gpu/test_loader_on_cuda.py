@@ -1,6 +1,6 @@
 """The loader's memory on a GPU: batches stay whole however late a kernel reads them, and steps allocate nothing.
 
-The same order is held on stand-in streams by tests/data/test_landing.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
+The same order is held on stand-in streams by tests/store/test_landing.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
 skip there.
 """
 
@@ -17,9 +17,9 @@ from paceline.batch.detection import Objects, detection_batch
 from paceline.bench.timing import first_wait
 from paceline.config.plan import rates_at
 from paceline.config.system import System
-from paceline.data.loader import Loader
-from paceline.data.ring import Forward
-from paceline.engine.step import TrainStep
+from paceline.input.loader import Loader
+from paceline.input.ring import Forward
+from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

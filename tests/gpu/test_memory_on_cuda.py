@@ -16,11 +16,11 @@ from paceline.config.errors import Shortage
 from paceline.config.recipe import override
 from paceline.config.run import Controls
 from paceline.log.events import read_events
+from paceline.machine.detect import gpu
 from paceline.recipes import RECIPES
-from paceline.runs.standing import Ending
-from paceline.systems.detect import gpu
 from paceline.training.call import run_training
 from paceline.training.setup import Request
+from paceline.training.standing import Ending
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 GIB = 2**30

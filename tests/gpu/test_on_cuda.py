@@ -16,15 +16,15 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import System
-from paceline.data.loader import Loader
-from paceline.engine.meters import Meters
-from paceline.engine.state import State
-from paceline.engine.step import TrainStep
+from paceline.input.loader import Loader
 from paceline.models.initialise import initialise
 from paceline.optim.loss_scale import LossScaler
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.tasks.classification import build_classifier
+from paceline.training.meters import Meters
+from paceline.training.state import State
+from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SIZE, IMAGES = 64, 16

@@ -18,8 +18,8 @@ from paceline.bench.timing import first_wait
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
-from paceline.engine.state import State
-from paceline.engine.step import TrainStep
+from paceline.training.state import State
+from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

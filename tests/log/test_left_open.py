@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 import torch
 
-from paceline.dist.world import World
-from paceline.engine.meters import Meters
 from paceline.log import recorder
 from paceline.log.console import Console
 from paceline.log.events import metrics_of, read_events
+from paceline.ranks.world import World
 from paceline.training.loop import report_interval
+from paceline.training.meters import Meters
 
 PACE = {"images_per_second": 2.0, "data_wait": 0.0}
 

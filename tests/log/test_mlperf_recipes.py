@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from paceline.bench.mlperf.judge import package_folder
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission, division_of
-from paceline.mlperf.judge import package_folder
+from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
-from paceline.systems import SYSTEMS
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 PAGE = Path(__file__).parents[2] / "docs" / "mlperf.md"
 OF_THE_RUN = ("eval_accuracy", "weights_initialization")  # keys that are no fact of the recipe

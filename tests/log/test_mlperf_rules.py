@@ -11,6 +11,7 @@ import pytest
 import torch
 from checked_logs import need_checker, records
 
+from paceline.bench.mlperf.judge import Verdict, compliance
 from paceline.config.plan import epoch_ends
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.run import Controls, Run
@@ -18,10 +19,9 @@ from paceline.config.submission import Submission
 from paceline.log.console import Console
 from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
-from paceline.mlperf.judge import Verdict, compliance
+from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
-from paceline.systems import SYSTEMS
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 WHO = Submission(submitter="somebody", platform="1xH100 x 8", cache_cleared=True)
 # recipe: metrics that just meet the target, and just miss it

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from paceline.accelerators import peak_memory
-from paceline.dist.exchange import smallest_and_each
-from paceline.dist.launcher import SINGLE
-from paceline.dist.world import open_world
 from paceline.log.pace import SLOW_INTERVALS, Interval, Stragglers
 from paceline.log.prose import flop_rate
+from paceline.ranks.exchange import smallest_and_each
+from paceline.ranks.launcher import SINGLE
+from paceline.ranks.world import open_world
 
 CPU = torch.device("cpu")
 

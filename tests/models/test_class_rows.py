@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.class_rows import MOST_LINES, Labels, match_rows, row_count, take_rows
-from paceline.models.forms.class_names import COCO, COCO_90
 from paceline.models.initialise import initialise
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, FusedHead, initialise_ssd
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weights import WeightReport, load_weights
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
-from paceline.models.weights_ssd import load_ssd_weights
+from paceline.weights.class_rows import MOST_LINES, Labels, match_rows, row_count, take_rows
+from paceline.weights.forms.class_names import COCO, COCO_90
+from paceline.weights.load import WeightReport, load_weights
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_ssd import load_ssd_weights
 
 THEIRS = ("person", "traffic_light", "dog", "cat")
 OURS = Labels(("Helmet", "Dog", "traffic light"))

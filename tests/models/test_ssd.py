@@ -17,10 +17,10 @@ from paceline.boxes.default_boxes import anchor_to_cell, boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
-from paceline.models.forms.mlperf_ssd import from_reference, swap_channels, to_reference
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weights_ssd import load_ssd_weights
+from paceline.weights.forms.mlperf_ssd import from_reference, swap_channels, to_reference
+from paceline.weights.load_ssd import load_ssd_weights
 
 
 def network(size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, **choices) -> SSD:

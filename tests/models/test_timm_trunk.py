@@ -23,12 +23,12 @@ from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, Trunk, make_trunk
-from paceline.models.weights import load_weights
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
-from paceline.models.weights_ssd import load_ssd_weights
 from paceline.tasks.classification import build_classifier
 from paceline.tasks.memory import memory_of
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
+from paceline.weights.load import load_weights
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_ssd import load_ssd_weights
 
 timm = pytest.importorskip("timm")
 # LayerNorm alone; BatchNorm2d; both with an activation inside, stages to be cut off; epsilon 1e-3.

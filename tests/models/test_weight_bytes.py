@@ -14,11 +14,11 @@ from weight_bytes import V1, V2, V3, block, field, masked, params, tf_checkpoint
 from weight_bytes import masked as by_bits
 
 from paceline.config.errors import CheckpointError
-from paceline.containers.tfrecord import masked_crc32c
-from paceline.models.forms.array_pickle import read_pickled_arrays
-from paceline.models.forms.params_file import read_params
-from paceline.models.forms.tf_checkpoint import find_index, read_tf_checkpoint
-from paceline.models.weight_file import open_weights
+from paceline.store.containers.tfrecord import masked_crc32c
+from paceline.weights.forms.array_pickle import read_pickled_arrays
+from paceline.weights.forms.params_file import read_params
+from paceline.weights.forms.tf_checkpoint import find_index, read_tf_checkpoint
+from paceline.weights.weight_file import open_weights
 
 MOST = 2**20
 TYPES = ("f4", "f8", "f2", "u1", "i4", "i1", "i8")

@@ -14,12 +14,12 @@ from pickled_weights import gluon_arrays
 from safetensors.torch import save_file
 
 from paceline.config.errors import CheckpointError
-from paceline.models.forms.array_pickle import read_pickled_arrays
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
-from paceline.models.resnet_fields import resnet_fields
-from paceline.models.weight_file import open_weights
-from paceline.models.weights import load_weights
+from paceline.weights.forms.array_pickle import read_pickled_arrays
+from paceline.weights.load import load_weights
+from paceline.weights.resnet_fields import resnet_fields
+from paceline.weights.weight_file import open_weights
 
 
 def tiny(depth: int = 18, classes: int = 5, seed: int = 0, **settings) -> ResNet:

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from paceline.config.detection import SSDModel
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.class_rows import Labels
-from paceline.models.forms.detectron2 import from_detectron2, to_detectron2
-from paceline.models.forms.ours import FormError, Ours
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
-from paceline.models.weights_ssd import load_ssd_weights
 from paceline.recipes import RECIPES
 from paceline.tasks.ssd import build_detector
+from paceline.weights.class_rows import Labels
+from paceline.weights.forms.detectron2 import from_detectron2, to_detectron2
+from paceline.weights.forms.ours import FormError, Ours
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_ssd import load_ssd_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
 CLASS_LAYERS = (
@@ -172,10 +172,9 @@ def without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
             lambda: network(3, 1, replace(SMALL, width=16)).state_dict(),
             r"conv1.weight is \(16, 3, 7, 7\), this model's is \(8,",
         ),
-        (lambda: without_masks(network(90, 1).state_dict()), r"missing in the file \(roi_heads.mask_head"),
         (lambda: ResNet(18, 3, width=8).state_dict(), r"weights of another model"),
     ],
-    ids=["another depth", "another width", "a detector without masks", "another ResNet"],
+    ids=["another depth", "another width", "another ResNet"],
 )
 def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says, tmp_path):
     model, before = network(80, seed=2), network(80, seed=2).state_dict()
@@ -184,6 +183,18 @@ def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says,
         load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
     assert str(path) in str(refused.value) and "Choose the model" in str(refused.value)
     assert equal(model, before)
+
+
+def test_a_detector_without_masks_fills_all_but_the_mask_head_and_the_class_rows_and_is_named(tmp_path):
+    state, model = network(80, seed=1).state_dict(), network(80, seed=2)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    path = file_of(without_masks(state), tmp_path)
+    report = load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
+    new = ("roi_heads.mask_", *CLASS_LAYERS)
+    assert equal(model, state, but=new)
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before if name.startswith(new))
+    assert set(report.reinitialised) == {name for name in state if name.startswith(new)}
+    assert "fasterrcnn_resnet50_fpn, boxes without masks" in report.said[-1]
 
 
 def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(tmp_path):

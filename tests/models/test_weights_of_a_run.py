@@ -14,10 +14,10 @@ from paceline.cli.main import main
 from paceline.config.errors import CheckpointError
 from paceline.config.run import FORMAT
 from paceline.config.sealed import sealed
-from paceline.models.forms.ours import NEEDS
 from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
-from paceline.models.weights import load_weights
+from paceline.weights.forms.ours import NEEDS
+from paceline.weights.load import load_weights
 
 OTHER = [(field, value) for field, values in NEEDS.items() for value in values]
 

@@ -15,9 +15,9 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import World, open_world
-from paceline.engine.step import TrainStep
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import World, open_world
+from paceline.training.step import TrainStep
 
 # Objects of the eight images: everywhere, none in the second half (a rank without any), nowhere.
 OBJECTS = {"all": [3, 0, 1, 4, 2, 2, 0, 5], "half": [3, 0, 1, 4, 0, 0, 0, 0], "none": [0] * IMAGES}

@@ -27,16 +27,16 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.data.manifest import Manifest
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import World, open_world
-from paceline.engine.step import TrainStep
+from paceline.datasets.ensure import ensure_prepared
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.prepare.ensure import ensure_prepared
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import World, open_world
+from paceline.store.manifest import Manifest
 from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter
 from paceline.tasks.task import InputRank
+from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
-from paceline.workloads import WORKLOADS
+from paceline.training.step import TrainStep
 
 IMAGES, CLASSES, CANVAS, STEPS = 8, 2, 28, 8
 # Shapes of inputs and of the photos in them, pixels.

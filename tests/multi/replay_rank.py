@@ -14,10 +14,10 @@ from tape import Recorder
 from paceline.boxes import forms
 from paceline.config.plan import rates_at
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import World, open_world
-from paceline.engine.step import TrainStep
 from paceline.optim.step_numbers import StepNumbers
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import World, open_world
+from paceline.training.step import TrainStep
 
 CPU, STEPS = torch.device("cpu"), 6
 # Statistics joined over ranks, positives and loss groups counted over them, gradients added up over forwards.

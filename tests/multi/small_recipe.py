@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.workloads.classification import WORKLOAD
+from paceline.tasks.workloads.classification import WORKLOAD
 
 STEPS = 30
 
@@ -100,7 +100,7 @@ BUILT_SLOWLY = replace(WORKLOAD, build=build_slowly)
 
 def on_disks_of_their_own() -> Recipe[ResNetModel, PhotoInput]:
     """The small recipe, of whose run rank 1 sees other checkpoints: RUN.rank1, as if its host had a disk of its own."""
-    import paceline.runs.start as start
+    import paceline.training.start as start
 
     if os.environ.get("RANK") == "1":
         ours = start.newest_valid

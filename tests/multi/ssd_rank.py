@@ -23,11 +23,11 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.dist.launcher import read_launch
-from paceline.dist.world import open_world
-from paceline.engine.step import TrainStep
 from paceline.models.ssd import initialise_ssd
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
 from paceline.tasks.ssd import build_detector
+from paceline.training.step import TrainStep
 
 IMAGES, SIDE, CLASSES, STEPS = 8, 64, 2, 15
 SCALES = (0.18, 0.25, 0.47, 0.7, 0.95)

@@ -11,10 +11,10 @@ from small_run import Trainer, assert_same_statistics, events, losses, tensor_fi
 
 from paceline.config.plan import make_plan
 from paceline.config.system import System
-from paceline.data.manifest import Manifest
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
+from paceline.store.manifest import Manifest
 from paceline.tasks.classification import Classification
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = pytest.mark.multi
 

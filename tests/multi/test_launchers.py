@@ -28,13 +28,13 @@ from small_run import (
 )
 
 from paceline.config.system import System
-from paceline.data.manifest import Manifest
-from paceline.engine.evaluate import inference
-from paceline.prepare.ensure import ensure_prepared
-from paceline.runs.trained import open_trained
+from paceline.datasets.ensure import ensure_prepared
+from paceline.store.manifest import Manifest
 from paceline.tasks.classification import Classification
 from paceline.tasks.task import InputRank
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
+from paceline.training.evaluate import inference
+from paceline.training.trained import open_trained
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from small_run import last_event, mpirun, said, step_reached, tensor_files, torchrun, wait_until
 
-from paceline.systems.detect import allowed_cpus
-from paceline.systems.topology import listed
+from paceline.machine.detect import allowed_cpus
+from paceline.machine.topology import listed
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 two_cores = pytest.mark.skipif(len(allowed_cpus()) < 2, reason="one core cannot be divided between two ranks")

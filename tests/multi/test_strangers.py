@@ -13,7 +13,7 @@ import torch.distributed as dist
 from small_run import free_port, said, wait_until
 from zygote import Job, Zygote, by_hand
 
-from paceline.dist.secret import VARIABLE
+from paceline.ranks.secret import VARIABLE
 
 # The ranks' patience with each other is counted in seconds here.
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]

@@ -14,7 +14,7 @@ import safetensors.torch
 from small_run import Trainer, events, losses, tensor_files
 from torch import Tensor
 
-from paceline.prepare.shapes.render import render_shapes
+from paceline.datasets.shapes.render import render_shapes
 
 pytestmark = [pytest.mark.multi, pytest.mark.nightly]
 

@@ -11,13 +11,6 @@ import matplotlib.figure  # noqa: F401  the report draws with it
 import torch._dynamo  # noqa: F401  the memory estimate's meta device brings it in
 import tyro  # noqa: F401
 
-import paceline.cli.eval
-import paceline.cli.train
-import paceline.engine.evaluate
-import paceline.log.tensorboard
-import paceline.report.page
-import paceline.runs.trained
-import paceline.training.call  # noqa: F401
 from paceline.cli import main as front_door
 from paceline.training.job import Job
 

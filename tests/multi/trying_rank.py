@@ -11,13 +11,13 @@ from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of
 from toy_loss_groups import toy_batch
 
 from paceline.config.plan import Rates
-from paceline.data.stream import stream_positions
-from paceline.dist.launcher import read_launch
-from paceline.dist.roles import Roles, assign
-from paceline.dist.world import open_world
-from paceline.engine.step import TrainStep
+from paceline.input.stream import stream_positions
 from paceline.models.batch_norm import batch_norms
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.roles import Roles, assign
+from paceline.ranks.world import open_world
 from paceline.training.building import build_model, build_state
+from paceline.training.step import TrainStep
 from paceline.training.trying import run_that_fits
 
 

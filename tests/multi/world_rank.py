@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from paceline.config.errors import UserError
-from paceline.dist.launcher import read_launch
-from paceline.dist.stop import StopVote, catch_stop
-from paceline.dist.world import World, open_world
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.stop import StopVote, catch_stop
+from paceline.ranks.world import World, open_world
 
 
 def talk(world: World) -> None:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from tiny_runs import command, refused
 
-from paceline.models.forms.detectron2 import from_detectron2
-from paceline.models.forms.ours import FormError
+from paceline.weights.forms.detectron2 import from_detectron2
+from paceline.weights.forms.ours import FormError
 
 MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])  # of R, G, B
 STEM = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(0))

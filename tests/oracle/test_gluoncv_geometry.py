@@ -19,8 +19,8 @@ from paceline.boxes.pyramid_anchors import pyramid_anchors
 from paceline.boxes.roi_pooling import levels_of, pool_regions
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import RPN
-from paceline.data.crop import Window
-from paceline.data.mask_canvas import canvases_of
+from paceline.input.crop import Window
+from paceline.input.mask_canvas import canvases_of
 from paceline.recipes.maskrcnn import gluoncv
 
 HEIGHT, WIDTH = 320, 416
@@ -144,7 +144,7 @@ def test_boxes_from_deltas(recorded: Recorded) -> None:
 
 
 class Outlines:
-    """The recorded outlines as data/box_split.py has polygons: one of each object."""
+    """The recorded outlines as store/box_split.py has polygons: one of each object."""
 
     def __init__(self, outlines: np.ndarray) -> None:
         count, points, _ = outlines.shape

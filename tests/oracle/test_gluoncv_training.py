@@ -12,9 +12,9 @@ from torch import nn
 from paceline.boxes import paste
 from paceline.boxes.run_lengths import bitmap
 from paceline.config.schedule import learning_rate
-from paceline.data.buckets import resized, resized_all
-from paceline.data.crop import Window
-from paceline.data.resample import resample_torch
+from paceline.input.buckets import resized, resized_all
+from paceline.input.crop import Window
+from paceline.input.resample import resample_torch
 from paceline.optim.parameter_groups import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.recipes.maskrcnn import gluoncv, gluoncv_192

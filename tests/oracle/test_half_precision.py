@@ -21,14 +21,14 @@ from paceline.batch.batch import Batch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.system import System
-from paceline.data.manifest import Manifest
-from paceline.engine.state import State
+from paceline.datasets.ensure import ensure_prepared
 from paceline.optim.loss_scale import LossScaler
-from paceline.prepare.ensure import ensure_prepared
 from paceline.recipes import RECIPES
+from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
+from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import FIRST_LOSS_SCALE
-from paceline.workloads import WORKLOADS
+from paceline.training.state import State
 
 CPU = torch.device("cpu")
 IMAGES, STEPS, GROWS_AFTER = 4, 20, 5

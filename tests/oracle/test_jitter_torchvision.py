@@ -9,8 +9,8 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 from paceline.config.detection import BoxInput
-from paceline.data.jitter import ORDER, apply_colour, draw_colour
-from paceline.data.randomness import SampleRandom
+from paceline.input.jitter import ORDER, apply_colour, draw_colour
+from paceline.input.randomness import SampleRandom
 
 CHANGES = {
     "brightness": F.adjust_brightness,

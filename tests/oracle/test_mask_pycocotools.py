@@ -15,12 +15,12 @@ from pycocotools import mask as official
 from pycocotools.coco import COCO
 
 from paceline.boxes.run_lengths import RunLengths, bitmap
-from paceline.data.box_split import BoxSplit, open_boxes
-from paceline.data.manifest import Manifest
-from paceline.data.object_masks import has_masks, truth_masks
-from paceline.metrics.coco import Detections, GroundTruth
-from paceline.metrics.coco_masks import score_masks
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
+from paceline.store.box_split import BoxSplit, open_boxes
+from paceline.store.manifest import Manifest
+from paceline.store.object_masks import has_masks, truth_masks
+from paceline.tasks.metrics.coco import Detections, GroundTruth
+from paceline.tasks.metrics.coco_masks import score_masks
 
 
 @examples(60)

@@ -33,9 +33,9 @@ from trajectories import in_float64
 from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.data.buckets import padded_shape
+from paceline.datasets.shapes.render import render_shapes
+from paceline.input.buckets import padded_shape
 from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
-from paceline.prepare.shapes.render import render_shapes
 
 CLASSES = 90
 PAIRS = 60  # of a region and a class that are above the threshold in an image, before suppression

@@ -16,7 +16,7 @@ from paceline.config.recipe import override
 from paceline.models.mask_rcnn_loss import anchor_box_loss, objectness_loss
 from paceline.models.segmenter import Segmenter
 from paceline.recipes import RECIPES
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 RPN = RECIPES["maskrcnn"]().model.rpn
 ONES = (1.0, 1.0, 1.0, 1.0)

@@ -9,10 +9,10 @@ from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
 from paceline.boxes.mask_targets import mask_targets
 from paceline.config.schedule import learning_rate
-from paceline.data.buckets import resized
-from paceline.data.crop import Window
-from paceline.data.instance_sample import boxes_in
-from paceline.data.mask_canvas import canvases_of
+from paceline.input.buckets import resized
+from paceline.input.crop import Window
+from paceline.input.instance_sample import boxes_in
+from paceline.input.mask_canvas import canvases_of
 from paceline.recipes import RECIPES
 
 MASK = RECIPES["maskrcnn"]().model.mask

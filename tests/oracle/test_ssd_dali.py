@@ -12,12 +12,12 @@ from two_samples import differ
 from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.geometry import to_cxcywh
 from paceline.boxes.ssd_matching import match, match_fixed
-from paceline.data.box_sample import boxes_in
-from paceline.data.crop import Window
-from paceline.data.jitter import Colour, apply_colour
-from paceline.data.randomness import SampleRandom
-from paceline.data.resample import resample_torch
-from paceline.data.ssd_crop import ssd_crop
+from paceline.input.box_sample import boxes_in
+from paceline.input.crop import Window
+from paceline.input.jitter import Colour, apply_colour
+from paceline.input.randomness import SampleRandom
+from paceline.input.resample import resample_torch
+from paceline.input.ssd_crop import ssd_crop
 from paceline.recipes.ssd import mlperf_1024
 from paceline.tasks.ssd import build_detector
 

@@ -16,17 +16,17 @@ from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.geometry import to_cxcywh
 from paceline.boxes.ssd_matching import match
 from paceline.config.detection import BoxInput
-from paceline.data.box_sample import boxes_in, draw_evaluation_sample
-from paceline.data.crop import Window
-from paceline.data.decode import decode_crop
-from paceline.data.draw import render
-from paceline.data.header import read_header
-from paceline.data.jitter import Colour, apply_colour
-from paceline.data.randomness import SampleRandom
-from paceline.data.ssd_crop import IOU_ABOVE, ssd_crop
-from paceline.models.forms.tensorflow import from_tensorflow
+from paceline.input.box_sample import boxes_in, draw_evaluation_sample
+from paceline.input.crop import Window
+from paceline.input.decode import decode_crop
+from paceline.input.draw import render
+from paceline.input.jitter import Colour, apply_colour
+from paceline.input.randomness import SampleRandom
+from paceline.input.ssd_crop import IOU_ABOVE, ssd_crop
 from paceline.recipes.ssd import gaudi
+from paceline.store.header import read_header
 from paceline.tasks.ssd import build_detector, initialise_detector
+from paceline.weights.forms.tensorflow import from_tensorflow
 
 RECIPE = gaudi()
 

@@ -24,9 +24,9 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.system import System
 from paceline.models.classifier import Classifier
-from paceline.models.forms.torchvision import export
 from paceline.models.initialise import initialise
 from paceline.tasks.classification import build_classifier
+from paceline.weights.forms.torchvision import export
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP = 8, 32, 8, 20, 4
 PEAK, MOMENTUM, DECAY, SMOOTHING = 0.005, 0.9, 5e-3, 0.1

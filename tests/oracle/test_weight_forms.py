@@ -23,10 +23,10 @@ from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, make_trunk
-from paceline.models.weight_file import open_weights
-from paceline.models.weights import load_weights
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
-from paceline.models.weights_ssd import load_ssd_weights
+from paceline.weights.load import load_weights
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.weight_file import open_weights
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of R, G and B in 0..255: ImageNet's
 # In float64: what is left is the rounding of weights that were multiplied in float32.

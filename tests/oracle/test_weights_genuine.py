@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from paceline.config.errors import CheckpointError
-from paceline.models.forms.params_file import read_params
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
-from paceline.models.weight_file import open_weights
-from paceline.models.weights import load_weights
-from paceline.models.weights_maskrcnn import load_mask_rcnn_weights
 from paceline.recipes import RECIPES
+from paceline.weights.forms.params_file import read_params
+from paceline.weights.load import load_weights
+from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.weight_file import open_weights
 
 pytestmark = pytest.mark.nightly
 

@@ -15,7 +15,7 @@ from torch import nn
 from paceline.config.detection import BoxInput, Detect, SSDModel
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.draw.marks import colour_of
+from paceline.pages.marks import colour_of
 from paceline.predict.predictor import Predictor
 
 # Two boxes and an empty place, as a detector hands them out: ltrb fractions, score, class.

@@ -21,8 +21,8 @@ from torch import nn
 from paceline.batch.instances import FoundInstances, InstanceBatch
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
-from paceline.draw.marks import colour_of
 from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.pages.marks import colour_of
 from paceline.predict.predictor import Predictor
 from paceline.tasks.instance_predictions import InstanceScore
 from paceline.tasks.maskrcnn import build_segmenter

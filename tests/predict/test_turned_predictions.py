@@ -13,13 +13,13 @@ from orientation import encode, stored
 from PIL import Image
 
 from paceline.cli.main import main
-from paceline.data.index import open_split
+from paceline.datasets.class_source import prepare_folder
+from paceline.pages.check.tiles import make_tile
+from paceline.pages.classified import Answer, with_photos
+from paceline.pages.detected import Scene
+from paceline.pages.scene_pictures import with_pictures
 from paceline.predict import load
-from paceline.prepare.check.tiles import make_tile
-from paceline.prepare.class_source import prepare_folder
-from paceline.report.classified import Answer, with_photos
-from paceline.report.detected import Scene
-from paceline.report.scene_pictures import with_pictures
+from paceline.store.index import open_split
 
 RUNS = ("resnet_run", "ssd_run", "maskrcnn_run")
 
@@ -69,7 +69,7 @@ def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, ca
     predictor = load(resnet_run.folder)
     recipe = predictor.trained.recipe
     ignoring = replace(predictor.trained, recipe=replace(recipe, input=replace(recipe.input, exif="ignore")))
-    monkeypatch.setattr("paceline.runs.trained.open_trained", lambda *_, **__: ignoring)
+    monkeypatch.setattr("paceline.training.trained.open_trained", lambda *_, **__: ignoring)
     assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--out", str(tmp_path / "out")]) == 0
     assert "1 photo carries an EXIF rotation: not turned, because the run was trained so" in capsys.readouterr().out
     with Image.open(tmp_path / "out" / "upright.jpg") as one, Image.open(tmp_path / "out" / "turned.jpg") as other:

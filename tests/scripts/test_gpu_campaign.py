@@ -16,10 +16,10 @@ import pytest
 
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
+from paceline.machine.machines import h200x8
 from paceline.recipes import RECIPES
-from paceline.systems.machines import h200x8
 from paceline.tasks.memory import images_that_fit, memory_of
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts" / "gpu"

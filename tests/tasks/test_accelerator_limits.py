@@ -13,23 +13,23 @@ import torch
 from instance_sets import make_instances
 from lazy_streams import LazyStreams
 
-import paceline.data.loader as loader_module
+import paceline.input.loader as loader_module
 from paceline.batch.batch import room_for
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
-from paceline.data.manifest import Manifest
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
+from paceline.machine.machines import h200x8
 from paceline.recipes import RECIPES
-from paceline.systems.machines import h200x8
+from paceline.store.manifest import Manifest
 from paceline.tasks import memory as memory_module
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
 from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank
+from paceline.tasks.workloads import WORKLOADS
 from paceline.training.settling import settle_system
-from paceline.workloads import WORKLOADS
 
 
 def memory_of_network(recipe, system, classes=0):

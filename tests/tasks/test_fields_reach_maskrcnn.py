@@ -15,14 +15,14 @@ from torch import Tensor
 from paceline.batch.instances import FoundInstances, InstanceBatch, InstanceObjects
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
-from paceline.data.draw import render
-from paceline.data.header import read_header
+from paceline.input.draw import render
 from paceline.models import segmenter
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
 from paceline.predict.found import Seen
+from paceline.store.header import read_header
 from paceline.tasks.maskrcnn import InstanceSegmentation
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 MASKRCNN = workload_of("maskrcnn")
 CLASSES = 2

@@ -15,11 +15,11 @@ from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.config.detection import BoxInput, Detect, SSDModel, grids
 from paceline.config.recipe import Recipe, override
-from paceline.data.draw import render
-from paceline.data.header import read_header
+from paceline.input.draw import render
 from paceline.models.detector import Detector
+from paceline.store.header import read_header
 from paceline.tasks.ssd import ObjectDetection
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 SSD = workload_of("ssd")
 CLASSES = 2

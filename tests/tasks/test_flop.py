@@ -13,7 +13,7 @@ from paceline.config.system import System
 from paceline.recipes import RECIPES
 from paceline.tasks.flop import StepFlop
 from paceline.tasks.memory import memory_of
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 BATCH = 2
 

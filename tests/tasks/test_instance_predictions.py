@@ -17,10 +17,8 @@ from paceline.batch.batch import Batch
 from paceline.batch.instances import FoundInstances
 from paceline.boxes.run_lengths import RunLengths, areas, bitmap
 from paceline.config.errors import DataError
-from paceline.data.box_split import BoxSplit, open_boxes
-from paceline.metrics import coco_masks
-from paceline.metrics.coco import Detections, GroundTruth, subset
-from paceline.prepare.box_source import prepare_boxes
+from paceline.datasets.box_source import prepare_boxes
+from paceline.store.box_split import BoxSplit, open_boxes
 from paceline.tasks import self_check
 from paceline.tasks.instance_predictions import (
     InstanceScore,
@@ -30,8 +28,10 @@ from paceline.tasks.instance_predictions import (
     require_masks,
     score_instances,
 )
+from paceline.tasks.metrics import coco_masks
+from paceline.tasks.metrics.coco import Detections, GroundTruth, subset
 from paceline.tasks.self_check import masks_score_one
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 SIZES = [(60, 80), (50, 40), (30, 30)]
 HEIGHTS, WIDTHS = (np.array(column) for column in zip(*SIZES))
@@ -239,8 +239,8 @@ def test_a_set_without_a_single_mask_is_refused_with_both_ways_out(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["coco_mini", "facades10"])
 def test_real_masks_score_one(shared_data: Path, name: str) -> None:
-    from paceline.data.manifest import Manifest
-    from paceline.prepare.ensure import ensure_prepared
+    from paceline.datasets.ensure import ensure_prepared
+    from paceline.store.manifest import Manifest
 
     split = open_boxes(Manifest.load(ensure_prepared(shared_data / name, kind="boxes", say=lambda line: None)), "val")
     assert masks_score_one(truth_in(split, np.arange(len(split))), split.names) == 0

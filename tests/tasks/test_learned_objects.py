@@ -14,7 +14,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.recipes import RECIPES
 from paceline.tasks.objects import learned
-from paceline.workloads import workload_of
+from paceline.tasks.workloads import workload_of
 
 WIDTH, HEIGHT = 20, 10
 objects = st.tuples(  # x, y, width, height, annotated area, usable

@@ -20,16 +20,16 @@ from paceline.config.instances import RPN, InstanceInput, MaskHead, MaskRCNNMode
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, override
 from paceline.config.system import System
-from paceline.data.buckets import buckets
-from paceline.data.manifest import Manifest
+from paceline.datasets.ensure import ensure_prepared
+from paceline.datasets.shapes.render import DEFAULTS
+from paceline.input.buckets import buckets
 from paceline.models.segmenter import Segmenter
-from paceline.prepare.ensure import ensure_prepared
-from paceline.prepare.shapes.render import DEFAULTS
 from paceline.recipes import RECIPES
+from paceline.store.manifest import Manifest
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.shapes import Buckets, Sizes
 from paceline.tasks.task import InputRank, is_target_data
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 

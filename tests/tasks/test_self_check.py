@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from paceline.config.errors import DataError
-from paceline.metrics import coco
-from paceline.metrics.coco import GroundTruth
 from paceline.tasks import self_check
+from paceline.tasks.metrics import coco
+from paceline.tasks.metrics.coco import GroundTruth
 from paceline.tasks.self_check import ground_truth_scores_one
 
 

@@ -14,12 +14,12 @@ from paceline.config.instances import InstanceInput
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.system import System
-from paceline.data.stream import batch_indices
+from paceline.input.stream import batch_indices
 from paceline.recipes import RECIPES
 from paceline.tasks import shapes as shapes_module
 from paceline.tasks.shapes import Buckets, OneShape, Sizes
 from paceline.tasks.synthetic import SyntheticTask
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
 

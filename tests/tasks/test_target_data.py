@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.config.recipe import DATA_IMAGES
-from paceline.prepare.shapes.render import DEFAULTS
+from paceline.datasets.shapes.render import DEFAULTS
 from paceline.recipes import RECIPES
 from paceline.tasks.task import is_target_data
 

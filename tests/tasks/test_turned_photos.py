@@ -16,15 +16,15 @@ from PIL import Image
 
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.data.manifest import Manifest
-from paceline.prepare.box_source import prepare_boxes
-from paceline.prepare.class_source import prepare_folder
+from paceline.datasets.box_source import prepare_boxes
+from paceline.datasets.class_source import prepare_folder
 from paceline.recipes import RECIPES
+from paceline.store.manifest import Manifest
 from paceline.tasks.classification import Classification
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.shapes import Fit
 from paceline.tasks.ssd import ObjectDetection
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 TASKS = {"ssd-tiny": ObjectDetection, "maskrcnn-tiny": InstanceSegmentation}
 

@@ -12,15 +12,15 @@ from tiny_runs import make_photos
 
 from paceline.config.plan import Plan, make_plan
 from paceline.config.system import System
-from paceline.data.index import Index
-from paceline.data.manifest import Manifest
-from paceline.prepare.ensure import ensure_prepared
+from paceline.datasets.ensure import ensure_prepared
 from paceline.recipes.resnet50 import tiny as resnet50_tiny
 from paceline.recipes.ssd import tiny as ssd_tiny
+from paceline.store.index import Index
+from paceline.store.manifest import Manifest
 from paceline.tasks.classification import Classification
 from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank, Task
-from paceline.workloads import WORKLOADS
+from paceline.tasks.workloads import WORKLOADS
 
 ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 

@@ -14,8 +14,8 @@ from tiny_runs import train, without_report
 
 from paceline.config.errors import RecipeError
 from paceline.config.system import System, cache_bytes, check_system
-from paceline.data.byte_cache import CachedRecords
-from paceline.data.index import index_over, whole_files
+from paceline.store.byte_cache import CachedRecords
+from paceline.store.index import index_over, whole_files
 from paceline.training import keeping
 from paceline.training.keeping import file_system, is_far, kept_photos
 

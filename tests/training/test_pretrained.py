@@ -20,12 +20,12 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.run import Controls, read_run
 from paceline.config.system import System
-from paceline.models.forms.bring import bring, kept_weights
-from paceline.models.forms.published import PUBLISHED, File, Published
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.memory import MemoryEstimate
 from paceline.training.plan_text import describe
+from paceline.weights.forms.bring import bring, kept_weights
+from paceline.weights.forms.published import PUBLISHED, File, Published
 
 
 @pytest.fixture(autouse=True)

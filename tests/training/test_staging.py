@@ -15,12 +15,12 @@ from tiny_runs import command, make_photos, refused, train, without_report
 
 from paceline.config.errors import DataError
 from paceline.config.run import Controls
-from paceline.data.object_store import ObjectStore
-from paceline.dist.launcher import SINGLE
-from paceline.dist.world import World, open_world
 from paceline.log.console import Console
 from paceline.log.events import MEASURED, read_events
+from paceline.ranks.launcher import SINGLE
+from paceline.ranks.world import World, open_world
 from paceline.recipes import RECIPES
+from paceline.store.object_store import ObjectStore
 from paceline.training.opening import open_task
 from paceline.training.staging import staged_photos
 

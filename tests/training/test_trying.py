@@ -14,11 +14,11 @@ from toy_loss_groups import IMAGES, toy_batch
 from paceline import accelerators
 from paceline.config.errors import RecipeError, Shortage
 from paceline.config.plan import Rates, recut
-from paceline.dist.launcher import read_launch
-from paceline.dist.roles import Roles
-from paceline.dist.world import open_world
-from paceline.engine.step import TrainStep
 from paceline.models.batch_norm import batch_norms
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.roles import Roles
+from paceline.ranks.world import open_world
+from paceline.training.step import TrainStep
 from paceline.training.trying import run_that_fits, worth_trying
 
 CPU = torch.device("cpu")

@@ -15,10 +15,10 @@ from paceline.checkpoint.read import load_checkpoint
 from paceline.cli.flags import parse_recipe
 from paceline.cli.main import main
 from paceline.config.run import Controls
-from paceline.dist.launcher import SINGLE
-from paceline.dist.stop import StopRequest, StopVote
-from paceline.dist.world import open_world
 from paceline.log.console import Console
+from paceline.ranks.launcher import SINGLE
+from paceline.ranks.stop import StopRequest, StopVote
+from paceline.ranks.world import open_world
 from paceline.training.setup import Request, set_up
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"

@@ -1,0 +1,217 @@
+"""What the containers of one split hold, as they list it, before any photo is decoded; and those photos, to be verified.
+
+Letters: N photos, F files that hold them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.datasets.formats.annotations import Annotations
+from paceline.datasets.inspection import Inspection, Photos
+from paceline.datasets.verify import Facts, NotAnImage, verify_bytes
+from paceline.store.index import name_arrays
+from paceline.store.records import Damaged, Places, open_records
+from paceline.store.stores import Status, scheme_of
+
+RANGES = "ranges"
+AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
+
+
+@dataclass(frozen=True)
+class Held:
+    """One photo in a container."""
+
+    name: bytes  # unique in its split
+    offset: int  # bytes, of what is stored for it
+    length: int  # bytes of the photo
+    stored: int = AS_IT_IS  # bytes that lie in the file for it, where they are packed
+    crc: int = -1  # CRC-32 of the photo; -1 where the container has none
+
+
+@dataclass(frozen=True)
+class Contents:
+    """N photos in F files. Either `classes` speaks of them, or `annotations`, or neither (a list beside them does)."""
+
+    kind: str  # a word of store/records.py's RECORDS
+    files: list[bytes]  # F absolute paths, or URLs
+    statuses: list[Status]  # F
+    names: list[bytes]  # N
+    file: np.ndarray  # (N,) int32
+    offsets: np.ndarray  # (N,) int64
+    lengths: np.ndarray  # (N,) int64
+    stored: np.ndarray  # (N,) int64, AS_IT_IS where nothing is packed
+    crcs: np.ndarray  # (N,) int64, -1 where there is none
+    classes: list[str] | np.ndarray | None = None  # N class names, or (N,) int64 class numbers
+    class_names: dict[int, str] | None = None  # what the numbers are called, where the containers say
+    annotations: Annotations | None = None
+    ignored: int = 0  # members that are no photos
+    notes: tuple[str, ...] = ()
+
+    def chosen(self, rows: np.ndarray) -> Contents:
+        """The photos `rows`, in that order."""
+        classes = self.classes
+        if isinstance(classes, list):
+            classes = [classes[i] for i in rows.tolist()]
+        elif classes is not None:
+            classes = classes[rows]
+        return replace(
+            self,
+            names=[self.names[i] for i in rows.tolist()],
+            classes=classes,
+            **{name: getattr(self, name)[rows] for name in ("file", "offsets", "lengths", "stored", "crcs")},
+        )
+
+
+def contents(kind: str, files: Sequence[tuple[bytes, Status, Sequence[Held]]]) -> Contents:
+    """The contents of files in order. Raises DataError where two photos have one name."""
+    held = [one for _, _, photos in files for one in photos]
+    names = [one.name for one in held]
+    if len(set(names)) < len(names):
+        seen: set[bytes] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))
+        places = [os.fsdecode(file) for file, _, photos in files for one in photos if one.name == twice][:2]
+        raise DataError(
+            f"{places[0]}: two photos are called {os.fsdecode(twice)}, the other in {places[1]}. Name each file once, and pack "
+            "photos under names of their own."
+        )
+
+    def column(of: str, dtype: type = np.int64) -> np.ndarray:
+        return np.fromiter((getattr(one, of) for one in held), dtype, len(held))
+
+    return Contents(
+        kind,
+        [name for name, _, _ in files],
+        [status for _, status, _ in files],
+        names,
+        np.repeat(np.arange(len(files), dtype=np.int32), [len(photos) for _, _, photos in files]),
+        column("offset"),
+        column("length"),
+        column("stored"),
+        column("crc"),
+    )
+
+
+def joined(parts: Sequence[Contents]) -> Contents:
+    """All photos of several splits as one. Raises DataError where their files cannot be read in one way."""
+    kinds = {part.kind for part in parts if part.names} - {RANGES}
+    schemes = {scheme_of(name) for part in parts for name in part.files}
+    if len(kinds) > 1 or len(schemes) > 1:
+        mixed = " and ".join(sorted(kinds if len(kinds) > 1 else {scheme or "paths" for scheme in schemes}))
+        raise DataError(f"one data set from {mixed}: prepare all of its files from one kind of place.")
+    starts = np.cumsum([0, *(len(part.files) for part in parts)])
+    return Contents(
+        kinds.pop() if kinds else RANGES,
+        [name for part in parts for name in part.files],
+        [status for part in parts for status in part.statuses],
+        [name for part in parts for name in part.names],
+        np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.stored for part in parts]),
+        np.concatenate([part.crcs for part in parts]),
+    )
+
+
+def folder_names(numbers: np.ndarray, paths: Sequence[bytes]) -> dict[int, str]:
+    """Class number -> the folder that all of its photos were packed from; {} where that is not one to one."""
+    folders = {(number, os.path.dirname(os.fsdecode(path))) for number, path in zip(numbers.tolist(), paths)}
+    names = {number: os.path.basename(folder) for number, folder in folders}
+    return names if len(names) == len(folders) == len(set(names.values())) and all(names.values()) else {}
+
+
+class ContainedPhotos(Photos):
+    """Photos in containers, by the names that lists have for them; a name that no container has is a photo that is gone."""
+
+    def __init__(self, root: Path, names: Sequence[bytes], held: Contents) -> None:
+        super().__init__(root, names)
+        row = {name: i for i, name in enumerate(held.names)}
+        self._rows = np.array([row.get(name, -1) for name in names], np.int64)
+        self._held = held
+        self._stamps = [container_stamp(name, status) for name, status in zip(held.files, held.statuses)]
+        self.kind = held.kind
+        places = Places(
+            root=root,
+            files=held.file,
+            offsets=held.offsets,
+            lengths=held.lengths,
+            file_sizes=np.array([status.size for status in held.statuses], np.int64),
+            remedy="Give the same command again.",
+            stored_lengths=held.stored,
+            changed="",
+            **_named("record", held.names),
+            **name_arrays(held.files),
+        )
+        self._records = open_records(held.kind, places)
+
+    def called(self, i: int) -> str:
+        """The container, and the photo's name in it."""
+        row = int(self._rows[i])
+        return os.fsdecode(self.names[i]) if row < 0 else self._records.name(row)
+
+    def stamp(self, i: int) -> tuple[int, int]:
+        """The photo's bytes, and which file holds it, as `container_stamp` tells."""
+        row = int(self._rows[i])
+        if row < 0:
+            raise FileNotFoundError(f"{os.fsdecode(self.names[i])}: in none of the containers")
+        return int(self._held.lengths[row]), self._stamps[self._held.file[row]]
+
+    def read(self, i: int) -> bytes:
+        """The photo's bytes. Raises DataError where they cannot be read."""
+        return self._records.read(int(self._rows[i]))
+
+    def facts(self, i: int) -> Facts:
+        """Of the bytes in the container, whose own checksum is compared. Raises DataError where it cannot be read at all."""
+        row = int(self._rows[i])
+        if row < 0:
+            raise NotAnImage("in none of the containers")
+        try:
+            data = self._records.read(row)
+        except Damaged as error:
+            raise NotAnImage(error.reason) from None
+        crc = int(self._held.crcs[row])
+        if crc >= 0 and zlib.crc32(data) != crc:
+            raise NotAnImage("damaged: its CRC is not the one that the archive names")
+        return verify_bytes(data, self.names[i], self.stamp(i)[1])
+
+    def arrays(
+        self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Of ranges of the files that hold these photos; a file inside the root is named relative to it."""
+        arrays = super().arrays(rows, labels, found, extra)
+        names = [self.names[i] for i in rows.tolist()]
+        at = self._rows[rows]
+        used, file = np.unique(self._held.file[at], return_inverse=True)
+        stored = self._held.stored[at]
+        return {
+            **arrays,
+            "files": file.astype(np.int32).reshape(-1),
+            "offsets": self._held.offsets[at],
+            "file_sizes": np.array([self._held.statuses[i].size for i in used.tolist()], np.int64),
+            **name_arrays([self._stored_name(self._held.files[i]) for i in used.tolist()]),
+            **_named("record", names),
+            **({"stored_lengths": stored} if (stored != AS_IT_IS).any() else {}),
+        }
+
+    def _stored_name(self, file: bytes) -> bytes:
+        prefix = os.path.join(os.fsencode(self.root), b"")
+        return file.removeprefix(prefix) if not scheme_of(file) else file
+
+
+def container_stamp(name: bytes, status: Status) -> int:
+    """A number of 63 bits that is another one for another file: by its own name, size, time, and tag."""
+    told = f"{status.size} {status.mtime} {status.tag}".encode()
+    return int.from_bytes(hashlib.sha256(os.path.basename(name) + b"\0" + told).digest()[:8], "big") >> 1
+
+
+def _named(what: str, names: Sequence[bytes]) -> dict[str, np.ndarray]:
+    arrays = name_arrays(names)
+    return {f"{what}_bytes": arrays["name_bytes"], f"{what}_starts": arrays["name_starts"]}

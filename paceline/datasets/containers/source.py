@@ -1,0 +1,231 @@
+"""Containers (tar, zip, WebDataset, RecordIO, TFRecord; photos alone) -> manifest.json and index; their bytes stay where they are.
+
+A container is listed first (archives.py, record_files.py), then every photo in it is decoded once, as photos in folders
+are, and what was verified is kept in a journal until the manifest is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.config.cache import cache_folder
+from paceline.config.errors import DataError
+from paceline.datasets.class_source import ClassSource
+from paceline.datasets.containers.archives import read_photos, read_tar, read_webdataset, read_zip
+from paceline.datasets.containers.boxes import contained_boxes
+from paceline.datasets.containers.classes import Classes, resolve_classes
+from paceline.datasets.containers.contents import ContainedPhotos, Contents, joined
+from paceline.datasets.containers.files import ContainerFiles, find_files, lasting
+from paceline.datasets.containers.record_files import read_recordio_files, read_tfrecord_files
+from paceline.datasets.containers.unpacked import unpack_compressed
+from paceline.datasets.formats.class_folders import Listing, SplitListing
+from paceline.datasets.formats.imagenet import check_imagenet
+from paceline.datasets.pipeline import choose_place, write_prepared
+from paceline.datasets.val_split import ValSplit, check_fraction
+from paceline.store.manifest import CONTAINER_FILES, Expect, Manifest, container_command, is_ours
+from paceline.store.manifest import FILE_NAME as MANIFEST
+
+Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
+# Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
+READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, Contents]]] = {
+    "photos": read_photos,
+    "tar": read_tar,
+    "zip": read_zip,
+    "webdataset": read_webdataset,
+    "recordio": read_recordio_files,
+    "tfrecord": read_tfrecord_files,
+}
+
+
+@dataclass(frozen=True)
+class ContainerRequest:
+    """What to prepare. The fields are the command's flags."""
+
+    layout: Layout
+    train: tuple[str, ...] = ()  # files, patterns, URLs
+    val: tuple[str, ...] = ()
+    annotations: str = ""  # COCO JSON of the training photos, or the zip that holds it
+    val_annotations: str = ""
+    classes: str = ""  # a file of class names, one a line, or how many classes there are
+    first_label: int = -1  # number of the first class in the files; -1: as the format's original scripts count
+    label_column: int = -1  # which number of a label of several is the class
+    devkit: str = ""  # ImageNet's devkit, which knows the classes of the validation photos
+    expect: Expect = "any"
+    val_fraction: float = 0.0
+    val_seed: int = 0
+    val_group: str = ""
+    on_truncated: Literal["refuse", "skip"] = "refuse"
+    on_unreadable: Literal["refuse", "skip"] = "refuse"
+    on_missing: Literal["refuse", "skip"] = "refuse"
+    on_class_mismatch: Literal["refuse", "warn"] = "refuse"
+
+
+def prepare_containers(
+    request: ContainerRequest,
+    *,
+    out: Path | None = None,
+    workers: int | None = None,
+    walked: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """List the containers, verify every photo in them, write manifest and index; the manifest's `folder` says where.
+
+    out       None: a folder in the cache
+    workers   threads; None: one for each usable core
+    walked    called with (containers listed, containers in all)
+    progress  called with (photos verified, photos in all)
+    Raises DataError for every flaw of a container or a photo; then no manifest is written.
+    """
+    if not request.train and not request.val:
+        raise DataError("name the files: --train FILE... and --val FILE...")
+    if request.val_fraction:
+        check_fraction(request.val_fraction)
+    _check_flags(request)
+    request = _from_anywhere(request)
+    place = choose_place(Path("/"), out if out is not None else _place_of(request))
+    command = container_command(asdict(request), place)
+    _refuse_another_kind(place)
+    splits, notes = _listed(request, workers, walked)
+    if "val" in splits and request.val_fraction:
+        raise DataError("--val-fraction: there are validation photos already; leave it out.")
+    boxed = request.annotations or request.val_annotations or any(part.annotations for part in splits.values())
+    source = (contained_boxes if boxed else _contained_classes)(
+        splits,
+        request,
+        place,
+        notes,
+        command=command,
+        remedy="Choose another folder with --out DIR.",
+        on_unreadable=request.on_unreadable,
+        stored=stored_request(request, place),
+    )
+    return write_prepared(source, place, workers, progress)
+
+
+def _check_flags(request: ContainerRequest) -> None:
+    """Raises DataError for a flag that would do nothing."""
+    archive, boxes = request.layout in ("photos", "tar", "zip"), bool(request.annotations or request.val_annotations)
+    idle = {
+        "--val-annotations": bool(request.val_annotations) and not request.val,
+        "--annotations": bool(request.annotations) and not request.train,
+        "--val-group": bool(request.val_group) and not request.val_fraction,
+        "--first-label": request.first_label >= 0 and archive,
+        "--label-column": request.label_column >= 0 and request.layout != "recordio",
+        "--devkit": bool(request.devkit) and (not archive or boxes),
+    }
+    meant = {
+        "--val-annotations": "name the archive of its photos with --val, the same as --train's where they are in it",
+        "--annotations": "name the archive of its photos with --train",
+        "--val-group": "it groups photos for --val-fraction",
+    }
+    if flag := next((flag for flag, alone in idle.items() if alone), None):
+        raise DataError(
+            f"{flag}: {meant.get(flag, f'says nothing of {request.layout} files of this kind; leave it out')}."
+        )
+
+
+def _from_anywhere(request: ContainerRequest) -> ContainerRequest:
+    """The same from whatever folder the command is given again."""
+
+    def whole(name: str, value: str) -> str:
+        return value if not value or (name == "classes" and value.isdecimal()) else lasting(value)
+
+    return replace(request, **_of_files(request, whole))
+
+
+def stored_request(request: ContainerRequest, place: Path) -> dict[str, Any]:
+    """What the manifest says was asked for: files in its own folder are named from there, so that the whole can be moved."""
+    prefix = os.path.join(str(place), "")
+    return asdict(replace(request, **_of_files(request, lambda _, value: value.removeprefix(prefix))))
+
+
+def _of_files(request: ContainerRequest, change: Callable[[str, str], str]) -> dict[str, Any]:
+    found = {name: getattr(request, name) for name in CONTAINER_FILES}
+    return {
+        name: tuple(change(name, one) for one in value) if isinstance(value, tuple) else change(name, value)
+        for name, value in found.items()
+    }
+
+
+def _place_of(request: ContainerRequest) -> Path:
+    """A folder in the cache for exactly these files, annotations and share of validation."""
+    parts = [getattr(request, name) for name in (*CONTAINER_FILES, "layout", "val_fraction", "val_seed", "val_group")]
+    first = (request.train or request.val)[0]
+    digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(first))
+    return cache_folder() / "index" / f"{name}-{digest}"
+
+
+def _refuse_another_kind(place: Path) -> None:
+    """Raises DataError where `place` holds the index of folders: the photos there would be taken for these."""
+    if is_ours(place / MANIFEST) and not Manifest.load(place).in_containers:
+        raise DataError(
+            f"{place}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
+        )
+
+
+def _listed(
+    request: ContainerRequest, workers: int | None, walked: Callable[[int, int], None] | None
+) -> tuple[dict[str, Contents], list[str]]:
+    """Split -> what its containers hold, and notes."""
+    splits: dict[str, Contents] = {}
+    notes: list[str] = []
+    for split, sources in (("train", request.train), ("val", request.val)):
+        if not sources:
+            continue
+        files = find_files(
+            split,
+            sources,
+            listed=bool(request.annotations or request.val_annotations),
+            skip_truncated=request.on_truncated == "skip",
+            workers=workers,
+            progress=walked,
+        )
+        files = unpack_compressed(files)
+        for name, part in READERS[request.layout](files, request).items():
+            if name in splits:
+                raise DataError(f"{sources[0]}: it brings photos of {name}, and --{name} names others. Leave one out.")
+            if not part.names:
+                raise DataError(f"{sources[0]}: no photo in it.")
+            splits[name] = part
+            notes += part.notes
+        notes += files.notes
+    return splits, notes
+
+
+def _contained_classes(
+    splits: dict[str, Contents], request: ContainerRequest, place: Path, notes: list[str], **others: Any
+) -> ClassSource:
+    """Photos with a class each as a source. Raises DataError where their classes cannot be told, or are not ImageNet's."""
+    known = resolve_classes(splits, request)
+    listings = {name: _listing(place, name, part, known) for name, part in known.splits.items()}
+    if request.expect == "imagenet":
+        # What is wrong lies in the containers.
+        files = {name: Path(os.fsdecode(part.files[0])) for name, part in known.splits.items()}
+        check_imagenet(Listing(place, {name: replace(one, folder=files[name]) for name, one in listings.items()}))
+    held = joined(list(known.splits.values()))
+    return ClassSource(
+        root=place,
+        listing=Listing(place, listings),
+        all_photos=ContainedPhotos(place, held.names, held),
+        labels=known.labels,
+        class_names=known.readable,
+        expect=request.expect,
+        val=ValSplit(request.val_fraction, request.val_seed, request.val_group),
+        notes=tuple(notes),
+        **others,
+    )
+
+
+def _listing(place: Path, split: str, part: Contents, known: Classes) -> SplitListing:
+    """As class folders of that split would be listed."""
+    names: list[list[bytes]] = [[] for _ in known.names]
+    for name, label in zip(part.names, known.labels[split].tolist()):
+        names[label].append(os.path.basename(name))
+    return SplitListing(place / split, list(known.names), names, [], part.ignored)

@@ -1,0 +1,114 @@
+"""What prepare found in a data set, line by line: its splits, what is odd in them, what was left out, and the check page.
+
+One way for all who verify photos: `paceline prepare`, and a training or an evaluation that prepares what nobody prepared.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from paceline.config.printable import counted
+from paceline.pages.check.write import write_check_page
+from paceline.store.manifest import Manifest, Split
+
+# One line each in the report; a list of ten says enough of what kind they are.
+NAMED_IN_REPORT = 10
+
+
+def findings(manifest: Manifest) -> Iterator[str]:
+    """Lines for people; check.html is written beside the manifest before the last ones.
+
+    Raises DataError where the page cannot be written.
+    """
+    yield from (_of_boxes if manifest.kind == "boxes" else _of_classes)(manifest)
+    if manifest.again is not None:
+        use = "train with: " if "train" in manifest.splits else "score with:  paceline eval RUN"
+        yield f"{use} --data {shlex.quote(str(manifest.folder))}"
+    path, page = write_check_page(manifest)
+    for notice in page.notices:
+        if not notice.noted:
+            yield f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}"
+    verdict = page.verdict[1].lower()
+    if path is None:
+        theirs = manifest.folder / "check.html"
+        yield f"check:    {verdict}; {theirs} does not say that paceline wrote it, so it stays and no page is drawn"
+    else:
+        yield f"check:    {path} ({verdict})"
+
+
+def _of_classes(manifest: Manifest) -> Iterator[str]:
+    for name, split in manifest.splits.items():
+        yield f"{name}: {counted(split.images, 'photo')} in {counted(len(manifest.classes), 'class')}{_odd_photos(split)}"
+        yield from _left_out(split)
+    yield from _noted(manifest)
+    if rotated := sum(split.rotated for split in manifest.splits.values()):
+        carry = "photo carries" if rotated == 1 else "photos carry"
+        yield (
+            f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
+        )
+    yield f"manifest: {manifest.folder / 'manifest.json'}"
+
+
+def _noted(manifest: Manifest) -> Iterator[str]:
+    if manifest.part_of:
+        yield f"this is a part of {manifest.part_of}"
+    for note in manifest.notes:
+        yield f"note: {note}"
+
+
+def _of_boxes(manifest: Manifest) -> Iterator[str]:
+    from paceline.datasets.formats.coco2017 import WHOLE
+
+    for name, split in manifest.splits.items():
+        counts = split.boxes
+        if counts is None:
+            continue
+        yield (
+            f"{name}: {counted(split.images, 'image')}{_odd_photos(split)}, {counted(counts.objects, 'object')} of "
+            f"{counted(sum(map(bool, split.per_class)), 'class')}"
+        )
+        odd = {
+            "crowd regions": counts.crowd,
+            "images without objects": counts.empty_images,
+            "boxes without area, which are not trained on": counts.degenerate,
+            "boxes outside their image, which are not trained on": counts.outside,
+            "boxes partly outside their image, cut for training": counts.partly_outside,
+            "objects that repeat another one (same image, class and box)": counts.duplicates,
+            "objects on images that are left out": counts.left_out_objects,
+            "mask polygons of less than three points, left out": counts.left_out_polygons,
+            "mask polygons with coordinates that are no finite numbers, left out": counts.polygons_not_finite,
+            "image files that the annotations do not name": counts.unlisted_images,
+        }
+        for what, count in odd.items():
+            if count:
+                yield f"  {what}: {count:,}"
+        yield from _left_out(split)
+    if manifest.expect == "coco2017":
+        yield f"this is COCO 2017: {WHOLE}"
+    yield from _noted(manifest)
+    yield f"{counted(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
+    yield f"manifest: {manifest.folder / 'manifest.json'}"
+    if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
+        yield f"train with:  --data {shlex.quote(str(manifest.folder))}"
+
+
+def _odd_photos(split: Split) -> str:
+    odd = {
+        "unusable and left out": len(split.unreadable),
+        "EXIF-rotated": split.rotated,
+        "greyscale": split.greyscale,
+        "CMYK": split.cmyk,
+        "not JPEG": split.not_jpeg,
+        "misnamed": split.misnamed,
+        "ignored": split.ignored,
+    }
+    counts = ", ".join(f"{count:,} {what}" for what, count in odd.items() if count)
+    return f" ({counts})" if counts else ""
+
+
+def _left_out(split: Split) -> Iterator[str]:
+    for broken in split.unreadable[:NAMED_IN_REPORT]:
+        yield f"  left out: {broken.path}: {broken.reason}"
+    if len(split.unreadable) > NAMED_IN_REPORT:
+        yield f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest"

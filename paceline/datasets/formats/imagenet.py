@@ -1,0 +1,156 @@
+"""Is this really ImageNet-1k (ILSVRC 2012)? Told from names and counts, before any file is opened.
+
+A label is a position in the sorted list of class folders, so one folder more, less or misnamed shifts all labels after
+it, and validation photos in wrong folders score 0.1 percent without any error.
+Facts: 1,281,167 training images in 1000 classes, 732 to 1300 in each; 50,000 for validation, 50 in each class.
+imagenet_wnids.txt holds the 1000 WordNet ids in sort order. A training file is named WNID_NUMBER.JPEG after its class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.errors import DataError
+from paceline.config.printable import some
+from paceline.datasets.formats.class_folders import VAL_FOLDERS, Listing, SplitListing
+from paceline.store.class_folder import list_folder
+from paceline.store.manifest import Split
+
+WNID = re.compile(r"n\d{8}")
+TRAIN_NAME = re.compile(rb"(n\d{8})_\d+\.")
+VAL_NAME = re.compile(rb"ILSVRC2012_val_(\d{8})\.")
+VAL_IMAGES = 50_000
+# SHA-256 over the 50,000 validation labels as WordNet ids, one a line, in the order of the photos' numbers.
+VAL_LABELS_SHA256 = "313fc3f23c864dde9183c9a368809065765dd1b657a6904fded44e3e46d34604"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many images a split has in all, and at least and at most in one class."""
+
+    images: int
+    fewest: int
+    most: int
+
+
+COUNTS = {"train": Counts(1_281_167, 732, 1300), "val": Counts(VAL_IMAGES, 50, 50)}
+
+
+def official_wnids() -> list[str]:
+    """The 1000 class folders of ImageNet-1k in label order."""
+    return Path(__file__).with_name("imagenet_wnids.txt").read_text(encoding="ascii").split()
+
+
+def part_of_imagenet(classes: Sequence[str], splits: Mapping[str, Split]) -> str:
+    """The words "ImageNet-1k: 10 of ..." where all classes are ImageNet's; "" for the whole, other classes, what is only scored on."""
+    if "train" not in splits or not set(classes) <= set(official_wnids()):
+        return ""
+    images = {name: splits[name].images if name in splits else 0 for name in COUNTS}
+    if all(images[name] == counts.images for name, counts in COUNTS.items()):
+        return ""
+    return (
+        f"ImageNet-1k: {len(classes):,} of 1,000 classes, {images['train']:,} of {COUNTS['train'].images:,} training photos, "
+        f"{images['val']:,} of {COUNTS['val'].images:,} for validation"
+    )
+
+
+def check_flat_val(root: Path) -> None:
+    """Raises DataError where val/ is as the official archive unpacks: all photos in one folder."""
+    for folder in (root / name for name in VAL_FOLDERS):
+        if not folder.is_dir():
+            continue
+        flat = [name for name in list_folder(folder).images if VAL_NAME.match(name)]
+        if flat:
+            raise DataError(
+                f"{folder}: {len(flat):,} validation photos lie flat in it, as the official archive unpacks; they must "
+                f"be sorted into class folders. ImageNet's development kit has their labels:\n"
+                f"  paceline prepare imagenet {shlex.quote(str(root))} --devkit ILSVRC2012_devkit_t12.tar.gz"
+            )
+
+
+def check_imagenet(listing: Listing) -> None:
+    """Raises DataError, one kind each, for: other class names, missing classes, photos under a wrong class, too many or
+    too few photos in a class, a wrong total.
+    """
+    wnids = official_wnids()
+    for split in listing.splits.values():
+        _check_class_names(split, wnids)
+    _check_train_names(listing.splits["train"])
+    for name, counts in COUNTS.items():
+        _check_counts(listing.splits[name], counts)
+    _check_val_labels(listing.splits["val"])
+
+
+def _check_class_names(split: SplitListing, wnids: list[str]) -> None:
+    if not any(WNID.fullmatch(name) for name in split.classes):
+        raise DataError(
+            f"{split.folder}: its {len(split.classes):,} class folders are not named by WordNet id "
+            f"({some(split.classes, 3)}). Labels follow the sort order of the folders, so other names mean another "
+            "class order: pretrained weights and published labels would not fit. Rename them to ids such as n01440764."
+        )
+    unknown = sorted(set(split.classes) - set(wnids))
+    if unknown:
+        raise DataError(
+            f"{split.folder}: {len(unknown):,} folders are no class of ImageNet-1k: {some(unknown)}. Every label after "
+            "them would be shifted. Move them out; for a data set of your own use `paceline prepare folder`."
+        )
+    missing = sorted(set(wnids) - set(split.classes))
+    if missing:
+        raise DataError(
+            f"{split.folder}: {len(missing):,} of ImageNet's 1000 classes are missing: {some(missing)}. "
+            "Copy them again; for a subset use `paceline prepare folder`."
+        )
+
+
+def _check_train_names(split: SplitListing) -> None:
+    for label, names in zip(split.classes, split.names):
+        for name in names:
+            named = TRAIN_NAME.match(name)
+            if named and named[1].decode() != label:
+                raise DataError(
+                    f"{split.folder / label / os.fsdecode(name)}: a photo of {named[1].decode()} lies under {label}: "
+                    "labels are shuffled. Unpack the training archives again, each into the folder it is named after."
+                )
+
+
+def _check_counts(split: SplitListing, counts: Counts) -> None:
+    sizes = {label: len(names) for label, names in zip(split.classes, split.names)}
+    crowded = [f"{label} ({size:,})" for label, size in sizes.items() if size > counts.most]
+    if crowded:
+        raise DataError(
+            f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}: more than {counts.most:,} in "
+            f"{some(crowded)}. Something was unpacked or copied twice: remove the extra copies."
+        )
+    sparse = [f"{label} ({size:,})" for label, size in sizes.items() if size < counts.fewest]
+    if sparse:
+        raise DataError(
+            f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}: fewer than {counts.fewest:,} in "
+            f"{some(sparse)}. The copy is incomplete: unpack or copy these classes again."
+        )
+    if split.images != counts.images:
+        what = "Files are missing" if split.images < counts.images else "There are extra files"
+        raise DataError(
+            f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}, though no class is out of "
+            f"bounds. {what}: unpack or copy it again."
+        )
+
+
+def _check_val_labels(split: SplitListing) -> None:
+    label_of = {
+        int(m[1]): label for label, names in zip(split.classes, split.names) for m in map(VAL_NAME.match, names) if m
+    }
+    if len(label_of) != VAL_IMAGES:
+        # Renamed photos: their official label cannot be told.
+        return
+    lines = "".join(f"{label_of[number]}\n" for number in sorted(label_of))
+    if hashlib.sha256(lines.encode()).hexdigest() != VAL_LABELS_SHA256:
+        raise DataError(
+            f"{split.folder}: validation photos do not lie under their official classes: labels are shuffled, and "
+            "accuracy would be that of chance. Unpack the official archive again, and sort it with --devkit."
+        )

@@ -1,0 +1,158 @@
+"""Where a data set of boxes comes from: which layout a folder has, and the reader of each.
+
+A layout is a row of READERS: its name, how it is told, how it is read, and which files hold its annotations (glob patterns).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.config.errors import DataError
+from paceline.config.printable import some
+from paceline.datasets.formats.annotations import Annotations
+from paceline.datasets.formats.coco import find_coco, find_coco_split, read_coco
+from paceline.datasets.formats.label_tools import export_to_choose
+from paceline.datasets.formats.voc import is_voc, read_voc
+from paceline.datasets.formats.yolo import is_yolo, read_yolo, yolo_splits
+from paceline.store.freshness import is_inside
+
+Layout = Literal["coco", "voc", "yolo"]
+Splits = dict[str, Annotations]
+
+WANTED = (
+    "Wanted: annotations/instances_train2017.json with train2017/ and the same for val2017, or train/_annotations.coco.json "
+    "and valid/_annotations.coco.json, or Pascal VOC's Annotations/*.xml, or a YOLO data.yaml.\n"
+    "Or name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR --val-annotations FILE"
+)
+
+
+@dataclass(frozen=True)
+class BoxSet:
+    """A data set of boxes as a reader found it."""
+
+    layout: Layout
+    root: Path
+    splits: Splits  # "train", and "val" where there is one
+    notes: list[str]
+    files: dict[str, tuple[str, ...]]  # split -> glob patterns of its annotations, relative to `root` or absolute
+
+
+def detect_layout(root: Path) -> Layout | None:
+    """Which of the layouts `root` has; None for none of them. Raises DataError where it is ambiguous."""
+    return next((layout for layout, (is_it, _) in READERS.items() if is_it(root)), None)
+
+
+def read_source(root: Path, layout: Layout | None = None) -> BoxSet:
+    """Read the annotations of a folder.
+
+    layout  None: whichever it has
+    Raises DataError where it has none, or its files contradict themselves.
+    """
+    if not root.is_dir():
+        what = "this is a file, a folder is needed" if root.exists() else "no such folder"
+        raise DataError(f"{root}: {what}. Check the path (--data).")
+    chosen = layout or detect_layout(root)
+    if chosen is None:
+        inner = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and detect_layout(entry) is not None]
+        if inner:
+            raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
+        raise DataError(f"{root}: no annotations of boxes found in it. {export_to_choose(root) or WANTED}")
+    if not READERS[chosen][0](root):
+        if (other := detect_layout(root)) is not None:
+            command = f"paceline prepare {other} {shlex.quote(str(root))}"
+            raise DataError(f"{root}: its annotations are of another layout:  {command}")
+        if advice := export_to_choose(root):
+            raise DataError(f"{root}: no annotations of that layout found in it. {advice}")
+    return READERS[chosen][1](root)
+
+
+def read_files(images: Path, annotations: Path, val_images: Path | None, val_annotations: Path | None) -> BoxSet:
+    """Read COCO JSONs that were named one by one. Raises DataError as `read_coco` does."""
+    pairs = {"train": (annotations, images)}
+    if val_annotations is not None:
+        pairs["val"] = (val_annotations, val_images or images)
+    for _, folder in pairs.values():
+        if not folder.is_dir():
+            what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
+            raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
+    return _read_json(pairs)
+
+
+def read_single_json(images: Path, annotations: Path) -> BoxSet:
+    """One COCO JSON and its photos, as a set that is only scored on. Raises DataError as `read_coco` does."""
+    return _read_json({"val": (annotations, images)})
+
+
+def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
+    """The first split of `root` that has one of these names, as "val" and alone.
+
+    Raises DataError where there is none, or its files contradict themselves.
+    """
+    if (pair := find_coco_split(root, names)) is not None:
+        return _read_json({"val": pair}, root)
+    if is_yolo(root):
+        key = next((name for name in names if name in yolo_splits(root)), None)
+        if key is None:
+            raise DataError(f"{root}: data.yaml names no {' nor '.join(names)}. Name another with --split.")
+        return _read_yolo(root, key)
+    if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
+        return _read_voc(root, names)
+    if advice := export_to_choose(root, coco=False):
+        raise DataError(f"{root}: no annotations of {' nor '.join(names)} found in it. {advice}")
+    raise DataError(
+        f"{root}: no annotations of {' nor '.join(names)} found in it. Wanted: a COCO JSON such as "
+        f"annotations/instances_{names[0]}.json or {names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
+        "Or name the files:  --images DIR --annotations FILE"
+    )
+
+
+def _read_json(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) -> BoxSet:
+    """split -> (JSON, folder of its images), in `root`, or else in the folder above all of them."""
+    root = root or Path(os.path.commonpath([path for pair in pairs.values() for path in pair]))
+    splits, notes = {}, []
+    for split, (file, images) in pairs.items():
+        splits[split], said = read_coco(file, images)
+        notes += said
+    return BoxSet("coco", root, splits, notes, {split: (pattern_of(root, file),) for split, (file, _) in pairs.items()})
+
+
+def _read_coco_folder(root: Path) -> BoxSet:
+    pairs = find_coco(root)
+    if not pairs:
+        listed = some(path.name for path in sorted((root / "annotations").glob("*.json")))
+        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {WANTED}")
+    return _read_json(pairs, root)
+
+
+def _read_voc(root: Path, only: Sequence[str] = ()) -> BoxSet:
+    splits, notes = read_voc(root, only)
+    return BoxSet("voc", root, splits, notes, dict.fromkeys(splits, ("**/*.xml", "**/ImageSets/Main/*.txt")))
+
+
+def _read_yolo(root: Path, only: str = "") -> BoxSet:
+    splits, notes = read_yolo(root, only)
+    places = {"**/*.txt", "*.yaml", "*.yml"}
+    for found in splits.values():
+        labels = found.images_folder.parts
+        if "images" in labels and not is_inside(found.images_folder, root):
+            at = len(labels) - 1 - labels[::-1].index("images")
+            places.add(pattern_of(root, Path(*labels[:at], "labels", *labels[at + 1 :])) + "/**/*.txt")
+    return BoxSet("yolo", root, splits, notes, dict.fromkeys(splits, tuple(sorted(places))))
+
+
+def pattern_of(root: Path, path: Path) -> str:
+    """A glob pattern of that path alone, relative to `root` where it lies in it."""
+    return glob.escape(os.path.relpath(path, root) if is_inside(path, root) else str(path))
+
+
+READERS: dict[Layout, tuple[Callable[[Path], bool], Callable[[Path], BoxSet]]] = {
+    "coco": (lambda root: bool(find_coco(root)), _read_coco_folder),
+    "yolo": (is_yolo, _read_yolo),
+    "voc": (is_voc, _read_voc),
+}

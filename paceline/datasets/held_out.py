@@ -1,0 +1,181 @@
+"""A set that is only scored on: one split alone of whatever a folder holds, verified and indexed in the cache.
+
+    class folders   ROOT/SPLIT/CLASS/*.jpg, or ROOT/CLASS/*.jpg where ROOT is the split itself
+    COCO JSON       ROOT/annotations/instances_SPLIT*.json and its images, ROOT/SPLIT/_annotations.coco.json, or the only JSON
+                    of ROOT or of ROOT/annotations
+    Pascal VOC      ImageSets/Main/SPLIT.txt, ROOT/SPLIT with XML files, or all of ROOT
+    YOLO            SPLIT: of data.yaml
+SPLIT is the one asked for; else val (valid, validation) where there is one, else test. In the manifest it is "val", and no
+other is there. The folder itself is never written to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.config.errors import DataError, UserError
+from paceline.config.printable import counted, some
+from paceline.datasets.box_source import BoxSource
+from paceline.datasets.class_source import ClassSource
+from paceline.datasets.ensure import name_addresses, why_stale
+from paceline.datasets.findings import findings
+from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
+from paceline.datasets.formats.imagenet import check_flat_val
+from paceline.datasets.formats.layouts import BoxSet, read_one_split, read_single_json
+from paceline.datasets.pipeline import Source, write_prepared
+from paceline.store.bare_container import prepare_first
+from paceline.store.class_folder import list_folder
+from paceline.store.freshness import check_fresh, refuse_stale_containers
+from paceline.store.manifest import Kind, Manifest, cache_place, manifest_places
+
+SplitName = Literal["", "val", "test", "train"]
+# What a split may be called in a data set, in order of preference.
+SPLIT_NAMES: dict[SplitName, tuple[str, ...]] = {
+    "": (*VAL_FOLDERS, "test"),
+    "val": VAL_FOLDERS,
+    "test": ("test",),
+    "train": (TRAIN_FOLDER,),
+}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What to score on: a folder, or a COCO JSON and its photos."""
+
+    data: str = ""
+    split: SplitName = ""
+    images: str = ""
+    annotations: str = ""
+
+
+def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) -> Path:
+    """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
+
+    kind  what is needed: class folders, or boxes
+    say   takes a line, of hosts that an index names, and where something is prepared: first that it is, then what prepare finds
+    Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
+    """
+    if wanted.annotations or wanted.images:
+        return _named_files(wanted, kind, say)
+    root = Path(wanted.data).expanduser()
+    if not root.is_dir():
+        raise UserError(
+            f"--data {wanted.data}: {prepare_first(wanted.data, scored=True) or 'there is no such folder.'}"
+        )
+    source = Path(os.path.realpath(root))
+    for path in manifest_places(root):
+        manifest = Manifest.load(path)
+        if manifest.kind == kind and wanted.split in ("", "val"):
+            name_addresses(manifest, root, say)
+            if _is_fresh(manifest):
+                return path.parent
+            refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")
+        if manifest.kind == kind and manifest.again is not None:
+            raise DataError(
+                f"--split {wanted.split}: {root} indexes containers, of which val is scored. Prepare the others as --val, in a "
+                "folder of their own, and name that."
+            )
+        if manifest.kind == kind and wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
+            raise UserError(
+                f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "
+                "the others alone. Leave --split away to score them."
+            )
+        source = manifest.root_path
+    place = cache_place(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
+    if _is_prepared(place, kind):
+        return place
+    names = SPLIT_NAMES[wanted.split]
+    if kind == "boxes":
+        found = read_one_split(source, names)
+        _announce(say, found, place)
+        return _written(BoxSource.of(found, command=""), place, say)
+    listing = _class_folders(source, names)
+    say(f"{listing.splits['val'].folder}: verifying its {counted(listing.images, 'photo')} once (kept in {place})")
+    return _written(ClassSource.of(listing), place, say)
+
+
+def _layout(root: Path) -> str:
+    """A name for the folders and lists in `root`: where one comes or goes, another split may be the one that is meant."""
+    found = set()
+    for folder in (root, *(root / name for name in ("annotations", "images", "ImageSets/Main"))):
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                lists = (
+                    entry for entry in entries if entry.is_dir() or entry.name.endswith((".json", ".txt", ".yaml"))
+                )
+                found |= {os.fsencode(os.path.relpath(entry.path, root)) for entry in lists}
+    found |= {os.fsencode(path.parent.name) for path in root.glob("*/_annotations.coco.json")}
+    return hashlib.sha256(b"\0".join(sorted(found))).hexdigest()[:12]
+
+
+def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Path:
+    if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
+        raise UserError(
+            "--images DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
+        )
+    if kind != "boxes":
+        raise UserError("--annotations: this run classifies; name its photos in class folders with --data DIR.")
+    images, annotations = (Path(os.path.realpath(os.path.expanduser(p))) for p in (wanted.images, wanted.annotations))
+    if not images.is_dir():
+        raise UserError(f"--images {wanted.images}: there is no such folder.")
+    key = hashlib.sha256(os.fsencode(f"{images}+{annotations}")).hexdigest()[:12]
+    place = cache_place(images) / f"scored-{key}"
+    if _is_prepared(place, kind):
+        return place
+    found = read_single_json(images, annotations)
+    _announce(say, found, place)
+    return _written(BoxSource.of(found, command=""), place, say)
+
+
+def _announce(say: Callable[[str], None], found: BoxSet, place: Path) -> None:
+    count = len(found.splits["val"].file_names)
+    say(f"{found.splits['val'].source}: verifying its {counted(count, 'image')} once (kept in {place})")
+
+
+def _written(source: Source, place: Path, say: Callable[[str], None]) -> Path:
+    manifest = write_prepared(source, place)
+    for line in findings(manifest):
+        say(line)
+    return manifest.folder
+
+
+def _is_prepared(place: Path, kind: Kind) -> bool:
+    """Whether a manifest of that kind, and of the files as they are now, lies in `place`."""
+    try:
+        manifest = Manifest.load(place)
+    except DataError:
+        return False  # none yet, or of another version: it is made again
+    return manifest.kind == kind and _is_fresh(manifest)
+
+
+def _is_fresh(manifest: Manifest) -> bool:
+    return "val" in manifest.splits and why_stale(manifest) is None
+
+
+def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
+    """The split of `root` that has one of these names, or `root` as the split itself."""
+    check_flat_val(root)
+    top = list_folder(root)
+    inside = [os.fsdecode(name) for name in top.folders]
+    here = [name for name in names if name in inside]
+    if len(set(here) & set(VAL_FOLDERS)) > 1:
+        raise DataError(
+            f"{root}: both {here[0]}/ and {here[1]}/ are there; which one is meant? Name it:  --data {root / here[0]}"
+        )
+    if here:
+        folder = root / here[0]
+    elif any(name in inside for name in (TRAIN_FOLDER, "test")) or not inside:
+        raise DataError(
+            f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {some(inside)}. Wanted: "
+            "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "
+            "--split train scores the training photos."
+        )
+    else:
+        folder = root
+    # The split's own folder is named in the index, so the root is the one above it.
+    return Listing(folder.parent, {"val": list_split(folder)})

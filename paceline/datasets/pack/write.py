@@ -1,0 +1,147 @@
+"""One file of a pack: its records in order, under their names, whole or not at all.
+
+WebDataset   NAME.jpg with NAME.cls (the class's number), or with NAME.json (the objects)
+TFRecord     an Example each (datasets/pack/examples.py)
+RecordIO     FILE.rec with FILE.idx and FILE.lst; the class's number, or a detection label, in each record's header
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.config.whole import whole
+from paceline.datasets.pack.encode import Encoded, encoded_anew
+from paceline.datasets.pack.examples import example_of
+from paceline.datasets.pack.objects import detection_label, json_field
+from paceline.datasets.pack.plan import Shard, Source
+from paceline.datasets.pack.request import PackRequest
+from paceline.store.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
+from paceline.store.containers.write_tar import write_tar
+from paceline.store.containers.write_tfrecord import write_tfrecord
+
+
+class Photo(NamedTuple):
+    """One record to be packed."""
+
+    place: int  # in the split's packed order
+    row: int  # in the index
+    encoded: Encoded
+
+
+class Pool:
+    """Threads that read photos and write them anew, a bounded number ahead of who writes the file.
+
+    Threads and no processes: hashing, and Pillow's decoding, resizing and encoding, let go of Python's lock.
+    """
+
+    def __init__(self, workers: int, request: PackRequest) -> None:
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="pack")
+        self._ahead = 2 * workers
+        self._request = request
+
+    def photos(self, source: Source, first: int, last: int) -> Iterator[Photo]:
+        """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
+        waiting: deque[Future[Photo]] = deque()
+        try:
+            for place in range(first, last):
+                waiting.append(self._threads.submit(self._photo, source, place))
+                if len(waiting) > self._ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _photo(self, source: Source, place: int) -> Photo:
+        row = int(source.order[place])
+        index = source.index
+        if not source.anew[row]:
+            return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
+        return Photo(place, row, encoded_anew(index, row, self._request.short, self._request.jpeg_quality))
+
+
+def write_shard(
+    out: Path, shard: Shard, source: Source, request: PackRequest, pool: Pool, progress: Callable[[], None]
+) -> dict[str, dict[str, Any]]:
+    """-> file name -> bytes and SHA-256 of what is in place now.
+
+    progress  called after each record
+    Raises DataError for a record, OSError for the folder; then none of the new files is there.
+    """
+    photos = _told(pool.photos(source, shard.first, shard.last), progress)
+    if request.to == "webdataset":
+        return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
+    if request.to == "tfrecord":
+        examples = (example_of(source, photo.row, photo.encoded) for photo in photos)
+        return {shard.file: _write_summed(out / shard.file, lambda file: write_tfrecord(file, examples))}
+    placed: list[tuple[int, int]] = []
+    lines: list[bytes] = []
+    parts = {
+        shard.file: _write_summed(
+            out / shard.file, lambda file: placed.extend(write_recordio(file, _records(photos, source, lines)))
+        )
+    }
+    stem = Path(shard.file).stem
+    for name, text in ((f"{stem}.idx", idx_text(placed)), (f"{stem}.lst", b"".join(lines))):
+        parts[name] = _write_summed(out / name, lambda file, text=text: file.write(text))
+    return parts
+
+
+def _samples(photos: Iterator[Photo], source: Source) -> Iterator[tuple[bytes, bytes]]:
+    for photo in photos:
+        name = source.names[photo.row]
+        yield name, photo.encoded.data
+        stem = os.path.splitext(name)[0]
+        if source.boxes is None:
+            yield stem + b".cls", b"%d" % source.index.labels[photo.row]
+        else:
+            size = photo.encoded.height, photo.encoded.width
+            says = bool(source.says_sizes[photo.row])
+            yield stem + b".json", json_field(source.boxes, photo.row, os.fsdecode(name), size, says)
+
+
+def _records(photos: Iterator[Photo], source: Source, lines: list[bytes]) -> Iterator[Packed]:
+    for photo in photos:
+        boxes = source.boxes
+        labels = float(source.index.labels[photo.row]) if boxes is None else detection_label(boxes, photo.row)
+        lines.append(lst_line(photo.place, np.atleast_1d(labels).tolist(), source.names[photo.row]))
+        yield Packed(photo.place, labels, photo.encoded.data)
+
+
+def _told(photos: Iterator[Photo], progress: Callable[[], None]) -> Iterator[Photo]:
+    for photo in photos:
+        yield photo
+        progress()
+
+
+class _Summed(io.RawIOBase):
+    """Writes on, and sums what it wrote."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.digest, self.total = file, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.digest.update(data)
+        self.total += len(data)
+        return len(data)
+
+
+def _write_summed(path: Path, write: Callable[[Any], object]) -> dict[str, Any]:
+    with whole(path, sync=True) as part, open(part, "wb", buffering=1 << 20) as file:
+        summed = _Summed(file)
+        write(summed)
+    return {"bytes": summed.total, "sha256": summed.digest.hexdigest()}

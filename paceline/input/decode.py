@@ -1,0 +1,253 @@
+"""From an encoded image to the pixels of one window of it, in RGB, written into a batch.
+
+JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no
+row below the region is decoded. What comes out is what torchvision's ImageFolder sees, `Image.open(f).convert("RGB")`:
+grey becomes RGB, CMYK and palettes are converted by Pillow, 16-bit values keep their upper eight (input/picture.py). A photo
+that is to be turned (store/orientation.py) is decoded as it is stored, no more of it than the window needs; the region is
+turned, and everything after it happens as if the file had been upright.
+
+The decoder is data treatment: a recipe names it, it is recorded, and it never changes with what is installed.
+  simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
+  nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the
+              same pixels again; Linux, an extra
+  pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
+Other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which libjpeg-turbo complains go
+through Pillow with each decoder; what Pillow refuses, a truncated file for one, is a DataError. Damage below the region
+may go unseen in training; preparing a data set decodes every file in full.
+
+All of it releases the GIL while it works, and none of it starts threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+from paceline.config.errors import RecipeError
+from paceline.config.extras import to_install
+from paceline.input.crop import Source, Window, source_of
+from paceline.input.picture import to_rgb
+from paceline.input.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
+from paceline.input.resample_tensorflow import resample_tensorflow, seen
+from paceline.store.header import Header, open_picture, undecodable
+from paceline.store.orientation import turned_pixels
+
+Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
+
+_END_OF_IMAGE = b"\xff\xd9"
+# libjpeg's word for entropy-coded rows that nobody asked for, up to the end or the next restart marker.
+_ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]$")
+# nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).
+_NO_DEVICE = -99999
+
+_of_thread = threading.local()
+_importing = threading.Lock()
+
+
+def decode_crop(
+    data: bytes,
+    header: Header,
+    window: Window,
+    out: np.ndarray,
+    *,
+    flip: bool,
+    decoder: Decoder,
+    name: str,
+    law: ResizeLaw = "bilinear-antialias",
+) -> None:
+    """Decode what the window needs, resize its region, write its part into `out`.
+
+    data    the encoded file
+    header  `read_header(data, name, exif)`; the window was made for its size
+    out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
+    flip    mirror left to right, after the resize
+    name    the file, for the message
+    law     how the region is resized; all but the first look at single pixels, so it is decoded at full scale
+    Raises DataError for a broken image; RecipeError where the decoder is not installed.
+    """
+    source = _source(window, header, law)
+    if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
+        scale = dct_scale(window) if law == "bilinear-antialias" else 1
+        if scale == 1 and decoder == "nvimgcodec":
+            region = _region_nvimgcodec(data, source)
+            if region is not None:
+                _resample(region, source, window, header, out, flip, law)
+                return
+        elif (pixels := _rows_simplejpeg(data, header, source, scale)) is not None:
+            if scale == 1:
+                bottom, right = source.top + source.height, source.left + source.width
+                region = scratch("region", source.height, source.width)
+                np.copyto(region, pixels[source.top : bottom, source.left : right])
+                _resample(region, source, window, header, out, flip, law)
+            else:
+                resample_scaled(pixels, scale, source, window, out, flip)
+            return
+    _decode_pillow(data, source, window, header, out, flip, name, law)
+
+
+def _source(window: Window, header: Header, law: ResizeLaw) -> Source:
+    """The stored region that the law looks at."""
+    region = window if law in ("bilinear-antialias", "bilinear") else seen(window, header.height, header.width)
+    return source_of(region, header.orientation, header.height, header.width)
+
+
+def _resample(
+    region: np.ndarray, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, law: ResizeLaw
+) -> None:
+    """The stored region's pixels, decoded at full scale, into `out`."""
+    pixels = turned_pixels(region, source.orientation)
+    if law == "tensorflow-crop" or law == "tensorflow-photo":
+        resample_tensorflow(pixels, window, (header.height, header.width), out, flip, law)
+    else:
+        resample_torch(pixels, window, out, flip, law)
+
+
+def dct_scale(window: Window) -> int:
+    """-> 1, 2, 4 or 8: the largest divisor that leaves the region at least as large as it is resized to."""
+    scale = min(window.height // window.resized_height, window.width // window.resized_width)
+    return 8 if scale >= 8 else 4 if scale >= 4 else 2 if scale >= 2 else 1
+
+
+def require_decoder(decoder: Decoder) -> None:
+    """Raise RecipeError, with the command that mends it, where this decoder cannot run."""
+    if decoder == "nvimgcodec":
+        _nvimgcodec()
+    if decoder != "pillow":
+        _simplejpeg()
+
+
+def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) -> np.ndarray | None:
+    """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
+
+    libjpeg decodes as many rows as the frame header names. Naming fewer makes it stop there, which saves their Huffman
+    decoding, the dearest part; the rows above come out unchanged but for the last, whose colour is interpolated with a
+    row that is missing, so two more than needed are named.
+    """
+    encoded: bytes | bytearray = data
+    stored_height, stored_width = header.stored
+    rows = source.top + source.height + 2 * scale
+    if header.height_at and rows < stored_height:
+        encoded = bytearray(data)
+        encoded[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
+    else:
+        rows = stored_height
+    height, width = -(-rows // scale), -(-stored_width // scale)
+    pixels = scratch("pixels", height, width)
+    least = (0, 0) if scale == 1 else (height, width)
+    try:
+        _simplejpeg().decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
+    except ValueError as complaint:
+        # It complains after decoding, and names the first warning only: rows left over mean that all before was sound.
+        if not _ROWS_LEFT_OVER.match(str(complaint)):
+            return None
+    return pixels
+
+
+def _simplejpeg() -> Any:
+    """Imported where it decodes: what measures or trains on other input must run where it is not installed."""
+    try:
+        import simplejpeg
+    except ImportError as reason:
+        raise RecipeError(
+            f"JPEGs are decoded by simplejpeg, which cannot be imported here: {reason}.\n"
+            "Install it:  pip install simplejpeg   or train with  --input.decoder pillow"
+        ) from None
+    return simplejpeg
+
+
+def _region_nvimgcodec(data: bytes, source: Source) -> np.ndarray | None:
+    """(height, width, 3) of the stored region at full scale; None where nvImageCodec could not decode it.
+
+    The memory belongs to this thread's decoder, valid until the thread decodes again.
+    """
+    tools = getattr(_of_thread, "nvimgcodec", None)
+    if tools is None:
+        tools = _of_thread.nvimgcodec = _RegionDecoder()
+    return tools.decode(data, source)
+
+
+class _RegionDecoder:
+    """nvImageCodec's CPU decoder, one for each thread; it works in the calling thread."""
+
+    def __init__(self) -> None:
+        self.codec = _nvimgcodec()
+        with _importing, _silence():
+            self.decoder = self.codec.Decoder(
+                device_id=_NO_DEVICE,
+                max_num_cpu_threads=1,
+                backends=[self.codec.Backend(self.codec.BackendKind.CPU_ONLY)],
+                options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
+            )
+        self.parameters = self.codec.DecodeParams(apply_exif_orientation=False, color_spec=self.codec.ColorSpec.SRGB)
+        self.image: Any = None
+
+    def decode(self, data: bytes, source: Source) -> np.ndarray | None:
+        region = self.codec.Region(source.top, source.left, source.top + source.height, source.left + source.width)
+        stream = self.codec.CodeStream(data).get_sub_code_stream(0, region)
+        self.image = self.decoder.decode(stream, image=self.image, params=self.parameters)
+        return None if self.image is None else np.asarray(self.image)
+
+
+def _nvimgcodec() -> Any:
+    try:
+        with _importing, _silence():
+            from nvidia import nvimgcodec
+    except ImportError as reason:
+        raise RecipeError(
+            f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
+            f"Install it:  {to_install('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
+        ) from None
+    return nvimgcodec
+
+
+@contextmanager
+def _silence():
+    """Without a GPU's libraries nvImageCodec prints an error for each, from C, though only its CPU part is wanted."""
+    kept = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
+def _decode_pillow(
+    data: bytes, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
+) -> None:
+    try:
+        with open_picture(data) as image:
+            scale = 1
+            if image.format in ("JPEG", "MPO") and law == "bilinear-antialias":
+                scale = dct_scale(window)
+                image.draft(None, (image.width // scale, image.height // scale))
+            rgb = to_rgb(image)
+    except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
+        raise undecodable(name, reason) from reason
+    if law == "bilinear-antialias":
+        resample_pillow(rgb, scale, source, window, out, flip)
+        return
+    box = (source.left, source.top, source.left + source.width, source.top + source.height)
+    _resample(np.array(rgb.crop(box)), source, window, header, out, flip, law)
+
+
+def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
+    """What `decode_crop` decodes, and nothing of what comes after it: for measuring. The pixels are left where they are."""
+    source = _source(window, header, law)
+    scale = dct_scale(window) if law == "bilinear-antialias" else 1
+    if decoder != "pillow" and header.plain_jpeg:
+        if scale == 1 and decoder == "nvimgcodec":
+            _region_nvimgcodec(data, source)
+        else:
+            _rows_simplejpeg(data, header, source, scale)
+        return
+    with open_picture(data) as image:
+        image.draft(None, (image.width // scale, image.height // scale))
+        image.load()

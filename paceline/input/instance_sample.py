@@ -1,0 +1,141 @@
+"""One photo and its objects as a sample of Mask R-CNN: crop, flip and colours drawn, and boxes and masks along with them.
+
+Letters: n objects that are wanted, m <= n that stay; h, w the photo in the input; H, W the input; C canvas side
+A sample's random numbers are drawn in a fixed order: crop, flip, jitter. The key from which the network's own sampling is
+drawn has numbers to itself, so it depends on no setting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.batch.instances import InstanceObjects
+from paceline.config.errors import DataError
+from paceline.config.instances import InstanceInput
+from paceline.input.box_sample import inside
+from paceline.input.buckets import Shape, resized
+from paceline.input.crop import Window
+from paceline.input.draw import Draw
+from paceline.input.jitter import draw_colour
+from paceline.input.mask_canvas import canvases_of
+from paceline.input.randomness import SampleRandom
+from paceline.store.box_split import BoxSplit
+from paceline.store.header import Header
+
+KEY_STREAM = 3 << 32
+# A cropped object of which less than this share of its box is left is no object any more.
+LEAST_LEFT = 0.25
+# Nor is one whose box is narrower or lower than this in the input, pixels: no feature of the network tells of it.
+LEAST_SIDE = 1.0
+
+
+def image_key(seed: int, epoch: int, index: int) -> int:
+    """The image's random key in [0, 2^32), of this epoch."""
+    return SampleRandom(seed, epoch, index, stream=KEY_STREAM).bits() >> 32
+
+
+def draw_training_sample(
+    header: Header,
+    name: str,
+    split: BoxSplit,
+    rows: np.ndarray,
+    random: SampleRandom,
+    key: int,
+    settings: InstanceInput,
+    short: int,
+    canvas: int,
+    shape: Shape,
+) -> Draw:
+    """The photo, cropped or not, in the top left corner of the input, labelled with the InstanceObjects that stay.
+
+    rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
+    key     see `image_key`
+    short   the shorter side of this step, pixels; the longer one has settings.long at most
+    canvas  C
+    shape   (H, W); holds the photo's resized size, cropped or not
+    Raises DataError for an image of another size than when the data was prepared.
+    """
+    h, w = _fitting(header, name, short, settings, shape)
+    window = Window(0, 0, header.height, header.width, h, w)
+    if settings.crop < 1:
+        window = crop_window(header.height, header.width, h, w, random, settings.crop)
+    flip = random.coin(settings.flip)
+    colour = draw_colour(random, settings)
+    ltrb = inside(split.boxes[rows], header.height, header.width)
+    boxes, keep = boxes_in(window, ltrb, flip)
+    canvases, frames = canvases_of(
+        split,
+        rows[keep],
+        ltrb[keep],
+        photo=(header.height, header.width),
+        window=window,
+        flip=flip,
+        side=canvas,
+    )
+    objects = InstanceObjects(
+        boxes=boxes[keep].astype(np.float32),
+        classes=split.classes[rows][keep].astype(np.int64),
+        canvases=canvases,
+        frames=frames,
+        size=(window.resized_height, window.resized_width),
+        key=key,
+    )
+    return Draw(name, header, window, objects, flip, colour, settings.decoder, settings.resize)
+
+
+def draw_evaluation_sample(header: Header, name: str, settings: InstanceInput, short: int, shape: Shape) -> Draw:
+    """The whole photo in the top left corner of the input, (H, W) = `shape`; no objects, key 0.
+
+    Raises DataError for an image of another size than when the data was prepared.
+    """
+    size = _fitting(header, name, short, settings, shape)
+    objects = InstanceObjects(
+        boxes=np.zeros((0, 4), np.float32),
+        classes=np.zeros(0, np.int64),
+        canvases=np.zeros((0, 2, 2), np.uint8),
+        frames=np.zeros((0, 4), np.float32),
+        size=size,
+        key=0,
+    )
+    window = Window(0, 0, header.height, header.width, *size)
+    return Draw(name, header, window, objects, decoder=settings.decoder, law=settings.resize)
+
+
+def crop_window(height: int, width: int, h: int, w: int, random: SampleRandom, least: float) -> Window:
+    """A random region with at least the share `least` of each side, resized to fill (h, w), the whole photo's size in
+    the input, as far as its aspect allows: so the shape a sample needs is known before anything is drawn.
+
+    Four numbers are drawn: the shares of height and width, uniform, then the places.
+    """
+    rows = max(1, round(height * random.uniform(least, 1.0)))
+    columns = max(1, round(width * random.uniform(least, 1.0)))
+    top, left = random.integer(0, height - rows + 1), random.integer(0, width - columns + 1)
+    scale = min(h / rows, w / columns)
+    return Window(top, left, rows, columns, min(h, max(1, round(rows * scale))), min(w, max(1, round(columns * scale))))
+
+
+def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes in the input, cut at the window's region, and which of them are still objects.
+
+    ltrb    (n, 4) float64, pixels of the photo
+    return  (n, 4) float64 pixels of the input, mirrored with `flip`; (n,) bool, at least LEAST_LEFT of the area is left
+            and both sides are at least LEAST_SIDE
+    """
+    scale = (window.resized_width / window.width, window.resized_height / window.height) * 2
+    whole = (ltrb - (window.left, window.top) * 2) * scale
+    boxes = np.clip(whole, 0.0, (window.resized_width, window.resized_height) * 2)
+    sides, before = boxes[:, 2:] - boxes[:, :2], whole[:, 2:] - whole[:, :2]
+    if flip:
+        boxes[:, [0, 2]] = window.resized_width - boxes[:, [2, 0]]
+    return boxes, (sides.prod(axis=1) >= LEAST_LEFT * before.prod(axis=1)) & (sides >= LEAST_SIDE).all(axis=1)
+
+
+def _fitting(header: Header, name: str, short: int, settings: InstanceInput, shape: Shape) -> tuple[int, int]:
+    """(h, w) of the whole photo in the input."""
+    h, w = resized(header.height, header.width, short, settings.long, settings.sides)
+    if h > shape[0] or w > shape[1]:
+        raise DataError(
+            f"{name}: {header.width} x {header.height} pixels, which do not fit the {shape[1]} x {shape[0]} input "
+            "chosen for its size when the data was prepared: the file has changed.\nPrepare the data set again."
+        )
+    return h, w

@@ -1,0 +1,142 @@
+"""The resize laws: "bilinear-antialias", in torch and in Pillow, and "bilinear", in torch.
+
+(input/resample_tensorflow.py has two more.)
+
+"bilinear-antialias" is a triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's
+edge, in 8-bit fixed point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely
+two. It is four times as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG
+needs. "bilinear" mixes the four pixels around each output pixel's centre at any scale, so shrinking skips pixels.
+
+Letters: h, w region; rh, rw resized region; oh, ow output, a part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+
+from paceline.input.crop import Source, Window
+from paceline.store.orientation import TURNS, turned
+
+ResizeLaw = Literal["bilinear-antialias", "bilinear", "tensorflow-crop", "tensorflow-photo"]
+
+_of_thread = threading.local()
+
+
+def scratch(purpose: str, height: int, width: int) -> np.ndarray:
+    """(height, width, 3) uint8 of this thread, valid until the thread asks again for the same purpose."""
+    size = height * width * 3
+    memory = getattr(_of_thread, purpose, None)
+    if memory is None or memory.size < size:
+        memory = np.empty(size, np.uint8)
+        setattr(_of_thread, purpose, memory)
+    return memory[:size].reshape(height, width, 3)
+
+
+def resample_torch(
+    region: np.ndarray, window: Window, out: np.ndarray, flip: bool, law: ResizeLaw = "bilinear-antialias"
+) -> None:
+    """Resize whole pixels to the window's size and write the part that starts at its skip into `out`.
+
+    region  (h, w, 3) uint8, the window's region at full scale; contiguous
+    out     (oh, ow, 3) uint8; may be part of a larger picture
+
+    Only calls that stay in this thread: torch's copy and flip would start a pool of threads for each loader thread.
+    """
+    # torch writes to memory of its own and copies when the rows of a result do not lie one after the other.
+    direct = not flip and out.shape[:2] == window[4:6] and out.flags.c_contiguous
+    target = out if direct else scratch("resized", window.resized_height, window.resized_width)
+    aten = torch.ops.aten
+    upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
+    # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
+    upsample.out(
+        _channels_last(region),
+        [window.resized_height, window.resized_width],
+        False,
+        None,
+        None,
+        out=_channels_last(target),
+    )
+    if direct:
+        return
+    bottom, right = window.skip_top + out.shape[0], window.skip_left + out.shape[1]
+    pixels = target[window.skip_top : bottom, window.skip_left : right]
+    if not flip:
+        np.copyto(out, pixels)
+        return
+    for channel in range(3):  # five times as fast as out[:] = pixels[:, ::-1], whose inner loop is three bytes long
+        np.copyto(out[:, :, channel], pixels[:, ::-1, channel])
+
+
+def _channels_last(pixels: np.ndarray) -> torch.Tensor:
+    """(H, W, 3) as (1, 3, H, W) on the same memory. reshape gives the batch dimension a stride, pixels[None] has 0;
+    only with one does torch see channels_last, else it turns the planes over and back for more than the resize costs.
+    """
+    return torch.from_numpy(pixels.reshape(1, *pixels.shape)).permute(0, 3, 1, 2)
+
+
+def resample_pillow(
+    image: Image.Image, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
+) -> None:
+    """The law "bilinear-antialias" from a picture that was decoded at 1/scale, whose region may start between pixels.
+
+    image   RGB; the whole stored picture, or its top rows down to the region's end
+    source  the window's region in it
+    out     (oh, ow, 3) uint8
+    """
+    place = whole_pixels(source, scale, image.height, image.width)
+    _resample_pillow_crop(image.crop(place), place, scale, source, window, out, flip)
+
+
+def resample_scaled(
+    pixels: np.ndarray, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
+) -> None:
+    """As resample_pillow, from an array (rows, columns, 3) uint8."""
+    place = left, top, right, bottom = whole_pixels(source, scale, *pixels.shape[:2])
+    _resample_pillow_crop(Image.fromarray(pixels[top:bottom, left:right]), place, scale, source, window, out, flip)
+
+
+def whole_pixels(region: Window | Source, scale: int, height: int, width: int) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of the smallest crop of a picture decoded at 1/scale that holds the region."""
+    right = min(math.ceil((region.left + region.width) / scale), width)
+    bottom = min(math.ceil((region.top + region.height) / scale), height)
+    return region.left // scale, region.top // scale, right, bottom
+
+
+def _resample_pillow_crop(
+    crop: Image.Image,
+    place: tuple[int, int, int, int],
+    scale: int,
+    source: Source,
+    window: Window,
+    out: np.ndarray,
+    flip: bool,
+) -> None:
+    """`crop` lies at `place` of the scaled picture, as stored; beyond its edges the filter does not see."""
+    height, width = out.shape[:2]
+    step_y, step_x = window.height / scale / window.resized_height, window.width / scale / window.resized_width
+    y, x = _rim(place, scale, source)
+    crop = turned(crop, source.orientation)
+    from_y, from_x = y + window.skip_top * step_y, x + window.skip_left * step_x
+    # Rounding may push the far edge past the crop by an ulp, which Pillow refuses.
+    box = (from_x, from_y, min(from_x + width * step_x, crop.width), min(from_y + height * step_y, crop.height))
+    resized = crop.resize((width, height), Image.Resampling.BILINEAR, box=box)
+    if flip:
+        resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    np.copyto(out, np.asarray(resized))
+
+
+def _rim(place: tuple[int, int, int, int], scale: int, source: Source) -> tuple[float, float]:
+    """(y, x): how far the region begins inside the crop, pixels of the scaled picture, once the crop is turned."""
+    left, top, right, bottom = place
+    from_right, from_below, swapped = TURNS[source.orientation]
+    down = source.top / scale - top, bottom - (source.top + source.height) / scale
+    across = source.left / scale - left, right - (source.left + source.width) / scale
+    if swapped:
+        down, across = across, down
+    return down[from_below], across[from_right]

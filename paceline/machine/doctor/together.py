@@ -1,0 +1,183 @@
+"""The examination that all ranks of a job make together: each looks at its node, they time their clocks and exchange a sum.
+
+Ranks meet over gloo, whatever devices they have: a node whose GPUs are gone can still say so. NCCL comes second, where every rank
+has a device of its own, with its log kept in a file that is read and thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from paceline.config.errors import UserError
+from paceline.config.printable import short
+from paceline.machine.doctor.clocks import own_offset
+from paceline.machine.doctor.compare import merged
+from paceline.machine.doctor.node import NodeFacts, from_json, look_here, see_devices
+from paceline.machine.doctor.nvidia import ask_gpus
+from paceline.machine.doctor.transport import read_log
+from paceline.ranks.exchange import from_main, smallest
+from paceline.ranks.interfaces import interface_towards, interfaces
+from paceline.ranks.launcher import Launch
+from paceline.ranks.world import World, open_world
+
+NUMBERS = 1 << 20  # of the sum that is exchanged
+NCCL_SECONDS = 120
+# A product large enough to bring a device to its working clock, and long enough to be timed.
+SIDE, PRODUCTS = 8192, 40
+BUSY_SECONDS = 3  # longer than nvidia-smi takes to answer
+
+
+def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
+    """Every node's facts on rank 0; None on the others. All ranks of the job call it.
+
+    folder   where runs go
+    Raises RankError for ranks that never came.
+    """
+    with open_world(launch, device=torch.device("cpu"), secret_folder=_nearest(folder)) as world:
+        facts = look_here(launch, folder)
+        askers = [rank for rank in _first_ranks(world, launch) if rank]
+        offset, error = own_offset(world, askers)
+        facts = replace(facts, offset=offset, offset_error=error)
+        facts = _exchange(world, launch, facts)
+        facts = _same_folder(world, launch, folder, facts)
+        gathered = world.gather_bytes(json.dumps(asdict(facts)).encode())
+        return None if gathered is None else merged([from_json(json.loads(one)) for one in gathered])
+
+
+def _first_ranks(world: World, launch: Launch) -> list[int]:
+    """The first rank of every node, on every rank."""
+    own = world.gather_bytes(str(launch.node).encode())
+    firsts: dict[int, int] = {}
+    for rank, node in enumerate(own or ()):
+        firsts.setdefault(int(node), rank)
+    return json.loads(from_main(world, json.dumps(list(firsts.values())) if own else None, "doctor/first ranks"))
+
+
+def _exchange(world: World, launch: Launch, facts: NodeFacts) -> NodeFacts:
+    """Sum over gloo, and over NCCL where every rank has a device; -> the facts with what carried it."""
+    troubles = () if _sums(world, None, torch.device("cpu")) else ("a sum over gloo came out wrong",)
+    facts = replace(facts, network=_gloo(launch), network_trouble=troubles)
+    if not smallest(world, int(len(facts.devices) >= launch.local_world)):
+        return facts
+    device = torch.device("cuda", launch.local_rank)
+    with _nccl_log() as log:
+        try:
+            torch.cuda.set_device(device)
+            group = dist.new_group(backend="nccl", timeout=timedelta(seconds=NCCL_SECONDS))
+            assert isinstance(group, dist.ProcessGroup)
+            right, failed = _sums(world, group, device), ""
+            facts = _at_work(world, launch, facts, device)
+        except RuntimeError as problem:  # of CUDA, or of NCCL after NCCL_SECONDS
+            right, failed = False, short(str(problem).splitlines()[0], 200)
+        chosen = read_log(log.read_text(errors="replace") if log.is_file() else "")
+    if not right:
+        text = f"NCCL failed on GPU {launch.local_rank}: {failed}" if failed else "a sum over NCCL came out wrong"
+        troubles = (*troubles, text)
+    network = chosen.in_words(launch.nodes)
+    return replace(facts, network=network, network_trouble=troubles, network_warnings=chosen.warnings)
+
+
+def _at_work(world: World, launch: Launch, facts: NodeFacts, device: torch.device) -> NodeFacts:
+    """The facts with this device's speed, and on a node's first rank the clocks of devices that have work."""
+    rate = teraflops(device)
+    world.barrier()  # all devices of a node are at work when its first rank asks
+    _keep_busy(device, rate)
+    devices = facts.devices if launch.local_rank else see_devices(ask_gpus())
+    torch.cuda.synchronize(device)
+    return replace(facts, devices=devices, teraflops=(rate,))
+
+
+def _sums(world: World, group: dist.ProcessGroup | None, device: torch.device) -> bool:
+    """Whether a sum over all ranks is right."""
+    numbers = torch.full((NUMBERS,), float(world.rank + 1), device=device)
+    dist.all_reduce(numbers, group=group)
+    return bool((numbers == world.world * (world.world + 1) / 2).all())
+
+
+def _gloo(launch: Launch) -> str:
+    if launch.nodes == 1:
+        return "gloo within the host"
+    name = os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(launch.address) or ""
+    # Addresses differ between nodes; names of interfaces should not.
+    return f"gloo on {name}" if name in interfaces() else f"gloo on {name or 'an interface of its own choice'}"
+
+
+@contextmanager
+def _nccl_log() -> Iterator[Path]:
+    """NCCL writes its log into the file that is given, while this is open; what the user had set comes back."""
+    with tempfile.TemporaryDirectory(prefix="paceline-nccl-") as folder:
+        file = Path(folder) / "log.txt"
+        wanted = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(file), "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET"}
+        wanted["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # what fails raises here, and does not end the process
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield file
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def teraflops(device: torch.device, *, side: int = SIDE, products: int = PRODUCTS) -> float:
+    """Of this device in products of half-precision matrices, in 10^12 operations a second; once before, to its working clock."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda _: None)
+    matrix, seconds = torch.randn(side, side, device=device, dtype=torch.float16), 0.0
+    for _ in range(2):
+        wait(device)
+        began = time.perf_counter()
+        for _ in range(products):
+            torch.mm(matrix, matrix)
+        wait(device)
+        seconds = time.perf_counter() - began
+    return round(products * 2 * side**3 / seconds / 1e12, 3)
+
+
+def _keep_busy(device: torch.device, rate: float) -> None:
+    """Give the device work for some seconds, and do not wait for it."""
+    matrix = torch.randn(SIDE, SIDE, device=device, dtype=torch.float16)
+    for _ in range(int(BUSY_SECONDS * rate * 1e12 / (2 * SIDE**3))):
+        torch.mm(matrix, matrix)
+
+
+def _same_folder(world: World, launch: Launch, folder: Path, facts: NodeFacts) -> NodeFacts:
+    """Whether rank 0's run folder is this node's too: rank 0 leaves a file there for a moment."""
+    name, told = f".paceline-doctor-{secrets.token_hex(8)}", ""
+    if world.is_main and not facts.run_trouble:
+        try:
+            (folder / name).write_text(name)
+            told = name
+        except OSError as problem:
+            facts = replace(facts, run_trouble=f"{short(str(folder), 200)} cannot be written: {problem.strerror}")
+    told = from_main(world, told, "doctor/folder")
+    try:
+        if told and not facts.run_trouble and not (folder / told).is_file():
+            text = f"{short(str(folder), 200)} is another folder here than on rank 0's node: runs need one that all see (--folder)"
+            facts = replace(facts, run_trouble=text)
+        world.barrier()
+    finally:
+        if world.is_main and told:
+            (folder / told).unlink(missing_ok=True)
+    return facts
+
+
+def _nearest(folder: Path) -> Path:
+    """The nearest folder above a run folder that is there, for the secret of ranks on several hosts."""
+    there = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
+    if there is None:
+        raise UserError(f"--folder {folder}: there is no such folder, nor any above it.")
+    return there

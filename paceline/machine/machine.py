@@ -1,0 +1,111 @@
+"""What a rank sets on its machine before it computes: device, threads, exactness."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from paceline.accelerators import NAMES, count
+from paceline.config.errors import RecipeError
+from paceline.config.system import MOST_THREADS, System
+from paceline.machine.detect import cpu_cores
+from paceline.machine.torch_builds import no_code_for
+from paceline.ranks.exchange import smallest
+from paceline.ranks.world import World
+
+# Number formats of matrix products that autocast knows; fp32 needs none.
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(system: System, local_rank: int, local_world: int = 1) -> torch.device:
+    """This rank's device.
+
+    Raises RecipeError when torch has too few devices of the system's kind, or no code for them, on every rank of the node alike:
+    only the first of them prints the message.
+    """
+    if system.accelerator == "cpu":
+        return torch.device("cpu")
+    ranks, devices, kind = max(local_world, local_rank + 1), count(system.accelerator), NAMES[system.accelerator]
+    if ranks > devices:
+        raise RecipeError(
+            f"this system computes on {kind}, but torch sees {devices} {kind} devices here for {ranks} rank{'s'[: ranks > 1]}. "
+            f"{'Start fewer ranks' if devices else 'Use another machine'}, or use --system cpu; `paceline doctor` says what "
+            "torch sees."
+        )
+    if system.accelerator == "cuda" and torch.version.cuda:
+        capability = torch.cuda.get_device_capability(local_rank)
+        if why := no_code_for(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
+            raise RecipeError(f"{why}.")
+    return torch.device(system.accelerator, local_rank)
+
+
+def set_threads(system: System, world: World, say: Callable[[str], None], share: int = 0) -> dict[str, int]:
+    """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json.
+
+    share  cores that this rank can count on, where it is bound to some; 0 = its part of those of the process
+    All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, and that is said.
+    """
+    share = share or max(1, cpu_cores() // max(1, world.local_world))
+    compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
+    if why:
+        say(why)
+    if not system.intra_op_threads:
+        compute, most = smallest(world, compute), -smallest(world, -compute)
+        if compute != most:
+            say(
+                f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
+            )
+    torch.set_num_threads(compute)
+    return {"intra_op": compute, "loader": system.loader_threads or share}
+
+
+def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
+    """-> (compute threads of one rank, what to say where OMP_NUM_THREADS is not obeyed; empty where it is).
+
+    asked        --system.intra-op-threads; 0 = choose
+    share        this rank's share of the cores
+    local_world  ranks on this machine
+    """
+    text = environ.get("OMP_NUM_THREADS", "").strip()
+    first = text.partition(",")[0].strip()  # OpenMP takes a list, a number for each level of nesting
+    wished = int(first) if first.isascii() and first.isdigit() else 0
+    if asked:
+        other = wished not in (0, asked)
+        return asked, f"OMP_NUM_THREADS={text} gives way to --system.intra-op-threads {asked}" if other else ""
+    if not text:
+        return share, ""
+    if not 0 < wished <= MOST_THREADS:
+        return (
+            share,
+            f"OMP_NUM_THREADS={text!r} is no number of threads: {share} compute threads a rank, this rank's share of the cores",
+        )
+    # torchrun sets 1 for its workers wherever nobody set anything, "to avoid overloading": that is nobody's wish.
+    if wished == 1 < share and local_world > 1 and "TORCHELASTIC_RUN_ID" in environ:
+        return share, (
+            f"OMP_NUM_THREADS=1 is torchrun's own default: {share} compute threads a rank instead, its share of the cores "
+            "(--system.intra-op-threads 1 asks for one)"
+        )
+    return wished, ""
+
+
+def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractContextManager]:
+    """Makes contexts in which matrix products have the system's number format; weights, norms and losses stay float32."""
+
+    def autocast() -> AbstractContextManager:
+        number = TYPES.get(system.precision)
+        return nullcontext() if number is None else torch.autocast(device.type, dtype=number)
+
+    return autocast
+
+
+def make_exact(exact: bool) -> None:
+    """--exact: deterministic kernels only."""
+    if exact:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS wants it for deterministic sums
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    elif torch.cuda.is_available():
+        torch.backends.cudnn.benchmark = True

@@ -1,4 +1,0 @@
-"""A data set written as WebDataset's tars or MXNet's RecordIO: copied byte for byte or smaller, resumable.
-
-Here: one pass over an index, writers by format. Not here: the containers' bytes (containers/), indexing the result (prepare/).
-"""

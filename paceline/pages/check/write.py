@@ -1,0 +1,47 @@
+"""check.html beside a manifest: what prepare writes last, and what of it is said in the terminal too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline.config.classification import Exif
+from paceline.config.errors import DataError
+from paceline.config.own_file import replaceable
+from paceline.config.whole import sweep, write_whole
+from paceline.pages.check.box_page import box_page
+from paceline.pages.check.class_page import class_page
+from paceline.pages.check.labels import mask_notices
+from paceline.pages.check.parts import Page
+from paceline.store.box_split import box_index
+from paceline.store.index import open_split
+from paceline.store.manifest import Manifest
+
+FILE_NAME = "check.html"
+
+
+def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
+    """Write FOLDER/check.html beside the manifest -> its path, None where another file is in its place, and what it says.
+
+    Raises DataError where the index is damaged, or the page cannot be written.
+    """
+    if manifest.kind == "boxes":
+        splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
+        page = box_page(manifest.called, manifest.classes, splits, mask_notices(manifest))
+    else:
+        splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
+        page = class_page(manifest.called, manifest.class_names or manifest.classes, splits)
+    path = manifest.folder / FILE_NAME
+    if not replaceable(path):
+        return None, page
+    try:
+        sweep(path.parent, {path.name})
+        write_whole(path, page.html.encode("utf-8", "replace"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
+    return path, page
+
+
+def _frame(manifest: Manifest) -> Exif:
+    """How the boxes were drawn, or where nothing tells, as people see the photos."""
+    readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
+    return "ignore" if "ignore" in readings else "apply"

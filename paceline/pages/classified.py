@@ -1,0 +1,122 @@
+"""What a classifier's predictions say: which photos to show, how good each class is, which classes are taken for which.
+
+A predictions file, RUN/predictions/step-*.json:
+    {"step": 350, "kind": "classification", "classes": [name, ...],
+     "images": [{"index": 17, "file": path, "label": 3, "top5": [{"class": 3, "score": 0.91}, ...]}, ...]}
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from paceline.config.classification import Exif
+from paceline.pages.pictures import jpeg_uri
+from paceline.pages.stored_photo import read_rgb
+
+# Photos in the report are squares of this many pixels: sharp at twice the density of the page.
+TILE = 232
+# A mislabelled or odd class would fill the page alone; from each pair of classes so many wrong answers are shown.
+MOST_OF_A_PAIR = 2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One photo's prediction; answers: (class name, score), best first."""
+
+    file: str
+    truth: str
+    answers: tuple[tuple[str, float], ...]
+
+    @property
+    def best(self) -> str:
+        """The predicted class."""
+        return self.answers[0][0]
+
+    @property
+    def right(self) -> bool:
+        """Whether the best answer is the truth."""
+        return self.best == self.truth
+
+
+def read_answers(predictions: Mapping[str, Any], root: Path) -> list[Answer]:
+    """Every image of a classification predictions file that has an answer; relative files lie in `root`.
+
+    Of a damaged file raises ValueError, LookupError or TypeError.
+    """
+    names = [str(name) for name in predictions["classes"]]
+    return [
+        Answer(
+            file=str(root / image["file"]),
+            truth=names[image["label"]],
+            answers=tuple((names[answer["class"]], float(answer["score"])) for answer in image["top5"]),
+        )
+        for image in predictions["images"]
+        if image["top5"]
+    ]
+
+
+def confidently_wrong(answers: Iterable[Answer], most: int) -> list[Answer]:
+    """Wrong answers, the surest first, at most MOST_OF_A_PAIR of one pair (truth, prediction)."""
+    seen: Counter[tuple[str, str]] = Counter()
+    chosen = []
+    for answer in sorted((answer for answer in answers if not answer.right), key=lambda answer: -answer.answers[0][1]):
+        pair = (answer.truth, answer.best)
+        seen[pair] += 1
+        if seen[pair] <= MOST_OF_A_PAIR:
+            chosen.append(answer)
+    return chosen[:most]
+
+
+def right_of_each_class(answers: Iterable[Answer], most: int) -> list[Answer]:
+    """Right answers, classes by turns; of each class the middling sure one first: neither luck nor a showpiece."""
+    by_class: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        if answer.right:
+            by_class[answer.truth].append(answer)
+    queues = []
+    for _, group in sorted(by_class.items()):
+        group.sort(key=lambda answer: answer.answers[0][1])
+        middle = len(group) // 2
+        queues.append(group[middle:] + group[:middle])
+    turns = [answer for turn in zip_longest(*queues) for answer in turn if answer is not None]
+    return turns[:most]
+
+
+def class_accuracies(answers: Iterable[Answer]) -> list[tuple[str, int, int]]:
+    """(class, right, images) for every class that has images, the worst first."""
+    images: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+    for answer in answers:
+        images[answer.truth] += 1
+        right[answer.truth] += answer.right
+    return sorted(
+        ((name, right[name], count) for name, count in images.items()), key=lambda row: (row[1] / row[2], row[0])
+    )
+
+
+def confusions(answers: Iterable[Answer], most: int) -> list[tuple[str, str, int]]:
+    """(truth, prediction, times) of the most frequent mistakes."""
+    pairs = Counter((answer.truth, answer.best) for answer in answers if not answer.right)
+    return [
+        (truth, taken, count) for (truth, taken), count in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
+    ][:most]
+
+
+def with_photos(answers: Sequence[Answer], exif: Exif) -> list[tuple[Answer, str]]:
+    """Each answer with its photo, a small JPEG data URI; "" where the file cannot be read."""
+    return [(answer, _thumbnail(answer.file, exif)) for answer in answers]
+
+
+def _thumbnail(file: str, exif: Exif) -> str:
+    """A square JPEG of the photo's middle, about what the network sees."""
+    photo = read_rgb(file, exif, least=(2 * TILE, 2 * TILE))
+    if photo is None:  # the data may have moved since: the page says "no photo"
+        return ""
+    return jpeg_uri(ImageOps.fit(photo, (TILE, TILE), Image.Resampling.LANCZOS), quality=82)

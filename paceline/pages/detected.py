@@ -1,0 +1,233 @@
+"""What a detector's predictions say: which photos to show, what counts as found, which classes are taken for which.
+
+A predictions file, RUN/predictions/step-*.json; boxes are left, top, width, height in pixels, labels are 1..K:
+    {"step": 350, "kind": "boxes", "classes": [name, ...],
+     "images": [{"index", "image_id", "file", "width", "height", "boxes", "labels", "scores",     (best first)
+                 "truth": {"boxes", "labels", "crowd"}}, ...],
+     "per_class", "curves": see scored.py}
+Of kind "instances" an image and its truth also have "masks": for each box the `counts` of COCO's compressed run-length
+encoding, its size that of the photo; null for an object whose mask is not known.
+Letters: n boxes found in an image   m boxes annotated   K classes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.pages.masks import RunLengths
+from paceline.tasks.metrics.coco import Detections, GroundTruth
+from paceline.tasks.metrics.confusion import BACKGROUND, MATCH_IOU, SHOWN_SCORE, confusion, overlaps
+
+# Where nothing is sure enough to be shown, so many of the best boxes are.
+UNSURE = 3
+# Partners of a box found that matches no object.
+FREE, ON_CROWD = -1, -2
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One photo: what was found with a score worth showing (best first), and what is there."""
+
+    file: str
+    width: int  # pixels of the photo, which the boxes are in
+    height: int
+    boxes: np.ndarray  # (n, 4)
+    labels: np.ndarray  # (n,)
+    scores: np.ndarray  # (n,)
+    truth: np.ndarray  # (m, 4)
+    truth_labels: np.ndarray  # (m,)
+    crowd: np.ndarray  # (m,) bool
+    masks: Sequence[RunLengths | None] = ()  # n of them, or none where the predictions are boxes alone
+    truth_masks: Sequence[RunLengths | None] = ()  # m, or none; None for an object whose mask is not known
+
+    @cached_property
+    def partners(self) -> np.ndarray:
+        """(n,) number of the annotated box that each found one matches; below 0: none, or inside a crowd region.
+
+        Best first, each takes the largest overlap (IoU >= 0.5) among the free boxes of its class.
+        """
+        shape = len(self.boxes), len(self.truth)
+        overlap = overlaps(
+            self.boxes.repeat(shape[1], axis=0), np.tile(self.truth, (shape[0], 1)), np.tile(self.crowd, shape[0])
+        ).reshape(shape)
+        same = self.labels[:, None] == self.truth_labels[None, :]
+        free = ~self.crowd
+        partners = np.full(len(self.boxes), FREE)
+        for found in np.flatnonzero(self.scores >= SHOWN_SCORE):
+            reach = np.where(same[found] & free, overlap[found], 0.0)
+            if reach.size and reach.max() >= MATCH_IOU:
+                partners[found] = reach.argmax()
+                free[partners[found]] = False
+            elif (same[found] & self.crowd & (overlap[found] >= MATCH_IOU)).any():
+                partners[found] = ON_CROWD
+        return partners
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Objects found, objects there, and boxes where no such object is."""
+        right = int((self.partners >= 0).sum())
+        wrong = int(((self.partners == FREE) & (self.scores >= SHOWN_SCORE)).sum())
+        return right, int((~self.crowd).sum()), wrong
+
+    @property
+    def quality(self) -> float | None:
+        """F1 of the shown boxes, 0..1; None where nothing is there and nothing was found."""
+        right, there, wrong = self.counts
+        return 2 * right / (right + wrong + there) if right + wrong + there else None
+
+    @property
+    def hues(self) -> tuple[list[int], list[int]]:
+        """Numbers of the hues of the n masks found and of the m annotated: through each class, a found pair has one."""
+        count, there = Counter[int](), []
+        for label in self.truth_labels.tolist():
+            there.append(count[label])
+            count[label] += 1
+        found = []
+        for label, partner in zip(self.labels.tolist(), self.partners.tolist()):
+            found.append(there[partner] if partner >= 0 else count[label])
+            count[label] += partner < 0
+        return found, there
+
+    @property
+    def mask_iou(self) -> float | None:
+        """The mean of `mask_overlaps`; None without masks."""
+        return float(self.mask_overlaps.mean()) if len(self.mask_overlaps) else None
+
+    @cached_property
+    def mask_overlaps(self) -> np.ndarray:
+        """IoU of the mask of each object found with the mask annotated, 0..1; () without masks."""
+        from hotcoco.mask import iou
+
+        pairs = zip(self.masks, self.partners.tolist())
+        known = [(mask, there) for mask, real in pairs if real >= 0 and mask and (there := self.truth_masks[real])]
+        return np.array([iou([mask], [there], [0])[0, 0] for mask, there in known])
+
+
+def read_scenes(predictions: Mapping[str, Any], root: Path) -> list[Scene]:
+    """Every image of a predictions file of either kind, with the boxes worth showing; relative files lie in `root`.
+
+    Of a damaged file raises ValueError, LookupError or TypeError: scenes have a pixel, as many labels, scores and masks as boxes,
+    finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
+    """
+    scenes, classes = [], len(predictions["classes"])
+    for image in predictions["images"]:
+        scores = np.array(image["scores"], float)
+        if scores.ndim != 1 or not np.isfinite(scores).all():
+            raise ValueError(f"{image['file']} has a score that is no finite number")
+        keep = int((scores >= SHOWN_SCORE).sum()) or UNSURE
+        truth, size = image["truth"], (int(image["height"]), int(image["width"]))
+        if min(size) < 1:
+            raise ValueError(f"{image['file']} has no pixel")
+        if "masks" in image and "masks" not in truth:
+            raise ValueError(f"{image['file']} has masks found and none annotated")
+        boxes, labels = _objects(image["boxes"][:keep], image["labels"][:keep], len(scores[:keep]), classes)
+        real, real_labels = _objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes)
+        scenes.append(
+            Scene(
+                file=str(root / image["file"]),
+                width=size[1],
+                height=size[0],
+                boxes=boxes,
+                labels=labels,
+                scores=scores[:keep],
+                truth=real,
+                truth_labels=real_labels,
+                crowd=np.array(truth["crowd"], bool).reshape(len(real)),
+                masks=_encoded(image["masks"][:keep], size, len(boxes)) if "masks" in image else (),
+                truth_masks=_encoded(truth["masks"], size, len(real)) if "masks" in truth else (),
+            )
+        )
+    return scenes
+
+
+def worst_and_best(scenes: Sequence[Scene], most: int) -> tuple[list[Scene], list[Scene]]:
+    """The `most` worst photos, worst first, and the `most` best, best first; equal ones by file name, none in both."""
+    rated = [(scene.quality, scene) for scene in scenes if scene.quality is not None]
+    rising = [scene for quality, scene in sorted(rated, key=lambda pair: (pair[0], pair[1].file)) if quality < 1]
+    falling = [scene for quality, scene in sorted(rated, key=lambda pair: (-pair[0], pair[1].file)) if quality > 0]
+    worst = rising[: min(most, max(1, len(rated) // 2))]
+    chosen = {id(scene) for scene in worst}
+    return worst, [scene for scene in falling if id(scene) not in chosen][:most]
+
+
+def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
+    """(K+1, K+1): objects of a class (row) found as a class (column); 0 is background. See paceline.tasks.metrics.confusion."""
+    sizes = [len(scene.truth) for scene in scenes]
+    truth = GroundTruth(
+        image_ids=np.arange(len(scenes)),
+        heights=np.array([scene.height for scene in scenes]),
+        widths=np.array([scene.width for scene in scenes]),
+        starts=np.cumsum([0, *sizes]),
+        boxes=_rows([box for scene in scenes for box in scene.truth]),
+        classes=_joined([scene.truth_labels for scene in scenes]),
+        crowd=_joined([scene.crowd for scene in scenes]).astype(np.uint8),
+        areas=_joined([scene.truth[:, 2] * scene.truth[:, 3] for scene in scenes], np.float64),
+        num_classes=num_classes,
+    )
+    found = Detections(
+        images=np.repeat(np.arange(len(scenes)), [len(scene.boxes) for scene in scenes]),
+        boxes=_rows([box for scene in scenes for box in scene.boxes]),
+        classes=_joined([scene.labels for scene in scenes]),
+        scores=_joined([scene.scores for scene in scenes], np.float64),
+    )
+    return confusion(truth, found)
+
+
+def mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float]]:
+    """(class, taken for, times, share of the class's objects) of the most frequent confusions of two classes."""
+    pairs = [
+        (names[true - 1], names[found - 1], int(counts[true, found]), float(counts[true, found] / counts[true].sum()))
+        for true, found in np.argwhere(counts).tolist()
+        if true != found and BACKGROUND not in (true, found)
+    ]
+    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
+
+
+def confusion_matrix(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, list[tuple[str, float, str]]]]:
+    """Rows of the drawn matrix, background last both ways: (class, [(count, share of the row, tone of the cell)])."""
+    order = [*range(1, len(names) + 1), BACKGROUND]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return [
+        (
+            names[true - 1] if true else "no object",
+            [
+                (f"{counts[true, found]:,}" if true or found else "", float(shares[true, found]), tone)
+                for found in order
+                for tone in ["good" if true == found else "bad"]
+            ],
+        )
+        for true in order
+    ]
+
+
+def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n, 4) and (n,), where they are `count` and can be."""
+    rows, named = np.array(boxes, float).reshape(count, 4), np.array(labels, np.int64).reshape(count)
+    if not np.isfinite(rows).all() or ((named < 1) | (named > classes)).any():
+        raise ValueError("a box is not finite, or of no class")
+    return rows, named
+
+
+def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[RunLengths | None]:
+    masks = [None if one is None else {"size": list(size), "counts": one + ""} for one in counts]
+    if len(masks) != number:
+        raise ValueError(f"{len(masks)} masks of {number} objects")
+    from hotcoco.mask import area
+
+    area([mask for mask in masks if mask])  # raises ValueError for run lengths that do not fit the size
+    return masks
+
+
+def _rows(boxes: Sequence[Any]) -> np.ndarray:
+    return np.asarray(boxes, np.float64).reshape(-1, 4)
+
+
+def _joined(parts: Sequence[np.ndarray], kind: Any = np.int64) -> np.ndarray:
+    return np.concatenate([np.zeros(0, kind), *(part.astype(kind) for part in parts)])

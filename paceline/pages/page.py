@@ -1,0 +1,328 @@
+"""report.html: one self-contained page that tells what a run did, from the files in its folder alone.
+
+It is made for finished, interrupted, failed and still running runs alike. It needs no network, and shows the photos
+that still lie where they lay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paceline.config.errors import UserError
+from paceline.config.run import read_run
+from paceline.config.whole import write_whole
+from paceline.log.console import SLOW_INPUT
+from paceline.log.events import COMMON, metrics_of, read_events
+from paceline.log.prose import (
+    byte_size,
+    duration,
+    flop_rate,
+    leading_metrics,
+    metric_label,
+    metric_text,
+    quantity,
+    target_text,
+)
+from paceline.log.time_parts import where_time_goes
+from paceline.pages.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
+from paceline.pages.html import templates
+from paceline.pages.sections import predictions_section
+from paceline.tasks.metrics.coco import ABSENT
+from paceline.tasks.workload import Workload
+from paceline.tasks.workloads import WORKLOADS
+
+Event = Mapping[str, Any]
+# A loss curve is smoothed over about one part in so many of the run.
+SMOOTH_PARTS = 40
+# Parts of a network that one chart has colours for.
+MOST_PARTS = 7
+
+# Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
+LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
+
+# What goes into a head's group: "box AP50" stands as AP50 under box, "box AP small" as small.
+_BOX_OR_MASK = re.compile("(box|mask) (AP (?=[sml]))?")
+
+STATUS = {  # end event's status -> (colour, words)
+    "success": ("good", "Target reached"),
+    "ran_out": ("fair", "Ended below target"),
+    "stopped_early": ("fair", "Stopped early"),
+    "interrupted": ("fair", "Interrupted, can be resumed"),
+    "failed": ("bad", "Failed"),
+    None: ("fair", "No end recorded: still running, or killed"),
+}
+
+
+def write_report(run: Path, workload: Workload | None = None) -> Path:
+    """Write RUN/report.html from run.json, events.jsonl and the newest predictions, and return its path.
+
+    workload  the run's; None: ours of that name. One of one's own that is not given leaves its predictions undrawn
+    What was damaged or edited is named in the page. Raises UserError where `run` is no run folder, holds values that no
+    run of ours has, or the page cannot be written.
+    """
+    notes: list[str] = []
+    facts = read_run(run, changed=notes.append)
+    events = read_events(run / "events.jsonl", notes.append)
+    workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
+    try:
+        content = _content(run, facts, events)
+        data, exif = facts.get("data", {}), facts["recipe"].get("input", {}).get("exif", "ignore")
+        evaluated = _of_kind(events, "eval")
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
+            "no report is made of it."
+        ) from None
+    pictures, own = None, {}
+    if content["synthetic"]:
+        notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")
+    if workload is not None:
+        pictures = predictions_section(run, workload, data, evaluated, notes, exif=exif)
+        if Path(workload.template).is_absolute():
+            own[workload.template] = Path(workload.template).read_text(encoding="utf-8")
+    elif any((run / "predictions").glob("step-*.json")):
+        notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
+    page = templates(Path(__file__).parent, own).get_template("report.html.jinja")
+    try:
+        text = page.render(**content, pictures=pictures, notes=notes)
+    except Exception as error:
+        if not own:
+            raise
+        raise UserError(
+            f"{run}: the report's template {', '.join(own)} cannot be filled in ({type(error).__name__}: {error})."
+        ) from None
+    path = run / "report.html"
+    try:
+        # A folder's name may be no text: its odd bytes are shown as "?".
+        write_whole(path, text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
+    return path
+
+
+def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+    """What the page's template draws of run.json and the events."""
+    return {
+        "name": facts["name"],
+        "synthetic": bool(facts["controls"].get("synthetic")),
+        "folder": run.resolve().name,
+        **_headline(facts, events),
+        "started": _began(run, facts),
+        "charts": _charts(events, targets_of(facts)),
+        "evaluations": _evaluation_table(events),
+        "sections": _provenance(facts, _of_kind(events, "warm_up")),
+    }
+
+
+def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
+    """The quality targets of a run.json, metric -> value; {} where there is none."""
+    return {name: float(value) for name, value in facts["recipe"].get("quality", {}).get("targets", ())}
+
+
+def _began(run: Path, facts: Mapping[str, Any]) -> str:
+    """When the run's first command began; run.json of a run that went on is the newest command's, the first one lies beside it."""
+    first = run / "run-first.json"
+    with suppress(UserError):
+        if first.is_file():
+            return str(read_run(first, changed=lambda _: None).get("started", ""))
+    return str(facts.get("started", ""))
+
+
+def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+    """How it ended, why, and the row of numbers at the top."""
+    targets = targets_of(facts)
+    trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
+    end = events[-1] if events and events[-1]["event"] == "end" else {}
+    colour, words = STATUS.get(end.get("status"), STATUS[None])
+    last = events[-1] if events else {"step": 0, "epoch": 0.0, "seconds": 0.0}
+    reached = next((event for event in evaluated if _meets(event, targets)), None) if targets else None
+    if end.get("status") == "success" and reached is None:  # no target was set
+        words = "Finished"
+    cards = []
+    for name in _targets_first(evaluated, targets)[:2]:
+        best = _best(evaluated, name)
+        if best is not None:
+            wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
+            cards.append(
+                (f"best {metric_label(name)}", metric_text(name, best[name]), f"{wanted}epoch {best['epoch']:.4g}")
+            )
+    if reached is not None:
+        cards.append(("time to target", duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))
+    else:
+        cards.append(("time", duration(last["seconds"]), "in all"))
+    cards.append(("trained", f"{last['epoch']:.3g} epochs", f"{last['step']:,} steps"))
+    if trained:
+        rate = statistics.median(event["images_per_second"] for event in trained)
+        wait = statistics.median(event["data_wait"] for event in trained)
+        ranks = facts.get("world", 1)
+        on = f"{ranks} ranks" if ranks != 1 else "1 rank"
+        evaluating = facts.get("plan", {}).get("eval_ranks", 0)
+        on += f", and {evaluating} for evaluations" if evaluating else ""
+        cards.append(("images per second", quantity(rate), f"median, {on}"))
+        if flop := [event["flop_per_second"] for event in trained if "flop_per_second" in event]:
+            cards.append(("computing", flop_rate(statistics.median(flop)), "median, forward and backward"))
+        if peak := max((event.get("peak_memory", 0) for event in trained), default=0):
+            cards.append(("peak memory", byte_size(peak), "of the largest rank"))
+        cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
+    cards += [(name, *measured) for name, measured in where_time_goes(events).items()]
+    if "joules" in end:
+        cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"by {end['joules_by']}, since the last start"))
+    resumes = [
+        f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
+        for event in _of_kind(events, "resume")
+    ]
+    return {
+        "verdict": (colour, words),
+        "reason": end.get("reason", ""),
+        "cards": cards,
+        "resumes": resumes,
+    }
+
+
+def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart]:
+    trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
+    by_epoch = bool(events) and max(event["epoch"] for event in events) >= 1
+    x_label = "epoch" if by_epoch else "step"
+    x_end = max((event[x_label] for event in events), default=0)
+
+    def line(name: str, source: Sequence[Event], colour: int, style: Any = "solid", smooth: bool = False) -> Line:
+        values = [float(event.get(name, "nan")) for event in source]
+        if name in metrics:  # -1: COCO's word for a number that does not exist
+            values = [math.nan if value == ABSENT else value for value in values]
+        if smooth:
+            values = smoothed(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
+        at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}, {duration(event['seconds'])}" for event in source]
+        return Line(metric_label(name), [event[x_label] for event in source], values, at, colour, style)
+
+    ratios = [{**event, **event.get("update_ratios", {})} for event in trained]
+    parts = list(dict.fromkeys(name for event in trained for name in event.get("update_ratios", {})))[:MOST_PARTS]
+    losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
+    metrics = _metric_names(evaluated)
+    rates = [name for name in _targets_first(evaluated, targets) if "loss" not in name][:4]
+    scored_losses = [name for name in metrics if "loss" in name][:2]
+    wanted = [name for name in rates if name in targets]
+    which = {name: f"{metric_label(name)} " if len(wanted) > 1 else "" for name in wanted}
+    levels = [(f"target {which[name]}{target_text(name, targets[name])}", targets[name]) for name in wanted]
+    drawn = partial(draw_chart, x_label=x_label, x_end=x_end)
+    narrow = partial(drawn, width=NARROW)
+    charts = [
+        drawn(
+            "Loss",
+            [
+                *(line(name, trained, place, "faint") for place, name in enumerate(losses[:1])),
+                *(line(name, trained, place, smooth=True) for place, name in enumerate(losses)),
+                *(line(name, evaluated, len(losses) + place, "dots") for place, name in enumerate(scored_losses)),
+            ],
+            width=WIDE if rates else FULL, value_text=lambda _, value: f"{value:.4g}",
+        ),
+        drawn(
+            "Quality", [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
+            value_text=lambda label, value: metric_text(_full_name(label, rates), value), percent=True, levels=levels,
+        ),
+        narrow(
+            "Learning rate", [line("lr", trained, 3)], from_zero_to=0.0, value_text=lambda _, value: f"{value:.4g}"
+        ),
+        narrow(
+            "Throughput, images/s", [line("images_per_second", trained, 2)], from_zero_to=0.0,
+            value_text=lambda _, value: f"{quantity(value)} images/s",
+        ),
+        narrow(
+            "Time waiting for data", [line("data_wait", trained, 1)], from_zero_to=SLOW_INPUT, percent=True,
+            value_text=lambda _, value: f"{100 * value:.1f} %",
+        ),
+        drawn(
+            "Norm of the gradient", [line("gradient_norm", trained, 4)], from_zero_to=0.0, width=WIDE,
+            value_text=lambda _, value: f"{value:.3g}",
+        ),
+        drawn(
+            "Norm of an update over the weights'", [line(name, ratios, place) for place, name in enumerate(parts)],
+            from_zero_to=0.0, width=WIDE, value_text=lambda _, value: f"{value:.3g}",
+        ),
+    ]  # fmt: skip
+    return [chart for chart in charts if chart is not None]
+
+
+def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
+    """`groups` is a line above the heads, (text, columns), where numbers of boxes and of masks stand side by side."""
+    evaluated = _of_kind(events, "eval")
+    names = [name for name in _metric_names(evaluated) if not name.endswith(LESS_READ)]
+    both = any(name.startswith("mask_") for name in names)
+    if both:
+        names = [name for name in names if not name.endswith("_ar100")]
+    rows = [
+        [f"{event['epoch']:.4g}", f"{event['step']:,}"]
+        + [metric_text(name, event[name]) if name in event else "" for name in names]
+        + [duration(event["seconds"]), duration(event.get("eval_seconds"))]
+        for event in evaluated
+    ]
+    heads = ["epoch", "step", *map(metric_label, names), "at", "took"]
+    if not both:
+        return {"groups": [], "head": heads, "rows": rows}
+    parts = [_BOX_OR_MASK.match(head) for head in heads]
+    groups = [(text, len(list(same))) for text, same in itertools.groupby(part[1] if part else "" for part in parts)]
+    return {"groups": groups, "head": [_BOX_OR_MASK.sub("", head) for head in heads], "rows": rows}
+
+
+def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """run.json as tables: what stands at its top level first, then one table a part; beside the plan what its warm-up showed."""
+    top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
+    parts = [(key, _flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
+    last = ("recipe", "system", "plan", "controls")
+    parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
+    shown = warmed[-1] if warmed else {}
+    rows = [(key, _text(value)) for key, value in shown.items() if key not in (*COMMON, "crc")]
+    beside = next((place for place, part in enumerate(parts) if part[0] == "plan"), len(parts)) + 1
+    return [("run", top), *parts[:beside], *([("warm-up", rows)] if rows else []), *parts[beside:]]
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows = []
+    for key, value in node.items():
+        inner = isinstance(value, Mapping) and value
+        rows += _flat(value, f"{prefix}{key}.") if inner else [(f"{prefix}{key}", _text(value))]
+    return rows
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_kind(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event["event"] == kind]
+
+
+def _metric_names(evaluated: Sequence[Event]) -> list[str]:
+    return list(dict.fromkeys(name for event in evaluated for name in metrics_of(event)))
+
+
+def _targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> list[str]:
+    """The targets that were scored, then the other metrics that one line has room for."""
+    names = _metric_names(evaluated)
+    return [
+        *(name for name in targets if name in names),
+        *(name for name in leading_metrics(names) if name not in targets),
+    ]
+
+
+def _full_name(label: str, names: Sequence[str]) -> str:
+    return next(name for name in names if metric_label(name) == label)
+
+
+def _meets(event: Event, targets: Mapping[str, float]) -> bool:
+    return all(event.get(name, float("-inf")) >= value for name, value in targets.items())
+
+
+def _best(evaluated: Sequence[Event], name: str) -> Event | None:
+    """The evaluation with the best value: the lowest of a loss, the highest of everything else."""
+    having = [event for event in evaluated if name in event and event[name] == event[name] != ABSENT]
+    sign = -1 if "loss" in name else 1
+    return max(having, key=lambda event: sign * event[name], default=None)

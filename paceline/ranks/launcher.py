@@ -1,0 +1,285 @@
+"""Which rank am I: read one launcher's environment variables, all of them, into a Launch.
+
+Launchers nest: torchrun inside srun, mpirun inside a Slurm allocation. The innermost one that started this process is
+read, and none but it; variables of two launchers are never mixed, and a contradiction between them is an error.
+Pure: nothing here imports torch, opens a socket or reads the machine.
+
+Sources: torch.distributed.run (environment variables), srun(1) (output environment variables), Open MPI's mpirun(1)
+and PRRTE's prterun(1), MPICH's Hydra and Cray PALS (PMI).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paceline.config.errors import UserError
+from paceline.ranks.slurm_text import first_host, tasks_per_host
+
+# Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).
+FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
+# Slurm numbers sbatch's script, salloc's shell and the like from here up; they are no srun step (slurm.h).
+FIRST_SPECIAL_STEP = 0xFFFFFFF0
+THIS_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process's place in a job.
+
+    kind                     the launcher's name in LAUNCHERS, or "single"
+    rank, world              0..world-1 over all hosts
+    local_rank, local_world  the same among the processes of this host
+    node, nodes              number of this host, and how many there are
+    address, port            where rank 0 is found
+    job                      a name that all ranks of this job share and no other job has
+    agent_store              torchrun's agent already serves a store at address:port; else rank 0 does
+    """
+
+    kind: str
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    node: int
+    nodes: int
+    address: str
+    port: int
+    job: str
+    agent_store: bool = False
+
+
+SINGLE = Launch("single", 0, 1, 0, 1, 0, 1, THIS_HOST, 0, "single")
+
+
+def read_launch(environ: Mapping[str, str]) -> Launch:
+    """The Launch that `environ` describes; `SINGLE` where no launcher left its variables.
+
+    raise UserError   incomplete, impossible or contradicting variables; the message names them
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for kind, launcher in LAUNCHERS.items():
+        head = _head(environ, kind, launcher.names)
+        if head is not None:
+            found[kind] = head
+    if not found and environ.get("LOCAL_RANK"):
+        _require(environ, "torchrun", ("LOCAL_RANK", "RANK", "WORLD_SIZE"))
+    if not found:
+        return SINGLE
+    kind = _innermost(environ, found)
+    launch = LAUNCHERS[kind].read(environ)
+    _check(launch)
+    return launch
+
+
+def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tuple[int, int] | None:
+    """(rank, world) as one launcher tells them; None where it did not start this process."""
+    if kind == "slurm":
+        # sbatch's script has SLURM_PROCID too; only srun also numbers a step.
+        step = environ.get("SLURM_STEP_ID", "")
+        if not step or not environ.get("SLURM_PROCID") or _integer(environ, "SLURM_STEP_ID") >= FIRST_SPECIAL_STEP:
+            return None
+        if not environ.get("SLURM_STEP_NUM_TASKS"):
+            names = ("SLURM_PROCID", "SLURM_NTASKS")
+    elif not any(environ.get(name) for name in names):
+        return None
+    _require(environ, kind, names)
+    return _integer(environ, names[0]), _integer(environ, names[1])
+
+
+def _innermost(environ: Mapping[str, str], found: Mapping[str, tuple[int, int]]) -> str:
+    """The launcher to believe, or UserError where two of them cannot both be right."""
+    kinds = [kind for kind in LAUNCHERS if kind in found]
+    by_hand = "torchrun" in found and not environ.get("TORCHELASTIC_RUN_ID")
+    if by_hand:
+        # A wrapper script's `export RANK=$SLURM_PROCID`: fine where it says the same as the launcher, which knows more.
+        for other in kinds[1:]:
+            if found[other] == found["torchrun"]:
+                kinds.remove("torchrun")
+                break
+            if found[other][1] > 1:
+                raise UserError(_contradiction(found, "torchrun", other) + "\nUnset RANK and WORLD_SIZE.")
+    if "pmi" in kinds and "slurm" in kinds and found["pmi"] == found["slurm"]:
+        kinds.remove("pmi")  # srun --mpi=pmi2 sets both; Slurm's are complete
+    inner, *outers = kinds
+    for outer in outers:
+        same = found[outer] == found[inner] or found[outer][1] == 1
+        # One task a host that starts this host's ranks is how launchers are nested (also how mpirun uses srun itself).
+        if not same and LAUNCHERS[outer].read(environ).local_world > 1:
+            raise UserError(
+                _contradiction(found, inner, outer)
+                + f"\nStart one launcher alone, or {inner} from one {outer} task per host."
+            )
+    return inner
+
+
+def _contradiction(found: Mapping[str, tuple[int, int]], inner: str, outer: str) -> str:
+    said = [
+        f"{' and '.join(LAUNCHERS[kind].names)} say rank {found[kind][0]} of {found[kind][1]} ({kind})"
+        for kind in (inner, outer)
+    ]
+    return f"two launchers contradict each other: {said[0]}, {said[1]}."
+
+
+def _torchrun(environ: Mapping[str, str]) -> Launch:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    _require(environ, "torchrun", names)
+    rank, world, local_rank, local_world = (_integer(environ, name) for name in names[:4])
+    address, port = environ["MASTER_ADDR"], _integer(environ, "MASTER_PORT")
+    nodes = _count_hosts(world, local_world)
+    node = rank // max(1, local_world)
+    if environ.get("GROUP_RANK") and environ.get("GROUP_WORLD_SIZE"):
+        node, nodes = _integer(environ, "GROUP_RANK"), _integer(environ, "GROUP_WORLD_SIZE")
+    job = environ.get("TORCHELASTIC_RUN_ID") or f"{address}:{port}"
+    # After a restart the agent's store still holds the failed attempt's keys.
+    job = f"{job}.{environ.get('TORCHELASTIC_RESTART_COUNT') or 0}"
+    agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Launch("torchrun", rank, world, local_rank, local_world, node, nodes, address, port, job, agent)
+
+
+def _slurm(environ: Mapping[str, str]) -> Launch:
+    world_name = _first(environ, "slurm", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    hosts_name = _first(environ, "slurm", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+    tasks_name = _first(environ, "slurm", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+    _require(environ, "slurm", ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID"))
+    world, node = _integer(environ, world_name), _integer(environ, "SLURM_NODEID")
+    tasks = tasks_per_host(tasks_name, environ[tasks_name])
+    if tasks_name == "SLURM_NTASKS_PER_NODE":
+        tasks = tasks * _count_hosts(world, tasks[0])
+    if not 0 <= node < len(tasks) or (sum(tasks) != world and tasks_name == "SLURM_STEP_TASKS_PER_NODE"):
+        raise UserError(
+            f"Slurm's variables contradict each other: {tasks_name}={environ[tasks_name]}, "
+            f"{world_name}={world}, SLURM_NODEID={node}."
+        )
+    job = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    found = THIS_HOST if len(tasks) == 1 else first_host(environ[hosts_name])
+    rank, local_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_LOCALID")
+    address, port = _address(environ, found), _port(environ, job)
+    return Launch("slurm", rank, world, local_rank, tasks[node], node, len(tasks), address, port, job)
+
+
+def _openmpi(environ: Mapping[str, str]) -> Launch:
+    # OMPI_COMM_WORLD_NODE_RANK is a rank within the host, over all of the user's jobs there; it is not a host's number.
+    names = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    _require(environ, "openmpi", names)
+    rank, world, local_rank, local_world = (_integer(environ, name) for name in names)
+    job_name = _first(environ, "openmpi", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "MASTER_PORT")
+    job = f"openmpi-{environ[job_name]}"
+    found = THIS_HOST if local_world == world else _mpirun_host(environ)
+    address = _address(environ, found)
+    if not address:
+        raise UserError(
+            "mpirun started ranks on several hosts, and its variables do not say where rank 0 is.\n"
+            "Say it:  mpirun -x MASTER_ADDR=<host of rank 0> ..."
+        )
+    return _by_blocks(environ, "openmpi", (rank, world, local_rank, local_world), address, job)
+
+
+def _mpirun_host(environ: Mapping[str, str]) -> str:
+    """The host that mpirun runs on, where rank 0 is unless the host file says otherwise; '' if unknown."""
+    uri = re.search(r"tcp4?://([^,:;]+)", environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    if uri:
+        return uri[1]
+    namespace = re.fullmatch(r"prterun-(.+)-\d+@\d+", environ.get("PMIX_NAMESPACE", ""))  # Open MPI 5 and newer
+    return namespace[1] if namespace else ""
+
+
+def _pmi(environ: Mapping[str, str]) -> Launch:
+    _require(environ, "pmi", ("PMI_RANK", "PMI_SIZE"))
+    local_rank_name = _first(environ, "pmi", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
+    local_world_name = _first(environ, "pmi", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+    rank, world = _integer(environ, "PMI_RANK"), _integer(environ, "PMI_SIZE")
+    local_rank, local_world = _integer(environ, local_rank_name), _integer(environ, local_world_name)
+    # Hydra gives its jobs no name, and without one two jobs on a host could meet at one port.
+    names = ("PMI_JOBID", "PALS_APID", "PBS_JOBID", "LSB_JOBID", "SLURM_JOB_ID", "MASTER_PORT")
+    job_name = next((name for name in names if environ.get(name)), None)
+    if job_name is None:
+        raise UserError("mpiexec (PMI) names no job and no port. Give one:  mpiexec -genv MASTER_PORT 29511 ...")
+    address = _address(environ, THIS_HOST if local_world == world else "")
+    if not address:
+        raise UserError("PMI does not say where rank 0 is. Say it:  mpiexec -genv MASTER_ADDR <host of rank 0> ...")
+    job = f"pmi-{environ[job_name]}"
+    return _by_blocks(environ, "pmi", (rank, world, local_rank, local_world), address, job)
+
+
+def _by_blocks(
+    environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int, int], address: str, job: str
+) -> Launch:
+    """A Launch of a launcher that does not number its hosts: they are taken to be filled one after the other."""
+    rank, world, _, local_world = ranks
+    node, nodes = rank // max(1, local_world), _count_hosts(world, local_world)
+    return Launch(kind, *ranks, node, nodes, address, _port(environ, job), job)
+
+
+def _check(launch: Launch) -> None:
+    if not 0 <= launch.rank < launch.world:
+        names = " and ".join(LAUNCHERS[launch.kind].names)
+        raise UserError(f"{names}: rank {launch.rank} of {launch.world} is impossible ({launch.kind}).")
+    if not (0 <= launch.local_rank < launch.local_world <= launch.world and 0 <= launch.node < launch.nodes):
+        raise UserError(
+            f"{launch.kind}'s variables are impossible: local rank {launch.local_rank} of {launch.local_world}, "
+            f"host {launch.node} of {launch.nodes}, world {launch.world}."
+        )
+    if not 0 < launch.port < 65536:
+        raise UserError(f"MASTER_PORT={launch.port} is no port number (1..65535).")
+
+
+def _require(environ: Mapping[str, str], kind: str, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        there = [name for name in names if environ.get(name)]
+        raise UserError(
+            f"{', '.join(missing)} missing although {', '.join(there) or kind} is set: {kind} sets all of them.\n"
+            "Start through torchrun, srun or mpirun, or unset what is left over from another launch."
+        )
+
+
+def _first(environ: Mapping[str, str], kind: str, *names: str) -> str:
+    """The first of `names` that is set: several spellings of one fact."""
+    for name in names:
+        if environ.get(name):
+            return name
+    raise UserError(f"none of {', '.join(names)} is set ({kind}), although {LAUNCHERS[kind].names[0]} is.")
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise UserError(f"{name}={environ[name]!r} is not a whole number.") from None
+
+
+def _address(environ: Mapping[str, str], found: str) -> str:
+    return environ.get("MASTER_ADDR") or found
+
+
+def _port(environ: Mapping[str, str], job: str) -> int:
+    return _integer(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else derived_port(job)
+
+
+def derived_port(job: str) -> int:
+    """20000..29999 from a job's name: every rank computes the same one without talking."""
+    return FIRST_DERIVED_PORT + zlib.crc32(job.encode()) % NUM_DERIVED_PORTS
+
+
+def _count_hosts(world: int, local_world: int) -> int:
+    return -(-world // max(1, local_world))
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How one launcher tells a process its place."""
+
+    names: tuple[str, str]  # variables that hold (rank, world); one of them set means that it started this process
+    read: Callable[[Mapping[str, str]], Launch]  # all its variables; raises UserError where they are incomplete
+
+
+# Innermost launcher first.
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": Launcher(("RANK", "WORLD_SIZE"), _torchrun),
+    "openmpi": Launcher(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), _openmpi),
+    "pmi": Launcher(("PMI_RANK", "PMI_SIZE"), _pmi),
+    "slurm": Launcher(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), _slurm),
+}

@@ -1,0 +1,104 @@
+"""Who trains and who only evaluates, and what the two say to each other.
+
+Of all ranks the last few may only evaluate. The others train as if they were alone: their numbers, sums and votes are among
+themselves. Rank 0 leaves orders in the store, one after another, where an evaluation rank waits in no collective, however
+long that takes; the weights that it is to evaluate follow the order at once, in one broadcast. What it found comes back
+through the store.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from paceline.ranks.world import World
+
+# Between two looks for what others leave in the store. Training waits for no longer than this at an evaluation.
+LOOK_SECONDS = 0.1
+
+
+@dataclass
+class Roles:
+    """What this rank and the others are there for.
+
+    everyone    all ranks
+    peers       those that do what this one does: that train, or that only evaluate
+    evaluators  how many only evaluate; 0: the ranks that train evaluate too
+    handover    rank 0 and those that only evaluate, once `meet` has been called; None on the others
+    orders      given or read so far
+    """
+
+    everyone: World
+    peers: World
+    evaluators: int = 0
+    handover: World | None = None
+    orders: int = 0
+
+    def meet(self) -> None:
+        """Found `handover`. Every rank calls it once, after all `World.new_groups`.
+
+        Of one rank that trains it makes a member of more groups than the others are, and before PyTorch's pull request 189073
+        (its 2.11 lacks it) ranks find each other for a group of their own by how many they are in: they would wait for ever.
+        """
+        if self.evaluators:
+            self.handover = self.everyone.part((0, *range(self.trainers, self.everyone.world)), "handover")
+
+    @property
+    def trainers(self) -> int:
+        """How many ranks train: the first ones."""
+        return self.everyone.world - self.evaluators
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this rank only evaluates."""
+        return self.everyone.rank >= self.trainers
+
+    def order(self, **what: Any) -> None:
+        """Tell the evaluation ranks what to do next; rank 0 does, the others only count along."""
+        if self.evaluators and self.everyone.is_main:
+            self.everyone.post(f"order/{self.orders}", json.dumps(what))
+        self.orders += 1
+
+    def next_order(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
+        """The next order, on an evaluation rank; `meanwhile` is called again and again until it is there."""
+        text = self._wait(f"order/{self.orders}", meanwhile)
+        self.orders += 1
+        return json.loads(text)
+
+    def hand_over(self, tensors: Iterable[Tensor]) -> None:
+        """Give the evaluation ranks rank 0's values, in place. Every rank may call it; those without a part in it go on."""
+        if self.handover is not None:
+            self.handover.broadcast_(tensors)
+
+    def answer(self, step: int, found: dict[str, Any] | None) -> None:
+        """Tell everybody what the evaluation of `step` found, None where it was broken off; the first evaluation rank does."""
+        if self.peers.is_main:
+            self.everyone.post(f"scored/{step}", json.dumps(found))
+
+    def answer_of(self, step: int, meanwhile: Callable[[], object]) -> dict[str, Any] | None:
+        """What the evaluation of `step` found, as `answer` told it; `meanwhile` is called again and again until it is told."""
+        return json.loads(self._wait(f"scored/{step}", meanwhile))
+
+    def _wait(self, key: str, meanwhile: Callable[[], object]) -> str:
+        while (text := self.everyone.posted(key)) is None:
+            meanwhile()
+            time.sleep(LOOK_SECONDS)
+        return text
+
+
+def assign(world: World, evaluators: int) -> Roles:
+    """Of all ranks the last `evaluators` only evaluate; fewer than all. Every rank calls it."""
+    if evaluators == 0:
+        return Roles(world, world)
+    assert evaluators < world.world, "config/plan.py, training_ranks, refuses this"
+    first = world.world - evaluators
+    training = world.part(range(first), "training")
+    evaluating = world.part(range(first, world.world), "evaluation")
+    peers = training or evaluating
+    assert peers is not None
+    return Roles(world, peers, evaluators)

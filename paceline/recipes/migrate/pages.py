@@ -1,0 +1,39 @@
+"""The pages of docs/migration, written from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paceline.recipes.migrate.table import Entry, Line, Page, Section
+from paceline.recipes.migrate.translate import number, translate
+
+HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"
+
+
+def markdown(page: Page) -> str:
+    """The page's whole text."""
+    return f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
+
+
+def runs_of(page: Page) -> Iterator[tuple[str, str]]:
+    """The originals' command lines whose cells are translations, each with its --system-of."""
+    for section in page.sections:
+        yield from ((row.run, row.of) for row in section.rows if isinstance(row, Line) and row.run)
+
+
+def _section(section: Section) -> str:
+    text = f"{section.text.strip()}\n\n" if section.text else ""
+    follows = f"**Ours follow** `paceline {section.follows}`\n\n" if section.follows else ""
+    rows = "".join(f"| {' | '.join(_cells(row))} |\n" for row in section.rows)
+    return f"\n## {section.title}\n\n{text}{follows}{HEAD}{rows}".replace(" |  |\n", " | |\n")
+
+
+def _cells(row: Entry | Line) -> tuple[str, str, str]:
+    if isinstance(row, Line):
+        if row.ours:
+            return row.theirs, row.ours, row.remark
+        ours = translate(row.run, system_of=row.of).command.replace("--data DIR", "--data /data/coco")
+        return row.theirs, f"`{ours}`", row.remark
+    value = row.example or " ".join(map(number, row.default if isinstance(row.default, tuple) else (row.default,)))
+    ours = row.ours.replace("{}", value) if row.kind is not bool else row.ours
+    return ", ".join(f"`{name}`" for name in row.names), f"`{ours}`" if row.status == "carries" else ours, row.remark

@@ -1,0 +1,219 @@
+"""How a bucket or web server is reached: credentials, endpoint, how long it may keep us waiting.
+
+Nothing is asked for that the vendors' own tools do not read already: their environment variables, and AWS's profile files.
+Needs obstore, which has the protocols, signatures and retries.
+"""
+
+from __future__ import annotations
+
+import configparser
+import errno
+import math
+import os
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from paceline.config.errors import UserError
+from paceline.config.plain_file import read_plain
+from paceline.store.stores import StoreTrouble
+
+# How long one read is tried again before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one
+# that is told; and below the five minutes for which a request's signature holds.
+PATIENCE_SECONDS = 180.0
+MOST_PATIENCE_SECONDS = 280.0
+# One try, from connecting to the last byte. Blocks are of some MiB.
+TRY_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+# Machines in AWS and in Google's cloud find their role's credentials here.
+METADATA_SERVICE = ("169.254.169.254", 80)
+METADATA_SECONDS = 1.0
+# All the authorities that browsers trust are a quarter of this.
+MOST_BUNDLE_BYTES = 1 << 20
+
+NO_AWS = (
+    "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a "
+    "public bucket"
+)
+NO_GOOGLE = (
+    "no credentials: set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth application-default login, or set "
+    "GOOGLE_SKIP_SIGNATURE=true for a public bucket"
+)
+
+
+def patience_seconds(environment: Mapping[str, str] = os.environ) -> float:
+    """`$PACELINE_STORE_PATIENCE` seconds, or PATIENCE_SECONDS. Raises UserError where it is no number of 0 to 280."""
+    given = environment.get("PACELINE_STORE_PATIENCE")
+    if not given:
+        return PATIENCE_SECONDS
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MOST_PATIENCE_SECONDS:
+        raise UserError(f"PACELINE_STORE_PATIENCE={given}: must be seconds, 0 to {MOST_PATIENCE_SECONDS:g}.")
+    return seconds
+
+
+def open_place(scheme: str, place: str, patience: float) -> Any:
+    """obstore's store for a bucket, or for all files of a web server.
+
+    scheme    "s3", "gs", "az", "http" or "https"
+    place     the bucket, the container, or the server with its port
+    patience  seconds until a read that is tried again and again fails
+    Raises StoreTrouble where credentials or settings are missing or cannot be.
+    """
+    import obstore.store as made
+
+    common: dict[str, Any] = {
+        "client_options": {
+            "timeout": timedelta(seconds=max(1.0, min(TRY_SECONDS, patience))),
+            "connect_timeout": timedelta(seconds=max(1.0, min(CONNECT_SECONDS, patience))),
+        },
+        "retry_config": {
+            "max_retries": 1_000 if patience else 0,  # the time decides
+            "retry_timeout": timedelta(seconds=patience),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=10),
+                "base": 2,
+            },
+        },
+    }
+    try:
+        if scheme == "s3":
+            found = aws_settings(os.environ)
+            common["client_options"]["allow_http"] = _is_plain(found.get("endpoint"))
+            if bundle := os.environ.get("AWS_CA_BUNDLE"):
+                common["client_options"]["root_certificate"] = _bundle(bundle)
+            return made.S3Store(place, **found, **common)
+        if scheme == "gs":
+            if not _google_credentials(os.environ):
+                raise StoreTrouble(errno.EACCES, NO_GOOGLE)
+            common["client_options"]["allow_http"] = _is_plain(os.environ.get("GOOGLE_BASE_URL"))
+            return made.GCSStore(place, **common)
+        if scheme == "az":
+            common["client_options"]["allow_http"] = _is_plain(os.environ.get("AZURE_STORAGE_ENDPOINT"))
+            return made.AzureStore(place, **common)
+        common["client_options"]["allow_http"] = scheme == "http"
+        return made.HTTPStore(f"{scheme}://{place}", **common)
+    except StoreTrouble:
+        raise
+    except Exception as error:  # obstore has its own kinds, which begin at Exception
+        raise StoreTrouble(errno.EINVAL, f"cannot be set up: {str(error).splitlines()[0]}") from None
+
+
+def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What S3Store must be told beside the AWS_* variables that it reads itself.
+
+    Credentials of a profile (AWS_PROFILE, else "default") in ~/.aws are used where the environment has none. Keys that stand
+    there are read; a profile that must log in first, or take on a role, is boto3's affair, where that is installed.
+    Raises StoreTrouble where there are no credentials, or a profile cannot be read.
+    """
+    profile = _profile(environment)
+    found: dict[str, Any] = {}
+    endpoint = (
+        environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
+    )
+    if endpoint:
+        found["endpoint"] = endpoint
+    if "region" in profile and not (environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")):
+        found["region"] = profile["region"]
+    if _true(environment.get("AWS_SKIP_SIGNATURE")) or _true(environment.get("AWS_NO_SIGN_REQUEST")):
+        found["skip_signature"] = True
+    elif environment.get("AWS_ACCESS_KEY_ID"):
+        pass  # obstore reads them
+    elif "aws_access_key_id" in profile:
+        found["access_key_id"] = profile["aws_access_key_id"]
+        found["secret_access_key"] = profile.get("aws_secret_access_key", "")
+        if "aws_session_token" in profile:
+            found["session_token"] = profile["aws_session_token"]
+    elif "role_arn" in profile or "credential_process" in profile or any(key.startswith("sso_") for key in profile):
+        found["credential_provider"] = _through_boto3()
+    elif not (
+        environment.get("AWS_WEB_IDENTITY_TOKEN_FILE")
+        or environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+        or environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+        or (not _true(environment.get("AWS_EC2_METADATA_DISABLED")) and _metadata_answers())
+    ):
+        raise StoreTrouble(errno.EACCES, NO_AWS)
+    return found
+
+
+def _profile(environment: Mapping[str, str]) -> dict[str, str]:
+    """The keys of the chosen profile in AWS's two files; those of the credentials file count."""
+    name = environment.get("AWS_PROFILE") or "default"
+    keys: dict[str, str] = {}
+    known = False
+    for variable, usual, section in (
+        ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
+    ):
+        path = os.path.expanduser(environment.get(variable) or usual)
+        parser = configparser.ConfigParser(interpolation=None, default_section="")
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise StoreTrouble(errno.EINVAL, f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        if parser.has_section(section):
+            known = True
+            keys.update(parser.items(section))
+    if environment.get("AWS_PROFILE") and not known:
+        raise StoreTrouble(errno.EACCES, f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
+    return keys
+
+
+def _through_boto3() -> Any:
+    try:
+        import boto3  # pyright: ignore[reportMissingImports]
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        raise StoreTrouble(
+            errno.EACCES,
+            "the AWS profile logs in or takes on a role, which needs boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY",
+        ) from None
+    return Boto3CredentialProvider(boto3.Session())
+
+
+def _google_credentials(environment: Mapping[str, str]) -> bool:
+    named = (
+        "SERVICE_ACCOUNT",
+        "SERVICE_ACCOUNT_PATH",
+        "SERVICE_ACCOUNT_KEY",
+        "APPLICATION_CREDENTIALS",
+        "BEARER_TOKEN",
+    )
+    usual = os.path.expanduser("~/.config/gcloud/application_default_credentials.json")
+    return (
+        any(environment.get(f"GOOGLE_{name}") for name in named)
+        or _true(environment.get("GOOGLE_SKIP_SIGNATURE"))
+        or os.path.exists(usual)
+        or _metadata_answers()
+    )
+
+
+def _metadata_answers() -> bool:
+    """Whether this machine is in a cloud. Asked once, for a second: the library would ask for minutes."""
+    try:
+        socket.create_connection(METADATA_SERVICE, METADATA_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _bundle(path: str) -> bytes:
+    try:
+        return read_plain(path, MOST_BUNDLE_BYTES)
+    except OSError as error:
+        raise StoreTrouble(errno.EINVAL, f"AWS_CA_BUNDLE={path} cannot be read ({error.strerror})") from None
+
+
+def _is_plain(endpoint: str | None) -> bool:
+    """Whether requests go out without TLS, as whoever names such an endpoint asks for."""
+    return (endpoint or "").startswith("http://")
+
+
+def _true(value: str | None) -> bool:
+    return (value or "").strip().lower() in ("1", "true", "yes", "on")

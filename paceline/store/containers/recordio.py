@@ -1,0 +1,177 @@
+"""MXNet's RecordIO (.rec): where each photo lies, and what its header says.
+
+    record   uint32 0xced7230a, uint32 (flag << 29 | length), payload, zeros up to a multiple of four bytes
+    payload  image header: uint32 number of labels, float32 label, uint64 id, uint64 id2; then that many float32; then the photo
+A number of labels of 0 means that the header's own label is the one. Where a payload holds the magic word at a multiple of
+four bytes, the writer cuts it there and leaves the word out: flag 1 is the first piece, 2 a middle one, 3 the last, 0 all.
+Everything is little-endian. Source: dmlc-core's recordio.h and MXNet 1.9.1's recordio.py (IRHeader, pack, MXRecordIO).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.store.containers.reading import MOST_BYTES, Truncated, read_at
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+LENGTH_BITS = 29
+MOST_LENGTH = (1 << LENGTH_BITS) - 1
+WHOLE, FIRST, MIDDLE, LAST = range(4)
+
+PIECE = struct.Struct("<4sI")
+IMAGE = struct.Struct("<IfQQ")
+# Read of each record at once: both headers, and the labels of most.
+_GLANCE = PIECE.size + IMAGE.size + 8 * 4
+
+
+class Record(NamedTuple):
+    """One photo of a RecordIO file.
+
+    offset  first byte of the photo in the file; of a record in several pieces, where its first piece's payload begins
+    length  bytes of the photo
+    id      the header's number, for im2rec the first column of its list
+    labels  (W,) float32, W at least 1
+    parts   pieces; 1 means that the photo's bytes lie together, so that they are read by offset and length alone
+    start   first byte of the record, which an .idx names
+    extent  bytes from there to the end of the last piece: `read_payload` reads that much
+    """
+
+    offset: int
+    length: int
+    id: int
+    labels: np.ndarray
+    parts: int
+    start: int
+    extent: int
+
+
+def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:
+    """The records in the file's order, by one short read each; of records in several pieces all bytes are read.
+
+    Raises Truncated after the last whole record of a file that is cut off, DataError where bytes are no record or a record
+    holds no image header.
+    """
+    at = records = 0
+    while at < size:
+        head = read_at(file, at, _GLANCE)
+        where = f"{name}: record {records:,} (byte {at:,})"
+        if len(head) < PIECE.size:
+            raise Truncated(name, records, size, f"inside the record that begins at byte {at:,}")
+        flag, length = _piece(head, where, at, records)
+        end = at + PIECE.size + length
+        if flag == WHOLE:
+            if end > size:
+                raise Truncated(name, records, size, f"inside the record that begins at byte {at:,}")
+            payload, total, parts = head[PIECE.size : PIECE.size + length], length, 1
+            count = _label_count(payload, length, where)
+            missing = IMAGE.size + 4 * count - len(payload)
+            if missing > 0:
+                payload += read_at(file, at + len(head), missing)
+        elif flag == FIRST:
+            ends = _piece_ends(file, at, size, where)
+            if ends is None:
+                raise Truncated(name, records, size, f"inside the record that begins at byte {at:,}")
+            end, parts = ends[-1], len(ends)
+            payload = _joined(read_at(file, at, end - at), where)
+            total = len(payload)
+            count = _label_count(payload, total, where)
+        else:
+            raise DataError(f"{where}: a later piece of a record whose first is not there. Copy the file again.")
+        yield Record(
+            offset=at + PIECE.size + (IMAGE.size + 4 * count if parts == 1 else 0),
+            length=total - IMAGE.size - 4 * count,
+            id=IMAGE.unpack_from(payload)[2],
+            labels=_labels(payload, count),
+            parts=parts,
+            start=at,
+            extent=end - at,
+        )
+        records += 1
+        at = end + -end % 4
+        if at > size:
+            raise Truncated(name, records, size, "inside the zeros after the last record")
+
+
+def read_payload(read: Callable[[int, int], bytes], start: int, extent: int, name: str) -> bytes:
+    """The photo of a record in any number of pieces, by one call of `read` (offset, length -> that many bytes).
+
+    Raises DataError where what lies there is not that record.
+    """
+    where = f"{name} (byte {start:,})"
+    payload = _joined(read(start, extent), where)
+    return payload[IMAGE.size + 4 * _label_count(payload, len(payload), where) :]
+
+
+def _piece(head: bytes, where: str, at: int, records: int = 0) -> tuple[int, int]:
+    """-> flag and length of the piece that begins with `head`."""
+    magic, word = PIECE.unpack_from(head)
+    if magic != MAGIC:
+        if at == 0:
+            raise DataError(
+                f"{where}: it does not begin with RecordIO's magic word, so this is no RecordIO file of MXNet."
+            )
+        raise DataError(
+            f"{where}: RecordIO's magic word is not there, after {records:,} whole records: damaged, or not a RecordIO "
+            "file. Copy it again."
+        )
+    return word >> LENGTH_BITS, word & MOST_LENGTH
+
+
+def _piece_ends(file: BinaryIO, at: int, size: int, where: str) -> list[int] | None:
+    """-> where the payload of each piece of the record that begins at `at` ends; None where the file ends before."""
+    ends: list[int] = []
+    begin = at
+    while True:
+        head = read_at(file, begin, PIECE.size)
+        if len(head) < PIECE.size:
+            return None
+        flag, length = _piece(head, where, begin)
+        if (flag == FIRST) != (begin == at) or flag == WHOLE:
+            raise DataError(f"{where}: its pieces end at byte {begin:,} without a last one. Copy the file again.")
+        ends.append(begin + PIECE.size + length)
+        if ends[-1] > size:
+            return None
+        if ends[-1] - at > MOST_BYTES:
+            raise DataError(f"{where}: more than {MOST_BYTES:,} bytes in pieces: no photo. Copy the file again.")
+        if flag == LAST:
+            return ends
+        begin = ends[-1] + -ends[-1] % 4
+
+
+def _joined(data: bytes, where: str) -> bytes:
+    """The payload of one record, `data` from its first byte to the end of its last piece."""
+    pieces: list[bytes] = []
+    at, flag = 0, FIRST
+    while flag in (FIRST, MIDDLE):
+        begin = at + PIECE.size
+        magic, word = PIECE.unpack_from(data, at) if begin <= len(data) else (b"", 0)
+        flag, length = word >> LENGTH_BITS, word & MOST_LENGTH
+        if magic != MAGIC or begin + length > len(data):
+            raise DataError(f"{where}: not the record that lay there when the data were prepared. Prepare them again.")
+        pieces.append(data[begin : begin + length])
+        at = begin + length + -length % 4
+    return MAGIC.join(pieces)
+
+
+def _label_count(payload: bytes, length: int, where: str) -> int:
+    """-> labels that follow the image header. `payload` begins the payload, of `length` bytes."""
+    if length < IMAGE.size:
+        raise DataError(
+            f"{where}: its {length:,} bytes hold no image header ({IMAGE.size} bytes): not written by im2rec or "
+            "mx.recordio.pack, so it has no label."
+        )
+    count = IMAGE.unpack_from(payload)[0]
+    if IMAGE.size + 4 * count > length:
+        raise DataError(f"{where}: its header counts {count:,} labels, more than its {length:,} bytes hold: damaged.")
+    return count
+
+
+def _labels(payload: bytes, count: int) -> np.ndarray:
+    if count:
+        return np.frombuffer(payload, "<f4", count, IMAGE.size).astype(np.float32)
+    return np.array([IMAGE.unpack_from(payload)[1]], np.float32)

@@ -1,0 +1,105 @@
+"""What lies beside a RecordIO file: .idx (where each record begins) and .lst (what im2rec packed).
+
+.idx   key <tab> first byte of the record
+.lst   id <tab> label [<tab> label ...] <tab> path below the folder that was packed
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.config.errors import DataError
+from paceline.config.printable import short
+from paceline.store.containers.reading import Truncated
+
+
+class Listed(NamedTuple):
+    """A line of a .lst: the record's id, its labels, and the photo's path as it was written."""
+
+    id: int
+    labels: tuple[float, ...]
+    path: bytes
+
+
+def read_idx(text: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """-> (N,) int64 keys and (N,) int64 offsets, in the file's order. `text` is the whole file.
+
+    Raises DataError naming the line that is none of an .idx, or whose key or offset was there before.
+    """
+    keys: list[int] = []
+    offsets: list[int] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        words = line.split(b"\t")
+        if len(words) != 2 or not all(word.strip().isdigit() and len(word) < 19 for word in words):
+            raise DataError(
+                f"{name}: line {number:,} is {short(repr(line))}, not KEY <tab> OFFSET in whole numbers. Leave it out."
+            )
+        keys.append(int(words[0]))
+        offsets.append(int(words[1]))
+    found = np.array(keys, np.int64), np.array(offsets, np.int64)
+    for what, values in zip(("key", "offset"), found):
+        unique, counts = np.unique(values, return_counts=True)
+        if len(unique) < len(values):
+            raise DataError(
+                f"{name}: {what} {unique[counts.argmax()]:,} stands in it more than once. Leave the .idx out."
+            )
+    return found
+
+
+def check_idx(
+    keys: np.ndarray, offsets: np.ndarray, starts: np.ndarray, ids: np.ndarray, size: int, name: str, rec: str
+) -> None:
+    """Raises DataError where an .idx is that of other data than the .rec beside it.
+
+    keys, offsets  (N,) as `read_idx` has them
+    starts, ids    (M,) of the records that the file `rec` of `size` bytes holds
+    A key need not be the record's id; where the two are the same numbers in another order, they belong to other data.
+    Raises Truncated where the .rec ends between two records, and the .idx goes on.
+    """
+    remedy = f"It is the index of other data: put the right one there, or remove it ({rec} is read without)."
+    order, wanted = np.argsort(offsets, kind="stable"), np.argsort(starts, kind="stable")
+    there = len(starts)
+    if (
+        len(offsets) > there
+        and offsets[order[there]] >= size
+        and np.array_equal(offsets[order[:there]], starts[wanted])
+    ):
+        raise Truncated(rec, there, size, f"where {name} has another record")
+    if len(offsets) != len(starts):
+        raise DataError(f"{name}: it names {len(offsets):,} records, and {rec} has {len(starts):,}. {remedy}")
+    wrong = offsets[order] != starts[wanted]
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise DataError(
+            f"{name}: record {keys[order][first]} should begin at byte {offsets[order][first]:,}, and none of {rec} does. {remedy}"
+        )
+    keys, ids = keys[order], ids[wanted]
+    moved = keys != ids
+    if moved.any() and np.array_equal(np.sort(keys), np.sort(ids)):
+        first = int(moved.argmax())
+        raise DataError(
+            f"{name}: at byte {offsets[order][first]:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}"
+        )
+
+
+def read_lst(text: bytes, name: str) -> Iterator[Listed]:
+    """The lines of a .lst in its order. Raises DataError naming a line that is none, or whose label is no finite number."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        words = [word.strip() for word in line.strip().split(b"\t")]
+        try:
+            if len(words) < 3:
+                raise ValueError
+            labels = tuple(float(word) for word in words[1:-1])
+            if not all(map(math.isfinite, labels)):
+                raise ValueError
+            yield Listed(int(words[0]), labels, words[-1])
+        except ValueError:
+            raise DataError(f"{name}: line {number:,} is {short(repr(line))}, not ID <tab> LABEL <tab> PATH.") from None

@@ -1,0 +1,237 @@
+"""Bring one file from the first of its addresses that gives it: in parallel ranges, resumed, checked, whole or not at all.
+
+    fetch(urls, destination, size=..., sha256=..., say=print)
+An address is http://, https://, file:// or a path. Under the final name there is nothing, or the file that was wanted.
+Until then NAME.part and NAME.part.journal hold what has arrived, and the same call goes on from there after a kill, a cut
+or an interrupt. Servers without ranges are read in one stream, from the beginning each time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from paceline.config.errors import DataError
+from paceline.config.plain_file import open_plain_sized
+from paceline.config.printable import one_line
+from paceline.store.download.asking import Changed, Cut, Refused, asked, patiently, shown
+from paceline.store.download.gather import gather, look
+from paceline.store.download.part import BLOCK, Part, Version, cannot_write
+from paceline.store.download.wanted import NotWanted, Wanted, in_words, require_room
+
+# Bytes that are read at a time.
+SLICE = 1 << 18
+# Where nobody says how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
+MOST_UNSAID = 2 << 30
+# Files whose comparison takes so long that a line says what is going on.
+LARGE = 1 << 30
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+
+def fetch(
+    urls: Sequence[str],
+    destination: Path,
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    sha256_prefix: str | None = None,
+    md5: str | None = None,
+    sha1: str | None = None,
+    say: Say,
+    progress: Progress | None = None,
+) -> Path:
+    """Bring the file to `destination`, and return it.
+
+    urls           addresses of the same file, tried in this order
+    size           bytes, where they are known; digests are hexadecimal; `sha256_prefix` is a beginning of one
+    say            takes a line where something is worth one
+    progress       called with (bytes there, bytes in all)
+    A file that is there already is checked and kept. Raises DataError, in one line and with the next step, where no address
+    gives the file, what arrives is another one, or there is no room; what arrived is kept where that is of use.
+    """
+    wanted = Wanted(size, sha256, sha256_prefix, md5, sha1)
+    if os.path.lexists(destination):
+        try:
+            wanted.check(destination)
+        except NotWanted as other:
+            raise DataError(f"{other} Move it away, and give the same command again.") from None
+        say(f"{destination.name}: there already{f', {wanted.words} as wanted' if wanted.words else ''}")
+        return destination
+    if not urls:
+        raise ValueError("no address is given")
+    failures: list[tuple[str, str]] = []
+    silent: set[str] = set()
+    with Part(destination) as part:
+        try:
+            for url in urls:
+                host = urlsplit(url).netloc if url.startswith("http") else ""
+                if host and host in silent:
+                    failures.append((url, "not asked, because its host did not answer"))
+                    continue  # it would be waited for as long
+                try:
+                    _bring_checked(url, part, wanted, say, progress or (lambda done, total: None))
+                    part.finish()
+                    return destination
+                except (Refused, NotWanted) as failure:
+                    failures.append((url, str(failure)))
+                except Cut as failure:
+                    failures.append((url, str(failure)))
+                    silent.add(host)
+        except OSError as error:
+            raise _no_room_or(destination, error, part.arrived()) from None
+        except KeyboardInterrupt:
+            if kept := part.arrived():
+                say(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
+            raise
+        kept = part.arrived()
+    reasons = [f"{shown(url)}: {reason.rstrip('.')}." for url, reason in failures]
+    goes_on = f"{in_words(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
+    if len(reasons) == 1:
+        raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
+    raise DataError(
+        f"{destination.name}: no address gives it. {goes_on}; --from names another place.\n  " + "\n  ".join(reasons)
+    )
+
+
+def local_path(url: str) -> Path | None:
+    """The file that an address names on this machine; None for one on the network. Raises Refused for other kinds."""
+    if "://" not in url:
+        return Path(url).expanduser()
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise Refused(f"this is no address ({error})") from None
+    if scheme in ("http", "https"):
+        return None
+    if scheme == "file":
+        return Path(url2pathname(urlsplit(url).path))
+    raise Refused(f"addresses begin with http://, https:// or file://, not with {one_line(scheme)[:20]}://")
+
+
+def _bring_checked(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
+    """As `_bring`, and compared; once more where bytes of several addresses or days may have been mixed."""
+    for again in (True, False):
+        resumed = part.arrived()
+        _bring(url, part, wanted, say, progress)
+        if wanted.told_by_digest and part.path.stat().st_size > LARGE:
+            say(f"{part.destination.name}: all of it is here; comparing {wanted.words}")
+        try:
+            wanted.check(part.path)
+            return
+        except NotWanted as other:
+            part.drop()
+            reason = str(other).removeprefix(f"{part.path}: ")
+            if not (resumed and again):
+                raise NotWanted(reason) from None
+            say(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
+
+
+def _bring(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
+    """All bytes of the file into `part`. Raises Refused, Cut, NotWanted, OSError, DataError."""
+    path = local_path(url)
+    if path is not None:
+        _copy(path, part, wanted, progress)
+        return
+    for _ in range(2):
+        try:
+            version = look(url, say)
+            if version is None or not (version.mark or wanted.told_by_digest):  # ranges of two versions could be mixed
+                _stream(url, part, wanted, say, progress)
+            else:
+                _gather(version, part, wanted, say, progress)
+            return
+        except Changed:
+            part.drop()
+            say(f"{part.destination.name}: {shown(url)} has another version of it now; from the beginning again")
+    raise Refused("the file there changes while it is read")
+
+
+def _copy(path: Path, part: Part, wanted: Wanted, progress: Progress) -> None:
+    try:
+        descriptor, size = open_plain_sized(path)
+    except OSError as error:
+        raise Refused(f"cannot be read ({error.strerror or error})") from None
+    part.drop()
+    with open(descriptor, "rb", buffering=0) as source, open(part.writer(), "wb", buffering=0) as target:
+        _refuse_size(size, wanted)
+        require_room(part.destination.parent, size, part.destination.name)
+        done, buffer = 0, memoryview(bytearray(1 << 20))
+        while count := source.readinto(buffer):
+            target.write(buffer[:count])
+            done += count
+            progress(done, size)
+
+
+def _stream(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
+    """One connection, from the beginning at each attempt: this server gives no ranges."""
+
+    def attempt() -> None:
+        part.drop()
+        with asked(url) as answer, open(part.writer(), "wb", buffering=0) as target:
+            size = answer.size if answer.size is not None else wanted.size
+            if answer.size is not None:
+                _refuse_size(answer.size, wanted)
+            elif not answer.framed and wanted.size is None and not wanted.told_by_digest:
+                raise Refused("the server does not say how long the file is, so a cut would not be noticed")
+            require_room(part.destination.parent, size or 0, part.destination.name)
+            done = 0
+            while data := answer.read(SLICE):
+                target.write(data)
+                done += len(data)
+                if size is not None and done > size:
+                    raise Refused(f"the server sends more than the {size:,} bytes of the file")
+                if size is None and done > MOST_UNSAID:
+                    _refuse_size(done, wanted)
+                progress(done, size or 0)
+            if size is not None and done < size:
+                raise Cut(f"the connection was cut after {done:,} of {size:,} bytes")
+
+    say(
+        f"{part.destination.name}: from {shown(url)}, in one stream (the server gives no ranges, or no mark of the version)"
+    )
+    patiently(attempt, threading.Event(), say)
+
+
+def _gather(version: Version, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
+    """By ranges: what is missing, over several connections."""
+    _refuse_size(version.size, wanted)
+    there = part.begin(version, same_content=wanted.told_by_digest)
+    name, kept = part.destination.name, part.arrived()
+    require_room(part.destination.parent, version.size - kept, f"the rest of {name}" if kept else name)
+    say(
+        f"{name}: {in_words(version.size)} from {shown(version.url)}{f', {in_words(kept)} of it from before' if kept else ''}"
+    )
+    done = kept
+    progress(done, version.size)
+
+    def came(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, version.size)
+
+    cuts = gather(version, part, [block for block in range(-(-version.size // BLOCK)) if block not in there], came)
+    if cuts:
+        say(f"{name}: connections were cut {cuts:,} times on the way")
+
+
+def _refuse_size(found: int, wanted: Wanted) -> None:
+    if wanted.size is not None and found != wanted.size:
+        raise Refused(f"it has {found:,} bytes there, {wanted.size:,} are wanted")
+    if wanted.size is None and found > MOST_UNSAID:
+        raise Refused(
+            f"it has more than the {in_words(MOST_UNSAID)} that are taken of a file whose size nobody published"
+        )
+
+
+def _no_room_or(destination: Path, error: OSError, kept: int) -> DataError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        again = f"{in_words(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
+        return DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.")
+    return cannot_write(destination, error)

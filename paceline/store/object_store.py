@@ -1,0 +1,209 @@
+"""Files in buckets and on web servers, by range of bytes: s3://BUCKET/KEY, gs://, az://CONTAINER/KEY, http(s)://HOST/PATH.
+
+A bucket's key is taken as it is; the path of an http URL is what a browser takes, with %20 for a space.
+Requests are obstore's, which signs them, keeps connections and tries again: refused, reset, cut and late connections, 5xx and 429,
+with growing pauses; a body that broke off goes on from where it stopped (tests/store/test_object_store.py holds it to that).
+What is wrong for good (403, 404) fails at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from paceline.config.errors import DataError
+from paceline.config.extras import to_install
+from paceline.store.background import Background
+from paceline.store.bucket_access import open_place, patience_seconds
+from paceline.store.read_ahead import read_ahead
+from paceline.store.store_errors import in_words
+from paceline.store.stores import Range, RangeError, Status, Store, StoreTrouble, scheme_of
+
+# Requests under way at once, of all threads that ask one store.
+MOST_REQUESTS = 256
+_WILD = "*?["
+# obstore's threads are gone in a forked process, and a request there would hang: the process that made the first one.
+_ASKED_IN = 0
+
+
+class ObjectStore(Store):
+    """Files of any number of buckets and servers. A file that changed since it was first looked at is an error."""
+
+    is_remote = True
+    # One thread that asks for so many has them under way at once; a batch of a few hundred is some chunks of this.
+    at_once = 16
+
+    def __init__(self) -> None:
+        try:
+            import obstore
+        except ImportError:
+            raise DataError(f"Reading from buckets and web servers needs obstore:  {to_install('remote')}") from None
+        self._obstore = obstore
+        self._patience = patience_seconds()
+        self._lock = threading.Lock()
+        self._places: dict[tuple[str, str], Any] = {}
+        self._seen: dict[bytes, Status] = {}
+        self._threads = Background(MOST_REQUESTS, "store")
+
+    def status(self, name: bytes) -> Status:
+        """Asked anew each time; later reads are held to it."""
+        place, key = self._where(name)
+        began = time.monotonic()
+        try:
+            found = _status(name, self._obstore.head(place, key))
+        except Exception as error:
+            raise in_words(error, name, time.monotonic() - began) from None
+        self._seen[name] = found
+        return found
+
+    def read(self, wanted: Range) -> bytes:
+        """By one request. Raises OSError also where the file is not the one that was read before."""
+        if wanted.length <= 0:
+            return b""
+        place, key = self._where(wanted.name)
+        began = time.monotonic()
+        try:
+            answer = self._obstore.get(place, key, options={"range": (wanted.offset, wanted.offset + wanted.length)})
+            found = _status(wanted.name, answer.meta)
+            data = bytes(answer.bytes())
+        except Exception as error:
+            if "416 Range Not Satisfiable" in str(error):  # all of it lies behind the end
+                before = self._seen.get(wanted.name)
+                if before is None or wanted.offset >= before.size:
+                    return b""
+                raise _changed(wanted.name, before, "shorter") from None
+            raise in_words(error, wanted.name, time.monotonic() - began) from None
+        before = self._seen.setdefault(wanted.name, found)
+        if (before.size, before.tag) != (found.size, found.tag):
+            raise _changed(wanted.name, before, f"{found.size:,}")
+        there = max(0, min(wanted.length, found.size - wanted.offset))
+        if len(data) != there:
+            raise OSError(errno.EIO, f"the server sent {len(data):,} bytes where {there:,} lie", wanted.name)
+        return data
+
+    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+        """All at once, each by a request of its own: photos in random order have no neighbours to be read together."""
+        if len(wanted) == 1:
+            return [self.read(wanted[0])]
+        found: list[bytes] = []
+        under_way = [self._threads.submit(self.read, one) for one in wanted]
+        try:
+            for number, one in enumerate(under_way):
+                try:
+                    found.append(one.result())
+                except OSError as error:
+                    raise RangeError(error, number) from None
+        finally:
+            for one in under_way:
+                one.cancel()
+        return found
+
+    def open(self, name: bytes) -> BinaryIO:
+        """Read in blocks of some MiB, of which the next ones are under way."""
+        return read_ahead(self, name, self.status(name).size)
+
+    def find(self, pattern: str) -> list[bytes]:
+        """As of local paths: * and ? stop at a slash. Only folders that the pattern leads to are listed."""
+        if scheme_of(pattern) in ("http", "https"):
+            if any(sign in pattern for sign in "*["):
+                raise OSError(
+                    errno.EINVAL,
+                    "a web server gives no list of its files: name each one, or number them {000..009}",
+                    pattern,
+                )
+            return self._if_there(os.fsencode(pattern))
+        if not any(sign in pattern for sign in _WILD):
+            return self._if_there(os.fsencode(pattern))
+        place, key = self._where(os.fsencode(pattern))
+        head = pattern[: len(pattern) - len(key)]
+        *folders, last = key.split("/")
+        began = time.monotonic()
+        try:
+            within = [""]
+            for folder in folders:
+                within = [below for prefix in within for below in self._below(place, prefix, folder)]
+            found = [
+                entry["path"]
+                for prefix in within
+                for entry in self._obstore.list_with_delimiter(place, prefix or None)["objects"]
+                if _matches(entry["path"], prefix, last)
+            ]
+        except Exception as error:
+            raise in_words(error, os.fsencode(pattern), time.monotonic() - began) from None
+        return sorted(os.fsencode(head + path) for path in found)
+
+    def _if_there(self, name: bytes) -> list[bytes]:
+        try:
+            self.status(name)
+        except FileNotFoundError:
+            return []
+        return [name]
+
+    def _below(self, place: Any, prefix: str, folder: str) -> list[str]:
+        """Folders of one level that a part of a pattern matches."""
+        if not any(sign in folder for sign in _WILD):
+            return [f"{prefix}/{folder}" if prefix else folder]
+        listed = self._obstore.list_with_delimiter(place, prefix or None)["common_prefixes"]
+        return [below.rstrip("/") for below in listed if _matches(below.rstrip("/"), prefix, folder)]
+
+    def _where(self, name: bytes) -> tuple[Any, str]:
+        """obstore's store of a file, and its key there."""
+        global _ASKED_IN
+        if os.getpid() != _ASKED_IN:
+            if _ASKED_IN:
+                raise StoreTrouble(
+                    errno.ENOTSUP, "buckets cannot be read in a process that was forked from one that read them"
+                )
+            _ASKED_IN = os.getpid()
+        scheme, host, key = _parts(os.fsdecode(name))
+        with self._lock:
+            place = self._places.get((scheme, host))
+            if place is None:
+                place = self._places[scheme, host] = open_place(scheme, host, self._patience)
+        return place, key
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """'s3', 'bucket', 'a/b.tar' of a URL. Raises OSError where it names no file."""
+    scheme, _, rest = name.partition("://")
+    scheme = scheme.lower()
+    host, _, key = rest.partition("/")
+    if scheme in ("http", "https"):
+        url = urlsplit(name)
+        if url.query or url.fragment or "@" in url.netloc:
+            raise OSError(
+                errno.EINVAL, "only plain URLs are read, without a query (?), a mark (#) or a password (@)", name
+            )
+        host, key = url.netloc, unquote(url.path).removeprefix("/")
+    if not host or not key or key.endswith("/"):
+        raise OSError(errno.EINVAL, "this URL names no file", name)
+    return scheme, host, key
+
+
+def _status(name: bytes, meta: Any) -> Status:
+    """Web servers that share a load may each have an ETag of their own: there time counts, where it is told."""
+    modified: datetime = meta["last_modified"]
+    mtime = max(0, int(modified.timestamp())) * 10**9
+    tag = meta["e_tag"] or ""
+    if mtime and name[:4].lower() == b"http":
+        tag = str(mtime)
+    return Status(meta["size"], mtime, tag)
+
+
+def _changed(name: bytes, before: Status, now: str) -> OSError:
+    return OSError(errno.ESTALE, f"it changed while it was in use: {before.size:,} bytes, now {now}", name)
+
+
+def _matches(path: str, prefix: str, pattern: str) -> bool:
+    """Whether what lies directly in a folder matches; a hidden name only if the pattern says so."""
+    if prefix and not path.startswith(f"{prefix}/"):
+        return False
+    own = path[len(prefix) + 1 :] if prefix else path
+    return fnmatchcase(own, pattern) and (not own.startswith(".") or pattern.startswith("."))

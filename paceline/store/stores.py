@@ -1,0 +1,139 @@
+"""Stores: where the bytes of containers lie, read by range. Local files here; what speaks over a network has files of its own.
+
+A file's name is a path, or a URL whose scheme is a word of REMOTE. All methods may be called from any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import BinaryIO, NamedTuple
+
+from paceline.config.errors import DataError
+from paceline.config.plain_file import open_plain
+from paceline.store.open_files import OpenFiles
+
+
+class Range(NamedTuple):
+    """Bytes of one file."""
+
+    name: bytes
+    offset: int
+    length: int
+
+
+class Status(NamedTuple):
+    """What tells that a file is not the one it was."""
+
+    size: int  # bytes
+    mtime: int  # nanoseconds since 1970; 0 where the store does not tell
+    tag: str = ""  # another with each content, where the store has such a thing (an object's ETag)
+
+
+class StoreTrouble(OSError):
+    """The store, not the file, is the trouble: no permission, no credentials, no answer. Its text says what to do."""
+
+
+class RangeError(OSError):
+    """One of the ranges that were asked for cannot be read."""
+
+    def __init__(self, cause: OSError, at: int) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause), cause.filename)
+        self.cause = cause
+        self.at = at  # which one
+
+
+class Store(ABC):
+    """Files by name. Every method raises OSError, whose strerror says why, where a file cannot be read."""
+
+    # As many ranges as one call of read_many should be asked for: more than one where several are answered at once.
+    at_once = 1
+    # Whether bytes come over a network, so that a copy on a local disk is worth its room.
+    is_remote = False
+
+    @abstractmethod
+    def status(self, name: bytes) -> Status:
+        """Size and time of a file."""
+
+    @abstractmethod
+    def read(self, wanted: Range) -> bytes:
+        """The bytes of a range; fewer only where the file ends."""
+
+    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+        """The bytes of several ranges, in that order. A store that knows which one failed raises RangeError."""
+        return [self.read(one) for one in wanted]
+
+    @abstractmethod
+    def open(self, name: bytes) -> BinaryIO:
+        """The file from its first byte on, buffered and seekable, to walk through it once."""
+
+    @abstractmethod
+    def find(self, pattern: str) -> list[bytes]:
+        """The names of all plain files that `pattern` (with *, ? and [...]) matches, sorted; a folder's name finds none."""
+
+
+class LocalFiles(Store):
+    """Plain files, of which a bounded number are kept open."""
+
+    def __init__(self) -> None:
+        self._open = OpenFiles()
+
+    def status(self, name: bytes) -> Status:
+        found = os.stat(name)
+        return Status(found.st_size, found.st_mtime_ns)
+
+    def read(self, wanted: Range) -> bytes:
+        with self._open.descriptor(wanted.name) as descriptor:
+            return pread(descriptor, wanted.length, wanted.offset)
+
+    def open(self, name: bytes) -> BinaryIO:
+        return os.fdopen(open_plain(name), "rb", buffering=1 << 16)
+
+    def find(self, pattern: str) -> list[bytes]:
+        import glob
+
+        return sorted(os.fsencode(path) for path in glob.iglob(pattern) if os.path.isfile(path))
+
+
+REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
+
+
+def scheme_of(name: bytes | str) -> str:
+    """'s3' of s3://bucket/key, '' of a path."""
+    scheme, separator, _ = os.fsdecode(name).partition("://")
+    return scheme.lower() if separator and scheme.replace("+", "").isalnum() else ""
+
+
+def store_of(name: bytes | str) -> Store:
+    """A store that reads this file and others with its scheme. Raises DataError where there is none."""
+    scheme = scheme_of(name)
+    if not scheme:
+        return LocalFiles()
+    if scheme not in REMOTE:
+        known = ", ".join(f"{known}://" for known in REMOTE)
+        raise DataError(f"{os.fsdecode(name)}: nothing here reads {scheme}:// (known: paths, {known}).")
+    from paceline.store.object_store import ObjectStore
+
+    return ObjectStore()
+
+
+def kept_on_disk(store: Store, budget: int) -> Store:
+    """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
+
+    Raises UserError where the cache folder cannot be written.
+    """
+    from paceline.store.cached_store import CachedStore
+
+    return CachedStore(store, budget) if budget and store.is_remote and not isinstance(store, CachedStore) else store
+
+
+def pread(descriptor: int, length: int, offset: int) -> bytes:
+    """Up to `length` bytes from `offset`: fewer only at the file's end (one system call reads at most 2 GiB)."""
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,218 @@
+"""Box scores as the COCO benchmark defines them: the twelve official numbers, and average precision per class.
+
+Letters: N images   M objects   D detections   K classes, 1..K   T = 10 IoU thresholds   R = 101 recall points
+Boxes are float64 x, y, width, height in pixels of the original image.
+hotcoco matches and accumulates; pycocotools is the judge: precision, recall and all means are its, bit for bit
+(tests/oracle/test_coco_pycocotools.py). Nothing is printed, no file is written. Two things that it leaves to chance are settled
+here: images count in the order of their ids (this decides between equal scores on different images), and annotations are numbered
+from 1 (pycocotools takes a match with an annotation of id 0 for a miss).
+Source: Lin et al. 2014, and cocodataset.org, "Detection Evaluation".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from paceline.boxes.ragged import rows_of
+
+ALL_AREAS, SMALL, MEDIUM, LARGE = range(
+    4
+)  # place in the arrays' axis of area ranges: borders 32^2 and 96^2 square pixels
+MOST_1, MOST_10, MOST_100 = range(3)  # place in the axis of most detections an image and class
+IOU_50, IOU_75 = 0, 5  # place in the axis of IoU thresholds: 0.50, 0.55, ..., 0.95
+RECALL_POINTS = 101  # recall 0.00, 0.01, ..., 1.00
+CURVE_IOU = 0.5
+ABSENT = -1.0  # the official value where no object exists
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """What is to be found. Objects of image i are rows starts[i]:starts[i + 1]; an image may have none."""
+
+    image_ids: np.ndarray  # (N,) int64, unique; the annotation file's
+    heights: np.ndarray  # (N,) pixels
+    widths: np.ndarray  # (N,) pixels
+    starts: np.ndarray  # (N+1,) int64
+    boxes: np.ndarray  # (M, 4) float64 x, y, width, height, pixels
+    classes: np.ndarray  # (M,) 1..K
+    crowd: np.ndarray  # (M,) uint8; a crowd need not be found, and what lies on it is not held against a model
+    areas: np.ndarray  # (M,) float64 square pixels, as annotated: decides small, medium and large
+    num_classes: int  # K
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What a model found, in any order of images. Equal scores in one image: the earlier row comes first."""
+
+    images: np.ndarray  # (D,) int64, row number in GroundTruth
+    boxes: np.ndarray  # (D, 4) float64 x, y, width, height, pixels
+    classes: np.ndarray  # (D,) 1..K
+    scores: np.ndarray  # (D,) float32 or float64
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """One class over all areas, at most 100 detections an image; -1 where the class has no object."""
+
+    ap: float  # mean over IoU 0.50 ... 0.95
+    ap50: float
+    ar100: float
+    objects: int  # without crowds
+
+
+@dataclass(frozen=True)
+class BoxScores:
+    """The official numbers and what the report draws; of boxes, or of masks (tasks/metrics/coco_masks.py)."""
+
+    metrics: dict[str, float]  # box_ap, box_ap50, ..., box_ar_large, in the official order; of masks mask_ap, ...
+    per_class: list[ClassScore]  # K entries; class k is entry k-1
+    curves: (
+        np.ndarray
+    )  # (K, 101) float64, precision at IoU 0.5 and recall 0, 0.01, ..., 1; -1 where the class has no object
+    mean_curve: np.ndarray  # (101,) float64, mean over the classes that have objects; -1 where none has
+
+
+def no_detections() -> Detections:
+    """Detections of nothing, D = 0."""
+    return Detections(np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
+def subset(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
+    """The ground truth of these images alone, in this order: row j of the result is row numbers[j] of `truth`.
+
+    numbers  (n,) integers, each in 0..N-1 and at most once
+    Raises ValueError for a number out of range or named twice.
+    """
+    numbers = np.asarray(numbers, np.int64)
+    images = len(truth.image_ids)
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= images or len(np.unique(numbers)) < len(numbers)):
+        raise ValueError(f"image numbers must be in 0..{images - 1}, each once")
+    rows = rows_of(truth.starts, numbers)
+    return GroundTruth(
+        image_ids=truth.image_ids[numbers],
+        heights=truth.heights[numbers],
+        widths=truth.widths[numbers],
+        starts=np.concatenate([[0], np.cumsum(np.diff(truth.starts)[numbers])]).astype(np.int64),
+        boxes=truth.boxes[rows],
+        classes=truth.classes[rows],
+        crowd=truth.crowd[rows],
+        areas=truth.areas[rows],
+        num_classes=truth.num_classes,
+    )
+
+
+def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:
+    """The twelve official numbers, and per class AP, AP50, AR100, objects and the precision curve.
+
+    Any number of images, objects and detections may be 0. It may run in a thread beside training: matching and accumulation
+    release the interpreter lock; only handing over the arrays holds it (a quarter of the time: 0.1 s for 500,000 detections).
+    Raises ValueError where a detection names no image or class of `truth`, or is not finite.
+    """
+    check_detections(truth, detections)
+    return scores_of(*_accumulate(truth, detections), truth, "box")
+
+
+def scores_of(precision: np.ndarray, recall: np.ndarray, truth: GroundTruth, kind: Literal["box", "mask"]) -> BoxScores:
+    """From the scorer's arrays to the official numbers, named after `kind`.
+
+    precision  (T, R, K, 4 areas, 3 limits) float64, -1 where a class has no object
+    recall     (T, K, 4 areas, 3 limits)
+    """
+    objects = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)[1:]
+    curves = np.ascontiguousarray(precision[IOU_50, :, :, ALL_AREAS, MOST_100].T)
+    present = curves[(curves > ABSENT).all(axis=1)]
+    return BoxScores(
+        metrics={f"{kind}_{name}": value for name, value in _twelve(precision, recall).items()},
+        per_class=[
+            ClassScore(
+                ap=_mean(precision[:, :, k, ALL_AREAS, MOST_100]),
+                ap50=_mean(precision[IOU_50, :, k, ALL_AREAS, MOST_100]),
+                ar100=_mean(recall[:, k, ALL_AREAS, MOST_100]),
+                objects=int(objects[k]),
+            )
+            for k in range(truth.num_classes)
+        ],
+        curves=curves,
+        mean_curve=present.mean(axis=0) if len(present) else np.full(RECALL_POINTS, ABSENT),
+    )
+
+
+def check_detections(truth: GroundTruth, detections: Detections) -> None:
+    """Raises ValueError where a detection names no image or class of `truth`, or where a box or score is not finite."""
+    for what, values, first, last in (
+        ("image", detections.images, 0, len(truth.image_ids) - 1),
+        ("class", detections.classes, 1, truth.num_classes),
+    ):
+        wrong = (values < first) | (values > last)
+        if wrong.any():
+            raise ValueError(f"{wrong.sum()} detections name a {what} outside {first}..{last}: {values[wrong][0]}")
+    finite = np.isfinite(detections.scores) & np.isfinite(detections.boxes).all(axis=1)
+    if not finite.all():
+        raise ValueError(f"{(~finite).sum()} of {len(finite)} detections have a box or a score that is not finite")
+
+
+def places_of_ids(truth: GroundTruth) -> np.ndarray:
+    """(N,) int64: the place of each image's id in sorted order. Scorers know images by it: what decides between equal scores is
+    the order alone."""
+    place = np.empty(len(truth.image_ids), np.int64)
+    place[np.argsort(truth.image_ids, kind="stable")] = np.arange(len(place))
+    return place
+
+
+def _accumulate(truth: GroundTruth, detections: Detections) -> tuple[np.ndarray, np.ndarray]:
+    """-> precision (T, R, K, 4 areas, 3 limits) and recall (T, K, 4 areas, 3 limits), -1 where a class has no object."""
+    from hotcoco import COCO, COCOeval
+
+    place = places_of_ids(truth)
+    images = [{"id": i, "height": 0, "width": 0} for i in range(len(place))]
+    categories = [{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)]
+    wanted = COCO.from_arrays(
+        images,
+        categories,
+        np.repeat(place, np.diff(truth.starts)),
+        truth.classes.astype(np.int64),
+        truth.boxes.astype(np.float64),
+        ids=np.arange(1, len(truth.classes) + 1),
+        area=truth.areas.astype(np.float64),
+        iscrowd=truth.crowd.astype(np.int64),
+    )
+    if len(detections.scores):
+        columns = (place[detections.images], detections.boxes, detections.scores, detections.classes)
+        found = wanted.load_res(np.column_stack(columns).astype(np.float64, copy=False))
+    else:
+        empty = np.zeros(0, np.int64)
+        found = COCO.from_arrays(images, categories, empty, empty, np.zeros((0, 4)))
+    scorer = COCOeval(wanted, found, "bbox")
+    scorer.evaluate()
+    scorer.accumulate()
+    result = scorer.eval
+    assert result is not None
+    return result["precision"], result["recall"]
+
+
+def _twelve(precision: np.ndarray, recall: np.ndarray) -> dict[str, float]:
+    """The official summary; the means run over the same values in the same order as pycocotools', so their sums agree."""
+    most = precision[:, :, :, :, MOST_100]
+    return {
+        "ap": _mean(most[:, :, :, ALL_AREAS]),
+        "ap50": _mean(most[IOU_50, :, :, ALL_AREAS]),
+        "ap75": _mean(most[IOU_75, :, :, ALL_AREAS]),
+        "ap_small": _mean(most[:, :, :, SMALL]),
+        "ap_medium": _mean(most[:, :, :, MEDIUM]),
+        "ap_large": _mean(most[:, :, :, LARGE]),
+        "ar1": _mean(recall[:, :, ALL_AREAS, MOST_1]),
+        "ar10": _mean(recall[:, :, ALL_AREAS, MOST_10]),
+        "ar100": _mean(recall[:, :, ALL_AREAS, MOST_100]),
+        "ar_small": _mean(recall[:, :, SMALL, MOST_100]),
+        "ar_medium": _mean(recall[:, :, MEDIUM, MOST_100]),
+        "ar_large": _mean(recall[:, :, LARGE, MOST_100]),
+    }
+
+
+def _mean(values: np.ndarray) -> float:
+    """Mean of what is not absent; -1 where everything is."""
+    there = values[values > ABSENT]
+    return float(np.mean(there)) if there.size else ABSENT

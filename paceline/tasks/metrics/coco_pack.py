@@ -1,0 +1,130 @@
+"""One rank's detections as bytes, and all ranks' joined: every image exactly once, the same result for any number of ranks.
+
+Letters: n images of the evaluation   D detections
+Nothing is lost on the way: a column travels in half its width where that holds every value exactly (28 bytes a detection whose box
+and score were computed in float32, 44 where only the score was), and an image's detections keep their order, which decides between
+equal scores. Masks travel as their run-length strings, end to end, and their lengths.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.boxes.run_lengths import RunLengths
+from paceline.tasks.metrics.coco import Detections, no_detections
+from paceline.tasks.metrics.top_k import check_every_image_once
+
+SMALLER = {np.dtype(np.int64): np.int32, np.dtype(np.float64): np.float32}
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank scored. `detections.images` are numbers of the validation index here, not yet rows of a GroundTruth."""
+
+    scored: np.ndarray  # int64, the images this rank went through, also those in which it found nothing
+    detections: Detections
+    masks: RunLengths | None = None  # of the detections, row by row; None where the task has none
+    left_open: np.ndarray | None = None  # int64, sums of what an accelerator approximated; None where nothing was
+
+
+def pack(share: Share) -> bytes:
+    """Compact bytes, to be sent to rank 0; nothing is pickled. A rank without images packs empty arrays."""
+    found = share.detections
+    buffer = io.BytesIO()
+    columns = {
+        "scored": _smallest(share.scored),
+        "images": _smallest(found.images),
+        "boxes": _smallest(found.boxes),
+        "classes": _smallest(found.classes),
+        "scores": _smallest(found.scores),
+    }
+    if share.masks is not None:
+        columns.update(mask_text=share.masks.text, mask_lengths=_smallest(np.diff(share.masks.starts)))
+    if share.left_open is not None:
+        columns["left_open"] = share.left_open
+    np.savez(buffer, **columns)  # pyright: ignore[reportArgumentType]  numpy's own flags are keywords, too
+    return buffer.getvalue()
+
+
+def unpack(packed: bytes) -> Share:
+    """The share that was packed, value for value; boxes and scores are float64, numbers int64."""
+    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+        found = Detections(
+            images=arrays["images"].astype(np.int64),
+            boxes=arrays["boxes"].astype(np.float64),
+            classes=arrays["classes"].astype(np.int64),
+            scores=arrays["scores"].astype(np.float64),
+        )
+        masks = None
+        if "mask_text" in arrays:
+            lengths = arrays["mask_lengths"].astype(np.int64)
+            masks = RunLengths(arrays["mask_text"], np.concatenate([np.zeros(1, np.int64), lengths]).cumsum())
+        left_open = arrays.get("left_open")
+        return Share(arrays["scored"].astype(np.int64), found, masks, left_open)
+
+
+def join(shares: Sequence[Share], numbers: np.ndarray) -> Detections:
+    """All ranks' detections, ordered by image, for the images that were to be scored.
+
+    numbers  (n,) int64, the images of this evaluation as numbers of the validation index, each once
+    return   Detections whose `images` are places in `numbers`: rows of subset(truth, numbers)
+    Raises RuntimeError unless every one of these images was scored exactly once, or where a detection lies in an image that its
+    own rank did not score.
+    """
+    return _joined_detections(shares, *_rows_in_order(shares, numbers))
+
+
+def join_masks(shares: Sequence[Share], numbers: np.ndarray) -> tuple[Detections, RunLengths]:
+    """As `join`, with the detections' masks, row by row.
+
+    Raises RuntimeError as `join` does, and where a share does not have one mask a detection.
+    """
+    for rank, share in enumerate(shares):
+        if share.masks is None or len(share.masks) != len(share.detections.scores):
+            has = 0 if share.masks is None else len(share.masks)
+            raise RuntimeError(f"share {rank} has {has} masks of {len(share.detections.scores)} detections")
+    rows, order = _rows_in_order(shares, numbers)
+    masks = RunLengths.join([share.masks for share in shares if share.masks is not None])
+    return _joined_detections(shares, rows, order), masks.take(order)
+
+
+def _rows_in_order(shares: Sequence[Share], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """-> of all shares' detections, end to end, the place of their image in `numbers`, and their order by it. Raises as `join`."""
+    numbers = np.asarray(numbers, np.int64)
+    check_every_image_once(_joined([share.scored for share in shares], np.zeros(0, np.int64)), numbers)
+    for rank, share in enumerate(shares):
+        strange = ~np.isin(share.detections.images, share.scored)
+        if strange.any():
+            raise RuntimeError(f"share {rank} has {strange.sum()} detections in images that it did not score")
+    images = _joined([share.detections.images for share in shares], no_detections().images)
+    by_number = np.argsort(numbers)
+    rows = by_number[np.searchsorted(numbers, images, sorter=by_number)] if len(images) else images
+    return rows, np.argsort(rows, kind="stable")
+
+
+def _joined_detections(shares: Sequence[Share], rows: np.ndarray, order: np.ndarray) -> Detections:
+    nothing, parts = no_detections(), [share.detections for share in shares]
+    return Detections(
+        images=rows[order],
+        boxes=_joined([part.boxes for part in parts], nothing.boxes)[order],
+        classes=_joined([part.classes for part in parts], nothing.classes)[order],
+        scores=_joined([part.scores for part in parts], nothing.scores)[order],
+    )
+
+
+def _smallest(column: np.ndarray) -> np.ndarray:
+    """The column in half its width where this changes no value."""
+    half = SMALLER.get(column.dtype)
+    if half is None:
+        return column
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = column.astype(half)
+    return small if np.array_equal(small, column) else column
+
+
+def _joined(columns: list[np.ndarray], empty: np.ndarray) -> np.ndarray:
+    return np.concatenate(columns) if columns else empty

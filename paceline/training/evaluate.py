@@ -1,0 +1,271 @@
+"""Evaluation: every validation image once, over all ranks, with no collective inside the loop; scored while training goes on.
+
+Each rank runs its contiguous share through the model (shares may differ by one image, so batch counts may differ too); what
+scoring needs travels to rank 0 once, as compact bytes, where a thread computes the metrics. The result is taken at a moment
+that every rank knows beforehand (the loop's), never by asking whether it is there: so all ranks agree, and a run is the same
+whether its scores come early or late. Ranks that only evaluate (evaluation_rank.py) are handed the weights, and asked.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.config.system import System
+from paceline.config.whole import write_whole
+from paceline.log.lines import cannot_write
+from paceline.machine.machine import autocast_for
+from paceline.ranks.exchange import from_main
+from paceline.ranks.roles import Roles
+from paceline.ranks.stop import StopVote
+from paceline.ranks.world import World
+from paceline.tasks.task import Evaluation, InputRank, Score, Task
+from paceline.threads import Thread, failure_in_thread
+from paceline.training.state import State
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """eval() and inference_mode() for the block; each module's own mode comes back even on an exception."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def run_inference(
+    model: nn.Module,
+    task: Task,
+    *,
+    batch: int,
+    system: System,
+    place: InputRank,
+    passed: Callable[[int], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Score, bool]:
+    """This rank's share of the validation images through `model`; -> its score, whether `stop` said so before all was done.
+
+    batch   most images in one forward
+    passed  told the number of images of each forward that is sent
+    """
+    score, autocast = task.new_score(), autocast_for(system, place.device)
+    with inference(model), task.val_loader(batch, system, place) as loader:
+        for _, batches in loader:
+            for images in batches:
+                with autocast():
+                    score.add(images, model.predict(images))  # type: ignore[operator]
+                passed(len(images))
+            if stop():
+                return score, True
+    return score, False
+
+
+class Scoring:
+    """One evaluation's score under way. Every rank makes it at the same point, and asks for `result` at the same point.
+
+    score  what this rank collected
+    key    names this evaluation among those of the process
+    keep   called in rank 0's thread with the evaluation and its predictions, which are released afterwards
+    """
+
+    def __init__(
+        self, task: Task, world: World, score: Score, key: str, keep: Callable[[Evaluation], None] | None = None
+    ) -> None:
+        self.seconds = 0.0  # how long rank 0's scoring took, once it is done
+        self.gather_seconds = 0.0  # how long what ranks collected took to rank 0; a rank that is early waits in it
+        self._world, self._key = world, f"evaluation/{key}"
+        self._found: Evaluation | None = None
+        self._error: Exception | None = None
+        self._thread: Thread | None = None
+        began = time.monotonic()
+        packed = world.gather_bytes(score.pack())
+        self.gather_seconds = time.monotonic() - began
+        if packed is not None:
+            # A daemon: a run that fails meanwhile does not wait for a score that nobody will read.
+            self._thread = Thread(target=self._run, args=(task, packed, keep), name="paceline-scoring", daemon=True)
+            self._thread.start()
+
+    def _run(self, task: Task, packed: list[bytes], keep: Callable[[Evaluation], None] | None) -> None:
+        began = time.monotonic()
+        try:
+            found = task.summarise(packed)
+            if keep is not None:
+                keep(found)
+                found = replace(found, predictions={})
+            self._found = found
+        except BaseException as error:  # raised again where the result is asked for
+            self._error = failure_in_thread(error)
+        self.seconds = time.monotonic() - began
+
+    def result(self) -> Evaluation:
+        """Metrics and number of images on every rank, once rank 0 has them; predictions on rank 0 unless they were kept.
+
+        Raises on rank 0 whatever scoring raised, such as RuntimeError for an image scored twice or not at all.
+        """
+        if self._thread is None:
+            metrics, images = json.loads(from_main(self._world, None, self._key))
+            return Evaluation(metrics, images, {})
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None
+        from_main(self._world, json.dumps([dict(self._found.metrics), self._found.images]), self._key)
+        return self._found
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an evaluation in a run found."""
+
+    found: Evaluation
+    seconds: float  # that all of it took
+    parts: Mapping[str, float]  # of these: inference, gather, scoring
+    went_on: float  # the run's seconds when training could go on beside its scoring
+
+
+@dataclass
+class Evaluator:
+    """A run's evaluations, one under way at a time: every rank that trains calls `begin`, and some steps later `take`."""
+
+    task: Task
+    state: State
+    system: System
+    place: InputRank
+    roles: Roles
+    vote: StopVote
+    folder: Path  # the run's
+    batch: int  # most images in one forward
+    seconds: Callable[[], float]  # the run's clock
+    passed: Callable[[int], None]  # told the number of images of each forward that is sent
+    pending: int | None = None  # the step whose evaluation is under way
+    _scoring: Scoring | None = None  # of that one; None where other ranks evaluate it
+    _inference: float = 0.0
+    _went_on: float = 0.0
+
+    def begin(self) -> bool:
+        """Run inference on the state's weights, and start the scoring: `pending` then. False when it was told to stop.
+
+        Weights that are averaged are evaluated so. Where ranks only evaluate, they are handed the weights instead.
+        """
+        state, began, score = self.state, time.monotonic(), None
+        averaged = state.average.applied() if state.average is not None else nullcontext()
+        with state.averaged(self.roles.peers), averaged:
+            if self.roles.evaluators:
+                self.roles.order(evaluate=state.step)
+                self.roles.hand_over(state.model.state_dict().values())
+            else:
+                score = self._infer()
+        if score is None and not self.roles.evaluators:
+            return False
+        self._inference = time.monotonic() - began
+        self._scoring = None if score is None else self._score(state.step, score)
+        self._went_on = self.seconds()
+        self.pending = state.step
+        return True
+
+    def take(self) -> Result | None:
+        """The result of the evaluation that is pending, waited for; None where the ranks that only evaluate were told to stop."""
+        assert self.pending is not None
+        step, self.pending = self.pending, None
+        if self._scoring is not None:
+            found = self._scoring.result()
+            parts = _parts(self._inference, self._scoring)
+            return Result(found, sum(parts.values()), parts, self._went_on)
+        # Asked again and again meanwhile, as training may be told to stop: that is passed on.
+        answer = self.roles.answer_of(step, self.vote.stopping_here)
+        if answer is None:
+            return None
+        return Result(Evaluation(**answer["found"]), answer["seconds"], answer["parts"], self._went_on)
+
+    def answer(self, step: int) -> None:
+        """On a rank that only evaluates: take the weights after `step` over, score them, and tell what was found."""
+        self.roles.hand_over(self.state.model.state_dict().values())
+        began, score, answer = time.monotonic(), self._infer(), None
+        if score is not None:
+            inference, scoring = time.monotonic() - began, self._score(step, score)
+            answer = {"found": asdict(scoring.result()), "seconds": time.monotonic() - began}
+            answer["parts"] = _parts(inference, scoring)
+        self.roles.answer(step, answer)
+
+    def _infer(self) -> Score | None:
+        score, stopped = run_inference(
+            self.state.model,
+            self.task,
+            batch=self.batch,
+            system=self.system,
+            place=self.place,
+            passed=self.passed,
+            stop=self.vote.stopping_here,
+        )
+        # Ranks may have come to different places; all of them settle it here, so none waits for another in vain.
+        return None if self.vote.agree(stopped) else score
+
+    def _score(self, step: int, score: Score) -> Scoring:
+        keep = lambda found: write_predictions(self.folder, step, found)  # noqa: E731
+        return Scoring(self.task, self.roles.peers, score, f"step-{step}", keep)
+
+
+def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
+    return {"inference": inference, "gather": scoring.gather_seconds, "scoring": scoring.seconds}
+
+
+def write_predictions(run: Path, step: int, result: Evaluation) -> None:
+    """RUN/predictions/step-N.json, whole or not at all: what the report's pictures are made of.
+
+    Raises UserError where it cannot be written.
+    """
+    file = run / "predictions" / f"step-{step:06d}.json"
+    try:
+        file.parent.mkdir(exist_ok=True)
+        write_whole(file, json_in_pieces({"step": step, **result.predictions}))
+    except OSError as error:
+        raise cannot_write(file, error) from error
+
+
+def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The text of a JSON object, each of its lists item by item.
+
+    Encoding one value holds the interpreter's lock to its end; of thousands of images that would stop training for seconds.
+    """
+    for number, (name, value) in enumerate(facts.items()):
+        yield f"{', ' if number else '{'}{json.dumps(name)}: "
+        if isinstance(value, list) and value:
+            yield from (f"{', ' if place else '['}{json.dumps(item)}" for place, item in enumerate(value))
+            yield "]"
+        else:
+            yield json.dumps(value)
+    yield "}"
+
+
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    *,
+    key: str,
+    batch: int,
+    system: System,
+    place: InputRank,
+    world: World,
+    passed: Callable[[int], None] = lambda _: None,
+) -> Evaluation:
+    """Score `model` on the task's validation images, and wait for the result; predictions are on rank 0.
+
+    key     names this evaluation among those of the process
+    batch   most images in one forward
+    passed  told the number of images of each forward that is sent, on this rank
+    Raises RuntimeError on rank 0 when an image was scored twice or not at all.
+    """
+    score, _ = run_inference(model, task, batch=batch, system=system, place=place, passed=passed)
+    return Scoring(task, world, score, key).result()

@@ -1,0 +1,172 @@
+"""A run that lies in a bucket too: whose it is, and what is brought from there before a run goes on.
+
+Below the URL of --mirror lie the names of the run's folder. A checkpoint's index.json is written there last and deleted first:
+without it there is no checkpoint. mirror.json is the first object of all:
+
+    {"run": the run's own number, "writer": the process that mirrors now, "name": its recipe, "folder", "host"}
+
+The run's folder has the same number in its own mirror.json. What is brought is what a kill could have left, at every moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint.layout import BEST, INDEX, list_steps, step_name, step_of
+from paceline.checkpoint.read import check_file, read_index
+from paceline.checkpoint.write import remove
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.plain_file import read_entry
+from paceline.config.run_entries import CHECKPOINTS, PREDICTIONS
+from paceline.config.run_names import MIRROR_FILE
+from paceline.config.whole import sync_folder, write_whole
+from paceline.store.bucket_folder import BucketFolder
+
+EVENTS = "events.jsonl"
+# Beside checkpoints and events; run.json is first, so that a bringing that was killed is known for a run of ours.
+TEXTS = ("run.json", "run-first.json", "mllog.txt", "report.html")
+# Of mirror.json, which has five short lines.
+MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """The bucket's folder of a run, and what was found there.
+
+    run      the run's own number
+    there    whether the bucket knows the run already
+    brought  whether something of it was brought just now
+    """
+
+    bucket: BucketFolder
+    run: str
+    there: bool
+    brought: bool
+
+
+def open_mirror(url: str, folder: Path, say: Callable[[str], None]) -> Mirrored:
+    """Find out whose the bucket's folder is, and bring what it has newer than `folder`, a run's or an empty one.
+
+    say   is told what was brought, in a line, and of damaged checkpoints
+    Raises UserError where the bucket cannot be read, holds another run or things of somebody else; CheckpointError where all its
+    checkpoints are damaged and the folder has none.
+    """
+    try:
+        bucket = BucketFolder(url)
+        owner, own = owner_of(bucket), _own_number(folder)
+        if owner is None:
+            if strange := bucket.names()[:1]:
+                raise UserError(
+                    f"--mirror {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
+                )
+            return Mirrored(bucket, own or secrets.token_hex(8), there=False, brought=False)
+        if (folder / "run.json").exists() and own != owner["run"]:
+            raise UserError(
+                f"--mirror {url}: another run is mirrored there ({owner['name']}, {owner['folder']} on {owner['host']}). Name "
+                "another folder of the bucket; or go on with that run, in an empty --out."
+            )
+        return Mirrored(bucket, owner["run"], there=True, brought=_bring(bucket, owner, folder, say))
+    except OSError as problem:
+        raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
+
+
+def owner_of(bucket: BucketFolder) -> dict[str, str] | None:
+    """The bucket's mirror.json; None where there is none. Raises OSError, and UserError where it is none of ours."""
+    text = bucket.read(MIRROR_FILE)
+    if text is None:
+        return None
+    try:
+        owner = json.loads(text)
+        return {name: str(owner[name]) for name in ("run", "writer", "name", "folder", "host")}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"--mirror {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
+
+
+def bring_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
+    """Bring one checkpoint, every byte of it compared with its checksums; it appears whole or not at all.
+
+    Raises CheckpointError where it is damaged or not there, OSError where it cannot be read or written.
+    """
+    name = step_name(step)
+    there = f"{bucket.url}/{CHECKPOINTS}/{name}"
+    checkpoints.mkdir(exist_ok=True)
+    part = checkpoints / f".{name}.{os.urandom(4).hex()}.part"  # a killed process's is swept as a checkpoint's is
+    part.mkdir()
+    try:
+        bucket.bring(f"{CHECKPOINTS}/{name}/{INDEX}", part / INDEX)
+        index = read_index(part)
+        if index["step"] != step:
+            raise CheckpointError(f"its index says step {index['step']}.")
+        for file in index["files"]:
+            bucket.bring(f"{CHECKPOINTS}/{name}/{file}", part / file)
+            check_file(part / file)
+        sync_folder(part)
+        if (checkpoints / name).exists():
+            remove(checkpoints / name)  # an older run's, or damaged: whoever calls has looked
+        os.rename(part, checkpoints / name)
+        sync_folder(checkpoints)
+    except FileNotFoundError as problem:
+        raise CheckpointError(f"{there}: damaged, {os.fsdecode(problem.filename or '')} is missing.") from None
+    except CheckpointError as problem:
+        raise CheckpointError(str(problem).replace(str(part), there)) from None
+    finally:
+        if part.exists():
+            remove(part)
+
+
+def steps_there(names: list[str]) -> list[int]:
+    """Of the checkpoints that are there, by the names of a bucket's folder; oldest first."""
+    parts = [name.split("/") for name in names]
+    found = (
+        step_of(step)
+        for folder, step, *file in (p for p in parts if len(p) == 3)
+        if folder == CHECKPOINTS and file == [INDEX]
+    )
+    return sorted(step for step in found if step is not None)
+
+
+def _bring(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> bool:
+    """Whether there was something that `folder` has not: then events and texts are brought, and newest and best checkpoint."""
+    names, checkpoints = bucket.names(), folder / CHECKPOINTS
+    there, here = steps_there(names), list_steps(checkpoints)
+    if "run.json" not in names or ((folder / "run.json").exists() and (there or [-1])[-1] <= (here or [-1])[-1]):
+        return False
+    write_whole(folder / MIRROR_FILE, json.dumps({"run": owner["run"]}))
+    for name in (*TEXTS, EVENTS, *(name for name in names if name.startswith(f"{PREDICTIONS}/"))):
+        if name in names and name.count("/") <= 1 and (content := bucket.read(name)) is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_whole(folder / name, content, sync=True)
+    newest, problems = None, []
+    for step in reversed([step for step in there if step > (here or [-1])[-1]]):
+        try:
+            bring_step(bucket, step, checkpoints)
+        except CheckpointError as problem:
+            problems.append(f"\n  {problem}")
+            say(f"skipping {step_name(step)} of the mirror: {problem}")
+            continue
+        newest = step
+        break
+    if problems and newest is None and not here:
+        raise CheckpointError(f"--mirror {bucket.url}: every checkpoint there is damaged.{''.join(problems)}")
+    best = step_of((bucket.read(f"{CHECKPOINTS}/{BEST}") or b"").decode("ascii", "replace"))
+    if best is not None and newest is not None and best < newest and best in there and best not in here:
+        try:
+            bring_step(bucket, best, checkpoints)
+        except CheckpointError as problem:
+            say(f"skipping {step_name(best)} of the mirror, the best: {problem}")
+    what = step_name(newest) if newest is not None else "no checkpoint yet"
+    say(f"brought from {bucket.url}: {what}, with run.json and events (mirrored by {owner['host']})")
+    return True
+
+
+def _own_number(folder: Path) -> str:
+    try:
+        return str(json.loads(read_entry(folder / MIRROR_FILE, MOST_BYTES))["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,269 @@
+"""The folder of one run: made, resumed or refused here.
+
+A folder that a failed start made is taken away again; one that holds a finished run is never written to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paceline.checkpoint.background import CheckpointWriter
+from paceline.checkpoint.layout import list_steps, step_name
+from paceline.checkpoint.retention import check_space
+from paceline.checkpoint.snapshot import bytes_of
+from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
+from paceline.config.recipe import Recipe
+from paceline.config.run import MOST_BYTES, Controls, Run
+from paceline.config.run_entries import CHECKPOINTS, PREDICTIONS, check_entries
+from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
+from paceline.config.whole import sweep, write_whole
+from paceline.ranks.exchange import from_main
+from paceline.ranks.world import World
+from paceline.store.bucket_folder import BucketFolder
+from paceline.training.going_on import FinishedError, stand_of
+from paceline.training.mirror import Mirror, in_words
+from paceline.training.mirrored import Mirrored, bring_step, open_mirror
+from paceline.training.saved_run import SavedRun
+from paceline.training.start import Start
+from paceline.training.state import State
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class RunFolder:
+    """One run's folder, on every rank."""
+
+    path: Path
+    saved: SavedRun  # what the run that is resumed has written down
+    is_main: bool
+    ended: str = ""  # status with which the run ended that is given more; empty for any other
+    mirrored: Mirrored | None = None  # --mirror, on rank 0
+    is_fresh: bool = False  # all that is in it was made, or brought, by this command, and nothing was trained
+
+    def check_space(self, state: State, keep: int) -> None:
+        """Refuse to start where the checkpoints that will be kept do not fit.
+
+        Raises UserError naming the folder.
+        """
+        if self.is_main:
+            tensors = [*state.model.state_dict().values(), *state.optimiser.state().values()]
+            # Kept ones, the best, and the one being written.
+            check_space(self.path, bytes_of(tensors) * (keep + 2))
+
+    def write(self, run: Run) -> None:
+        """run.json, whole or not at all; a resumed run's says how it goes on, and keeps the first one beside it."""
+        if not self.is_main:
+            return
+        file, first = self.path / "run.json", self.path / "run-first.json"
+        self.is_fresh = False
+        if self.saved.facts is not None and not first.exists():
+            write_whole(first, read_entry(file, MOST_BYTES), sync=True)
+        write_whole(file, run.to_json(), sync=True)
+
+    @contextmanager
+    def mirror(self, controls: Controls, name: str, say: Say, warn: Say) -> Iterator[Mirror | None]:
+        """What copies the run to --mirror, on rank 0; when the block ends it catches up, which is said, with what it could not.
+
+        name   the recipe's
+        Raises UserError where the bucket takes no objects.
+        """
+        if self.mirrored is None:
+            yield None
+            return
+        mirror = Mirror(self.mirrored, self.path, name=name, keep_every=controls.keep_every)
+        try:
+            yield mirror
+        except KeyboardInterrupt:  # leaves at once
+            raise
+        except BaseException:
+            mirror.close()
+            raise
+        facts = mirror.close()
+        (warn if "missing" in facts else say)(in_words(facts))
+
+    @contextmanager
+    def writer(
+        self, controls: Controls, start: Start, say: Say, *, changed: Callable[[], None] = lambda: None
+    ) -> Iterator[CheckpointWriter | None]:
+        """The background writer of checkpoints, on rank 0; what was left undone before `start` is done first.
+
+        say       is told where the best checkpoint is gone
+        changed   as CheckpointWriter has it
+        """
+        if not self.is_main:
+            yield None
+            return
+        keep_every = controls.keep_every or None
+        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=keep_every, changed=changed)
+        best = start.standing.best_step
+        if start.snapshot is not None and not writer.goes_on(start.snapshot.facts["step"], best):
+            say(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+@contextmanager
+def open_run_folder(
+    name: str,
+    recipe: Recipe,
+    controls: Controls,
+    given: Collection[str],
+    world: World,
+    *,
+    repeats: bool,
+    say: Say = lambda _: None,
+) -> Iterator[RunFolder]:
+    """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
+
+    given     dotted names of the recipe's fields set by hand
+    repeats   whether recipe and controls come from a run.json
+    say       is told what --mirror brought
+    Raises UserError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
+    """
+    answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
+    if world.is_main:
+        path, made = _choose(name, controls.out)
+        lock = _lock(path)
+        for folder in (path, path / PREDICTIONS):
+            sweep(folder)
+        try:
+            saved, was_there = None, (path / "run.json").exists()
+            if controls.mirror:
+                mirrored = open_mirror(controls.mirror, path, say)
+            if (path / "run.json").exists():
+                saved, ended = stand_of(path, name, recipe, controls, given, repeats=repeats)
+        except UserError as refused:
+            if not was_there and not isinstance(refused, FinishedError):
+                _empty(path, made)
+            lock.close()
+            raise
+        step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.mirror else -1
+        answer = json.dumps({"path": str(path), "saved": saved, "ended": ended, "step": step})
+    facts = json.loads(from_main(world, answer, "run-folder"))
+    path = Path(facts["path"])
+    folder = RunFolder(path, SavedRun(path, facts["saved"]), world.is_main, facts["ended"], mirrored)
+    folder.is_fresh = world.is_main and not was_there
+    if controls.mirror:
+        if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
+            _bring_here(controls.mirror, path / CHECKPOINTS, facts["step"])
+        world.barrier()
+
+    def take_away(_: object = None) -> None:
+        """Nothing half-made stays behind: a run has begun once it has events."""
+        begun = folder.saved.facts is not None or (folder.path / "events.jsonl").exists()
+        if world.is_main and (folder.is_fresh or not begun):
+            _empty(folder.path, made)
+
+    if world.watch is not None:
+        world.watch.before_exit.append(take_away)  # another rank was refused, and this process is about to leave
+    try:
+        yield folder
+    except BaseException:
+        take_away()
+        raise
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _empty(path: Path, made: Path | None) -> None:
+    """Take away what this command put into a folder where it found no run, and the folders that it made."""
+    for entry in path.iterdir() if made is None else ():
+        if not LEFT_OVER.fullmatch(entry.name):  # all else came after this command looked
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if made is None:
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # somebody else has put something there
+        for above in path.parents:
+            if not above.is_relative_to(made):
+                break
+            above.rmdir()
+
+
+def _bring_here(url: str, checkpoints: Path, step: int) -> None:
+    """On a node that does not see rank 0's folder: bring the checkpoint from which rank 0 goes on."""
+    if (checkpoints / step_name(step)).is_dir():
+        return
+    try:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        bring_step(BucketFolder(url), step, checkpoints)
+    except OSError as problem:
+        raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
+
+
+def nearest_folder(out: str) -> Path:
+    """The folder of a run before it is made: itself where it is there already, else the nearest above it that is."""
+    path = Path(out or RUNS).expanduser().absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _choose(name: str, out: str) -> tuple[Path, Path | None]:
+    """(folder, the topmost folder that was made for it just now)."""
+    path = Path(out or RUNS).expanduser().absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
+        ) from None
+    if not out:
+        path = numbered(name)
+        return path, _make(path, str(path))
+    if os.path.lexists(path / "run.json"):
+        check_entries(path)
+        if (path / STOP_FILE).is_dir():
+            raise UserError(
+                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
+            )
+        return path, None
+    if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
+        raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+    check_entries(path)
+    return path, _make(path, f"--out {out}")
+
+
+def _make(path: Path, what: str) -> Path | None:
+    """Make a folder and prove that files can be written into it (mode bits say too little about that).
+
+    -> the topmost folder that had to be made; None where all were there.
+    """
+    probe = path / ".probe"
+    made = next((folder for folder in (*reversed(path.parents), path) if not folder.exists()), None)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"paceline")
+        probe.unlink()
+    except OSError as problem:
+        raise UserError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return made
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the folder for as long as this process lives."""
+    file = None
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.fdopen(os.open(path / ".lock", flags, 0o666), "rb+", buffering=0)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        assert file is not None
+        file.close()
+        raise UserError(
+            f"{path}: another process is training in this folder. Wait for it, or choose another --out."
+        ) from None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return file

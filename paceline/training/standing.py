@@ -1,0 +1,113 @@
+"""Where a run stands: what its evaluations have found so far, the best among them, and whether it is over.
+
+What was found follows from the `eval` events alone (log/events.py), which are on the disk before anything else learns of a
+result. So no checkpoint holds it, and none is ever changed: a run that goes on reads it from the events up to its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, Literal
+
+from paceline.config.due import Due
+from paceline.config.length import schedule_in_words
+from paceline.config.run import Run
+from paceline.log.events import metrics_of
+from paceline.tasks.metrics.target import better, in_words, reached
+
+Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
+# Stopping early is what --steps or --time-budget asked for, so a script that asked goes on.
+EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
+
+
+@dataclass
+class Standing:
+    """The results of a run's evaluations, remembered one after another."""
+
+    headline: str  # the metric that decides which one is the best
+    step: int = -1  # of the newest evaluation: of the weights that it scored
+    metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
+    best: dict[str, float] = field(default_factory=dict)  # best value of each metric so far
+    best_step: int = -1  # where the headline metric was best
+    since_best: int = 0  # evaluations since then
+    discarded_steps: int = 0  # steps trained past the newest evaluation, where it ended the run
+
+    @classmethod
+    def of_events(cls, headline: str, events: Iterable[Mapping[str, Any]]) -> Standing:
+        """What the `eval` events among `events`, oldest first, amount to."""
+        standing = cls(headline)
+        for event in events:
+            if event["event"] == "eval":
+                standing.remember(event["step"], metrics_of(event))
+                standing.discarded_steps = event.get("discarded_steps", 0)
+        return standing
+
+    def remember(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """The result of the evaluation after `step` steps; -> whether it is the best so far."""
+        known = {name: value for name, value in self.best.items() if value == value}  # synthetic batches bring NaN
+        is_best = better(metrics.get(self.headline, nan), known.get(self.headline))
+        self.step, self.metrics, self.discarded_steps = step, dict(metrics), 0
+        self.best |= {name: value for name, value in metrics.items() if name not in known or value > known[name]}
+        self.best_step = step if is_best else self.best_step
+        self.since_best = 0 if is_best else self.since_best + 1
+        return is_best
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended."""
+
+    status: Status  # success: target reached, or no target and the whole length done
+    reason: str  # in words
+    step: int  # optimiser steps done, less discarded ones
+    best: dict[str, float]  # best value of each metric
+    run: str  # the run's folder
+
+    @property
+    def exit_code(self) -> int:
+        """The command line's exit code for this status."""
+        return EXIT_CODES[self.status]
+
+
+class Over(Exception):
+    """The run is over. Raised wherever that is found, on every rank alike; the loop ends the run in one place.
+
+    step       after which its weights are the result; None: the newest
+    discarded  steps trained past these
+    """
+
+    def __init__(self, status: Status, reason: str, *, step: int | None = None, discarded: int = 0) -> None:
+        super().__init__(reason)
+        self.status: Status = status
+        self.reason, self.step, self.discarded = reason, step, discarded
+
+
+def over_after(standing: Standing, run: Run, due: Due) -> Over | None:
+    """The end that the newest evaluation brings; None when training goes on."""
+    targets, plan, patience = run.recipe.quality.targets, run.plan, run.controls.patience
+    if reached(targets, standing.metrics):
+        return Over("success", f"target {in_words(targets)} reached")
+    if 0 < patience <= standing.since_best:
+        return _without_target(run, f"no better result in {patience} evaluations")
+    if standing.step < due.last_step:
+        return None
+    if standing.step >= plan.total_steps:
+        return _without_target(run, f"{standing.step:,} of {plan.total_steps:,} steps done")
+    facts = [
+        f"{due.why_last or 'as --steps asks,'} at step {standing.step:,} of {plan.total_steps:,}",
+        schedule_in_words(run.recipe, plan, standing.step),
+        f"the target {in_words(targets)} belongs to the whole run" if targets else "",
+    ]
+    return Over("stopped_early", "; ".join(fact for fact in facts if fact))
+
+
+def _without_target(run: Run, reason: str) -> Over:
+    """A run that is over and met no target."""
+    target = in_words(run.recipe.quality.targets)
+    return (
+        Over("ran_out", f"{reason} without reaching {target}")
+        if target
+        else Over("success", f"{reason}; no target was set")
+    )

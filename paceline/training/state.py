@@ -1,0 +1,157 @@
+"""State: everything that a checkpoint saves, one object. Learning rate, data order and augmentation are functions of the step,
+so they are not in it.
+
+BatchNorm's running statistics differ from rank to rank between evaluations (they are averaged when read; the update is linear,
+so nothing is lost). A checkpoint holds the average, for whoever loads the model, and every rank's own beside it, so that a run
+resumed on as many ranks goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paceline.checkpoint.snapshot import Snapshot
+from paceline.config.errors import CheckpointError
+from paceline.models.batch_norm import average_running_statistics, batch_norms
+from paceline.optim.average import WeightAverage
+from paceline.optim.loss_scale import LossScaler
+from paceline.optim.optimiser import Optimiser
+from paceline.ranks.world import World
+from paceline.training.meters import Meters
+
+
+@dataclass
+class State:
+    """The training state of one rank."""
+
+    model: nn.Module
+    optimiser: Optimiser
+    average: WeightAverage | None
+    scaler: LossScaler | None
+    meters: Meters
+    step: int = 0  # optimiser steps done
+
+    def snapshot(self, world: World, facts: Mapping[str, Any]) -> Snapshot:
+        """What a checkpoint holds, `facts` among it. Every rank must call it; the tensors are rank 0's own, not copies."""
+        own = self._running()
+        tensors: dict[str, dict[str, Tensor]] = {}
+        if world.world > 1:
+            flat = torch.cat([buffer.reshape(-1).float() for buffer in own]) if own else torch.zeros(0)
+            packed = world.gather_bytes(flat.cpu().numpy().tobytes()) or []
+            tensors["ranks"] = {
+                f"{rank:04d}": torch.from_numpy(np.frombuffer(data, np.float32).copy())
+                for rank, data in enumerate(packed)
+            }
+        with self.averaged(world):
+            tensors["model"] = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            if self.average is not None:
+                tensors["average"] = {name: tensor.clone() for name, tensor in self.average.state().items()}
+        tensors["optimiser"] = dict(self.optimiser.state())
+        if self.scaler is not None:
+            tensors["scaler"] = dict(self.scaler.state())
+        own_facts = {"step": self.step, "meters": self.meters.facts(world), "world": world.world}
+        return Snapshot(tensors, {**own_facts, **facts})
+
+    def is_finite(self) -> bool:
+        """Whether every weight and running statistic of this rank is a finite number; waits for the device."""
+        tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
+        return bool(torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()) if tensors else True
+
+    def restore(self, snapshot: Snapshot, world: World) -> None:
+        """Take a checkpoint's state over, in place.
+
+        Raises CheckpointError when it belongs to another model.
+        """
+        tensors, facts = snapshot.tensors, snapshot.facts
+        for group, owner in (("average", self.average), ("scaler", self.scaler)):
+            if owner is not None and group not in tensors:
+                raise CheckpointError(
+                    f"the checkpoint has no {group}: it was written with another --ema or --system.precision. "
+                    "Go on with those, or start a new run (another --out) from its weights alone."
+                )
+        load_model(self.model, tensors["model"])
+        self.optimiser.load_state(tensors["optimiser"])
+        if self.average is not None:
+            self.average.load_state(tensors["average"])
+        if self.scaler is not None:
+            self.scaler.load_state(tensors["scaler"])
+        if world.world > 1 and facts["world"] == world.world:
+            buffers = self._running()
+            flat = tensors.get("ranks", {}).get(f"{world.rank:04d}")
+            if flat is None or flat.shape != (sum(buffer.numel() for buffer in buffers),):
+                raise CheckpointError("the checkpoint lacks the running statistics of each rank: it is none of ours.")
+            with torch.no_grad():
+                for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers])):
+                    buffer.copy_(part.view_as(buffer))
+        self.step = int(facts["step"])
+        self.meters.restore(facts["meters"], world)
+
+    @contextmanager
+    def averaged(self, world: World) -> Iterator[None]:
+        """Running statistics are the ranks' average inside, and this rank's own again afterwards."""
+        if world.world == 1:
+            yield
+            return
+        own = self._running()
+        saved = [buffer.clone() for buffer in own]
+        average_running_statistics(self.model, world.group)
+        if self.average is not None:
+            for buffer in self._averaged_running():
+                world.sum_(buffer)
+                buffer /= world.world
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in zip(own, saved):
+                    buffer.copy_(value)
+
+    def _running(self) -> list[Tensor]:
+        """Every tensor that differs from rank to rank: running statistics, and their moving averages."""
+        buffers = [
+            buffer
+            for module in batch_norms(self.model)
+            for buffer in (module.running_mean, module.running_var)
+            if buffer is not None
+        ]
+        return buffers + (self._averaged_running() if self.average is not None else [])
+
+    def _averaged_running(self) -> list[Tensor]:
+        assert self.average is not None
+        return [
+            tensor
+            for name, tensor in sorted(self.average.state().items())
+            if name.endswith(("running_mean", "running_var"))
+        ]
+
+
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a checkpoint's tensors into `model`, keeping each one's memory format.
+
+    Raises CheckpointError naming the first tensor that does not fit.
+    """
+    own = model.state_dict()
+    check_tensors(own, tensors)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def check_tensors(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a checkpoint's tensors that have other names or shapes than a model's own.
+
+    Raises CheckpointError naming the first that does not fit.
+    """
+    odd = sorted(set(own) ^ set(tensors)) or sorted(name for name in own if own[name].shape != tensors[name].shape)
+    if odd:
+        raise CheckpointError(
+            f"the checkpoint's tensors are not this model's: {odd[0]} and {len(odd) - 1} more differ. "
+            "It was written by another recipe; start from its weights alone with --weights."
+        )

@@ -1,0 +1,218 @@
+"""One training step: forwards, losses, backward, gradient exchange, update. Nothing here waits for the device.
+
+Letters: B global batch   W ranks   A forwards of a step on this rank
+The model returns losses summed over a forward's images. Each is scaled by W/B: gradients add up over the A forwards, data
+parallel averages them over the W ranks, and what the optimiser sees is the gradient of the mean over the global batch,
+whatever the cut. Where a loss is divided by a count over the global batch (SSD's positives), the model returns its sum undivided
+and the count as DIVIDE_BY; gradients are linear, so they are divided once, when the count of all ranks is known. Losses with a
+count for each term are normalised before the backward instead (training/loss_groups.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
+
+from paceline.batch.batch import Batch
+from paceline.batch.losses import DIVIDE_BY
+from paceline.boxes.forms import fixed
+from paceline.config.plan import Plan, Rates
+from paceline.config.system import System
+from paceline.machine.machine import autocast_for
+from paceline.models.batch_norm import commit_running_statistics
+from paceline.optim.step_numbers import StepNumbers
+from paceline.training.graph import Capture, Replayable, captures_on
+from paceline.training.loss_groups import LossGroupModel, count_ahead, group_losses
+from paceline.training.state import State
+from paceline.training.step_sizes import StepSizes
+from paceline.training.step_times import Part, StepTimes
+
+# What DistributedDataParallel takes unasked.
+TORCHS_BUCKET_MIB = 25.0
+NEVER = 2**31 - 1  # steps
+COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+class TrainStep(Replayable):
+    """Callable: one optimiser step of `state` on one rank's batches.
+
+    group    the ranks that train together; None: all there are
+    numbers  what its rates are written into; None: floats on a CPU, scalars on any other device
+    capture  what takes steps down, to be replayed (graph.py); None: as the system says
+    """
+
+    def __init__(
+        self,
+        state: State,
+        plan: Plan,
+        system: System,
+        device: torch.device,
+        group: dist.ProcessGroup | None = None,
+        *,
+        numbers: StepNumbers | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        self.state = state
+        self.plan = plan
+        self.group = group
+        self.device = device
+        self.numbers = numbers or StepNumbers(state.optimiser.optim, device)
+        self.autocast = autocast_for(system, device)
+        self.share = plan.world / plan.global_batch
+        self.times: StepTimes | None = None
+        self.sizes = StepSizes(state.model)
+        self._measured = False
+        network: nn.Module = state.model
+        if system.compile:
+            network.compile(dynamic=False)
+        # Work that follows from values would be compiled anew for each.
+        self.forms = fixed if system.compile else nullcontext
+        capture = capture or captures_on(system, device)
+        super().__init__(capture, plan.world, plan.forwards)
+        if plan.world > 1:
+            with nullcontext() if capture is None else capture.aside():
+                network = _data_parallel(network, system, group)
+        if capture is None:  # no clock can be read inside a replay
+            self.times = StepTimes(state.model, device)
+        self.network = network
+
+    def __call__(
+        self, batches: Sequence[Batch], rates: Rates, *, replay: bool = True, measured: bool = False
+    ) -> dict[str, Tensor]:
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step.
+
+        measured  whether `sizes` looks at it; a step that is captured is not looked at
+        replay  where steps are captured: False sends this one all the same, for a profiler, on every rank alike. What is exchanged
+                in a replay must be exchanged in one everywhere (NCCL's rule of captured operations)
+        """
+        self.numbers.write(rates)
+        if self.times is not None:
+            self.times.begins()
+        self._measured = measured and self.times is not None
+        try:
+            return self._take(batches, replay)
+        finally:
+            self._measured = False
+
+    def run_step(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """The step itself, by the rates last written. It reads and writes tensors that stay where they are, and nothing else."""
+        state = self.state
+        losses = self._gradients(batches)
+        if (count := losses.pop(DIVIDE_BY, None)) is not None:
+            self._divide(losses, count)
+            if self.plan.world > 1:
+                self._reached("exchange")
+        with record_function("update"):
+            if self._measured:
+                self.sizes.before(state.scaler)
+            state.optimiser.step(self.numbers, scaler=state.scaler)
+            if self._measured:
+                self.sizes.after()
+            state.optimiser.zero_grad()
+            commit_running_statistics(state.model)
+            if state.average is not None:
+                state.average.update(self.numbers.fresh)
+        self._reached("update")
+        return losses
+
+    def discard(self, batches: Sequence[Batch], *, update: bool = True) -> None:
+        """A whole step, taken back: compiles, allocates, and lets data parallel settle its gradient buckets.
+
+        update  False leaves the update away, where it would settle nothing: only running statistics are then kept and put back
+
+        Data parallel rebuilds its buckets after the first backward, and the order of a sum over three or more ranks
+        follows the buckets; without this step a resumed run would add in another order than an unbroken one.
+        """
+        state = self.state
+        tensors = [*state.model.buffers()]
+        if update:
+            tensors += [*state.model.parameters(), *state.optimiser.state().values()]
+            for part in (state.average, state.scaler):
+                tensors += () if part is None else part.state().values()
+        saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        try:
+            (self.run_step if update else self._gradients)(batches)
+        finally:
+            state.optimiser.zero_grad()  # of a step that failed on its way
+            with torch.no_grad():
+                for tensor, before in zip(tensors, saved):
+                    tensor.copy_(before)
+
+    def _gradients(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        totals: dict[str, Tensor] = {}
+        plan, model = self.plan, self.state.model
+        counted = count_ahead(model, batches, plan, self.autocast, self.group) if plan.loss_group else []
+        for number, batch in enumerate(batches):
+            last = number == len(batches) - 1
+            with self._exchange(last), self.forms():
+                with record_function("forward"), self.autocast():
+                    losses = self.network(batch)
+                if plan.loss_group:
+                    terms = cast(LossGroupModel, model).terms
+                    losses = group_losses(losses, terms, plan, counted[number], self.group)
+                scaler = self.state.scaler
+                loss = losses["loss"] * self.share
+                self._reached("forward")
+                with record_function("backward"):
+                    (loss if scaler is None else scaler.scale(loss)).backward()
+                self._reached("exchange" if last and plan.world > 1 else "backward")
+            for name, value in losses.items():
+                part = value.detach() / plan.global_batch
+                totals[name] = totals[name] + part if name in totals else part
+        return totals
+
+    def _reached(self, part: Part) -> None:
+        if self.times is not None:
+            self.times.reached(part)
+
+    def _divide(self, losses: dict[str, Tensor], count: Tensor) -> None:
+        """Turn means over the global batch's images into quotients by a count over it: losses and gradients, in place.
+
+        count  this rank's share of it, over B; where all ranks have none, zeros stay zeros
+        """
+        if self.plan.world > 1:
+            dist.all_reduce(count, group=self.group)
+        factor = 1 / count.clamp(min=1 / self.plan.global_batch)
+        gradients = [weight.grad for weight in self.state.model.parameters() if weight.grad is not None]
+        torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
+        losses.update({name: value * factor for name, value in losses.items()})
+
+    def _exchange(self, last: bool) -> AbstractContextManager:
+        """Gradients travel once a step, with the last backward."""
+        if isinstance(self.network, DistributedDataParallel) and not last:
+            return self.network.no_sync()
+        return nullcontext()
+
+
+def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup | None) -> DistributedDataParallel:
+    """Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
+
+    Compressed, gradients are divided by the ranks, rounded, summed in that format, and are float32 again for the optimiser.
+    """
+    with warnings.catch_warnings():
+        # From torch 2.15 on the argument is deprecated, and says itself that rank-local buffers have nothing else yet.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+        parallel = DistributedDataParallel(
+            network,
+            device_ids=None,
+            process_group=group,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            static_graph=False,
+            # torch cuts buckets otherwise where its own size is named by hand.
+            bucket_cap_mb=None if system.bucket_mib == TORCHS_BUCKET_MIB else system.bucket_mib,  # pyright: ignore[reportArgumentType]
+        )
+    # Past its first ten steps it would wait for the device in every hundredth, to look at its own pace; a capture could not.
+    parallel._set_ddp_runtime_logging_sample_rate(NEVER)
+    if system.compress != "none":
+        parallel.register_comm_hook(group, COMPRESS[system.compress])
+    return parallel

@@ -1,0 +1,158 @@
+"""A trained run, or a file of weights, opened for use: its recipe, its classes, and its model with the weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.accelerators import preferred
+from paceline.checkpoint.read import find_checkpoint, load_found
+from paceline.config.errors import CheckpointError, UserError
+from paceline.config.recipe import Recipe
+from paceline.config.run import read_run, run_folder, saved_system
+from paceline.machine.machine import autocast_for
+from paceline.tasks.workload import Workload
+from paceline.tasks.workloads import saved_recipe, workload_of
+from paceline.training.checkpoint_facts import check_snapshot
+from paceline.training.find_network import answering
+from paceline.training.state import check_tensors, load_model
+from paceline.weights.forms.class_names import category_ids, published, readable
+from paceline.weights.weight_file import open_weights
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Everything inference needs; nothing of the training data."""
+
+    folder: Path  # the run's; or the file of weights
+    workload: Workload
+    recipe: Recipe
+    classes: tuple[str, ...]
+    model: nn.Module  # in eval mode, on `device`
+    device: torch.device
+    checkpoint: str  # the checkpoint's folder name; or the file's
+    step: int
+    facts: Mapping[str, Any]  # of run.json; of a file its class names and ids
+
+    @property
+    def category_ids(self) -> tuple[int, ...]:
+        """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
+        ids = self.facts.get("data", {}).get("category_ids")
+        return tuple(ids or range(1, len(self.classes) + 1))
+
+    def autocast(self) -> AbstractContextManager:
+        """The number format that the run was evaluated in, where this device is of its kind; float32 elsewhere."""
+        system = saved_system(self.facts, self.folder)
+        if system.accelerator != self.device.type:
+            system = replace(system, precision="fp32")
+        return autocast_for(system, self.device)()
+
+
+def open_trained(
+    folder: Path,
+    *,
+    checkpoint: str = "best",
+    device: torch.device | None = None,
+    recipe: Recipe | None = None,
+    workload: str = "",
+    say: Callable[[str], object] = warnings.warn,
+) -> Trained:
+    """Open a run folder, or the one that a run.json is in.
+
+    checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
+    device      None: CUDA where torch sees one, else the CPU
+    recipe      the run's, where it was read before; None: as run.json has it
+    workload    of a run whose workload is one's own, the file that may be run for it: ./file.py:name
+    say         told, in words, that the last checkpoint stands in for the best one
+    Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
+    """
+    folder = run_folder(folder)
+    facts = read_run(folder)
+    if recipe is None:
+
+        def again(name: str) -> str:
+            return f"paceline.load({str(folder)!r}, workload={name!r})"
+
+        recipe = saved_recipe(facts, folder, named=workload, again=again)
+    own = workload_of(recipe.task)
+    classes = saved_classes(facts, folder)
+    system = saved_system(facts, folder)
+    device = device or torch.device(preferred() or "cpu")
+    path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, say), check_snapshot)
+    tensors = dict(snapshot.tensors["model"])
+    tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
+    check_network(own, recipe, len(classes), tensors)
+    model = own.build(recipe, len(classes))
+    if system.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
+    load_model(model, tensors)
+    model = model.to(device).eval()
+    return Trained(folder, own, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
+
+
+def open_alone(
+    path: Path,
+    *,
+    recipe: Mapping[str, Recipe] | None = None,
+    given: Collection[str] = (),
+    device: torch.device | None = None,
+    say: Callable[[str], object] = warnings.warn,
+) -> Trained:
+    """Open a file of weights that no run of ours need have made; a run's own checkpoint has its recipe and classes from the run.
+
+    recipe  the recipe that was asked for, by its name; None: found from the file, see `training/find_network.py`
+    given   its dotted fields that were set by hand
+    device  None: CUDA where torch sees one, else the CPU. It computes in float32
+    say     told which network it was read as
+    Raises CheckpointError, in a line, for what is no file of weights, and for one that no network of ours answers with.
+    """
+    file = open_weights(path)
+    fit = answering(file, recipe or {}, given)
+    assert fit.model is not None
+    count = fit.classes
+    known = [row[0] for row in file.classes] or published(count)
+    names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
+    classes = readable(names)
+    facts = {"system": {}, "classes": list(classes), "data": {"category_ids": list(category_ids(names))}}
+    say(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
+    device = device or torch.device(preferred() or "cpu")
+    model = fit.model.to(device).eval()
+    return Trained(path, workload_of(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
+
+
+def _begin(classes: Sequence[str]) -> str:
+    """The first names, which show the order to who knows it."""
+    return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
+
+
+def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """The class names in run.json. Raises UserError where there are none, or other things than names."""
+    classes = facts.get("classes", ())
+    if not classes:
+        raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
+    ids = facts.get("data", {}).get("category_ids") or [1] * len(classes)
+    whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
+    if not whole or not all(isinstance(name, str) for name in classes):
+        raise UserError(f"{folder}: run.json: classes and category_ids must be as many names and whole numbers.")
+    return tuple(classes)
+
+
+def check_network(workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> None:
+    """Compare the network that `recipe` describes with a checkpoint's tensors before any memory is taken for it.
+
+    Raises CheckpointError where they differ.
+    """
+    try:
+        with torch.device("meta"):
+            own = workload.build(recipe, classes).state_dict()
+    except (RuntimeError, ValueError, OverflowError) as problem:
+        reason = (str(problem).splitlines() or [""])[0]
+        raise CheckpointError(f"the network that run.json describes cannot be built: {reason}") from None
+    check_tensors(own, tensors)

@@ -1,0 +1,240 @@
+"""The kinds of files that weights come in: a row each says how a kind is told and how its bytes become arrays.
+
+Nothing in any of them is executed, sizes are bounded, and what is no dict of named arrays is refused with the file's name. Pickled
+arrays are read for `paceline weights` alone, which asks for them: everywhere else such a file is refused unread.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline.config.commands import command
+from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import open_plain, require_plain
+from paceline.config.printable import short
+from paceline.weights.forms.archive import refuse_bomb
+from paceline.weights.forms.mxnet import read_npy_folder
+from paceline.weights.forms.params_file import read_params
+from paceline.weights.forms.tf_checkpoint import find_index, indexes, read_tf_checkpoint
+
+# A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
+MAX_BYTES = 2 * 2**30
+# Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
+MOST_TEXT = 200
+
+# Of several files in a folder.
+MOST_NAMED = 5
+
+WRAPPERS = ("state_dict", "model", "model_state_dict")
+# Of DistributedDataParallel, torch.compile, a run of ours, PyTorch Lightning.
+PREFIXES = ("module.", "_orig_mod.", "network.", "model.")
+# What is brought instead of weights, by how it begins (in lower case): what it is, and what to do.
+OTHERS = {
+    b"<!doctype html": "a web page; bring the file that it links to",
+    b"<html": "a web page; bring the file that it links to",
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file that it stands for with `git lfs pull`",
+    b"\x89hdf": "an HDF5 file (Keras); save the weights as a TensorFlow checkpoint or as .safetensors",
+}
+ONNX = "an ONNX graph, whose weights have lost their names; bring the state dict that it was exported from"
+OPENING_BYTES = 64
+
+PICKLED = "pickled arrays"
+DAMAGED = "damaged, cut off, or no weight file; bring it again"
+
+Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and what stands beside them
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file."""
+
+    name: str
+    told: Callable[[Path], bool]
+    read: Callable[[Path], Contents]
+
+
+def read_contents(path: Path, *, pickles: bool = False) -> tuple[str, Contents]:
+    """-> the kind of file in words, and what is in it, on the CPU.
+
+    Raises CheckpointError as `kind_of`, and for a file that is damaged or holds anything but named arrays.
+    """
+    kind = kind_of(path, pickles=pickles)
+    return kind.name, kind.read(path)
+
+
+def kind_of(path: Path, *, pickles: bool = False) -> Kind:
+    """Which kind of file this is, before its content is looked at.
+
+    pickles   whether pickled arrays are taken too: a pickle is a program, and one verb that writes them anew is enough
+    Raises CheckpointError for a file that is absent, no plain one, too large, or of pickled arrays where those are not taken.
+    """
+    if len(several := indexes(path)) > 1:
+        names = ", ".join(index.name for index in several[:MOST_NAMED]) + (", ..." if several[MOST_NAMED:] else "")
+        raise CheckpointError(f"{path}: holds {len(several)} TensorFlow checkpoints: name one of them ({names})")
+    if not path.is_dir() and find_index(path) is None:  # a named pipe would keep whoever looks into it waiting
+        try:
+            size = require_plain(path)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: no such weight file") from None
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
+        if size > MAX_BYTES:
+            raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
+    kind = next(kind for kind in KINDS if kind.told(path))
+    if kind.name == PICKLED and not pickles:
+        raise CheckpointError(
+            f"{path}: pickled arrays are read by one verb alone. Name the file that it writes:  {conversion(path)}"
+        )
+    return kind
+
+
+def conversion(path: Path, colours: str = "") -> str:
+    """The command that writes a file of pickled arrays, or of pixels in an order that it does not say, as one read everywhere."""
+    out = path.with_suffix(f".{colours}.safetensors" if colours else ".safetensors")
+    return command(
+        "weights", "convert", path, "--to", "ours", "--out", out, *(["--colours", colours] if colours else [])
+    )
+
+
+def _safetensors(path: Path) -> Contents:
+    _refuse_others(path)
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+            return _named(tensors, path), dict(file.metadata() or {})
+    except (SafetensorError, OSError):  # the library's own words name parts of the format
+        raise CheckpointError(f"{path}: {DAMAGED}") from None
+
+
+def _torch(path: Path) -> Contents:
+    _refuse_others(path)
+    refuse_bomb(path, MAX_BYTES, DAMAGED)
+    try:
+        with warnings.catch_warnings():  # what it says of a file that is refused is said here, in one line
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if named := re.search(r"GLOBAL ([\w.]{1,200})", str(error)):
+            raise CheckpointError(
+                f"{path}: holds objects of {named[1]} (a whole network, as torch.save(model) writes it?), and nothing but "
+                "tensors is ever unpickled. Where you trust it, load it yourself and save its state_dict() as .safetensors."
+            ) from None
+        raise CheckpointError(
+            f"{path}: damaged, or it holds more than tensors, and nothing else is ever unpickled. "
+            "Where you trust it, load it yourself and save its state dict as .safetensors; "
+            "a pickled dict of numpy arrays must be named .pickle or .pkl, for paceline weights convert."
+        ) from None
+    except Exception as error:  # whatever a stranger's bytes make torch raise
+        if "TorchScript" in str(error):
+            raise CheckpointError(
+                f"{path}: a TorchScript program, and only weights are read: save its state_dict() as .safetensors"
+            ) from None
+        raise CheckpointError(f"{path}: {DAMAGED}") from None
+    texts: dict[str, Any] = {}
+    for wrapper in WRAPPERS:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
+            texts = {
+                key: value for key, value in loaded.items()
+                if isinstance(key, str) and isinstance(value, str) and len(value) <= MOST_TEXT
+            }  # fmt: skip
+            loaded = loaded[wrapper]
+    return _named(loaded, path), texts
+
+
+def _refuse_others(path: Path) -> None:
+    with os.fdopen(open_plain(path), "rb") as file:
+        opening = file.read(OPENING_BYTES)
+    known = (what for begins, what in OTHERS.items() if opening.lstrip().lower().startswith(begins))
+    # A graph begins with its version and its maker.
+    graph = path.suffix.lower() == ".onnx" or (opening[:1] == b"\x08" and opening[2:3] == b"\x12")
+    if what := next(known, ONNX if graph else ""):
+        raise CheckpointError(f"{path}: no weight file but {what}.")
+
+
+def _pickle(path: Path) -> Contents:
+    from paceline.weights.forms.array_pickle import read_pickled_arrays  # for those alone who bring such a file
+
+    arrays, texts = read_pickled_arrays(path)
+    return _tensors(arrays, path), dict(texts)
+
+
+def _npy_folder(path: Path) -> Contents:
+    return _tensors(read_npy_folder(path), path), {}
+
+
+def _params(path: Path) -> Contents:
+    return _tensors(read_params(path, MAX_BYTES), path), {}
+
+
+def _tensorflow(path: Path) -> Contents:
+    index = find_index(path)
+    assert index is not None
+    return _tensors(read_tf_checkpoint(index, MAX_BYTES), index), {}
+
+
+def _is_pickle(path: Path) -> bool:
+    # torch.save's archives are called .pkl too.
+    return path.suffix in (".pickle", ".pkl") and not zipfile.is_zipfile(path)
+
+
+# Tried in order; the last one takes everything.
+KINDS = (
+    Kind("TensorFlow checkpoint", lambda path: find_index(path) is not None, _tensorflow),
+    Kind("folder of .npy files", Path.is_dir, _npy_folder),
+    Kind("safetensors", lambda path: path.suffix == ".safetensors", _safetensors),
+    Kind("MXNet .params", lambda path: path.suffix == ".params", _params),
+    Kind(PICKLED, _is_pickle, _pickle),
+    Kind("torch.save", lambda _: True, _torch),
+)
+
+
+def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:
+    # Before they are copied: many names may stand for the same bytes.
+    if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
+        raise CheckpointError(
+            f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
+        )
+    try:
+        # A copy in the machine's byte order: arrays read from a file can be read-only, transposed or of another order.
+        return _named(
+            {name: torch.tensor(array.astype(array.dtype.newbyteorder("="))) for name, array in arrays.items()}, path
+        )
+    except TypeError as error:
+        raise CheckpointError(f"{path}: holds an array that is not of numbers: {error}") from None
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise CheckpointError(f"{path}: holds an array of no use as weights: {short(str(error))}") from None
+
+
+def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
+    """A dict of plain tensors, by their names without what wrappers put before all of them."""
+    if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not name.isprintable():
+            raise CheckpointError(
+                f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
+            )
+        if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
+            raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
+    # A tensor may say that it repeats the same few bytes without end.
+    if sum(value.numel() * value.element_size() for value in loaded.values()) > MAX_BYTES:
+        raise CheckpointError(
+            f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
+        )
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in loaded):
+            loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}
+    return dict(loaded)

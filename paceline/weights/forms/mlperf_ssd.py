@@ -1,0 +1,103 @@
+"""The MLPerf reference SSD's weights, both ways.
+
+Letters: n boxes of a cell   C classes with background
+The reference's head channels run over values first (4 or C), boxes of the cell second, and its outputs over boxes first,
+cells second; ours run box by box, cell by cell. So a head's output channels are permuted, and nothing else changes.
+Source of the names: MLPerf reference SSD (ssd300.py, base_model.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor
+
+from paceline.weights.forms.class_names import published
+from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors, refuse_needs
+from paceline.weights.forms.renaming import inverse, renamed
+
+# Reference name -> ours, for the parts whose tensors stay as they are.
+RULES = (
+    (r"model\.layer1\.0\.(.*)", r"trunk.conv1.\1"),
+    (r"model\.layer1\.1\.(.*)", r"trunk.bn1.\1"),
+    (r"model\.layer1\.4\.(.*)", r"trunk.layer1.\1"),
+    (r"model\.layer1\.5\.(.*)", r"trunk.layer2.\1"),
+    (r"model\.layer2\.0\.(.*)", r"trunk.layer3.\1"),
+    (r"additional_blocks\.(\d+)\.0\.(.*)", r"extras.\1.reduce.\2"),
+    (r"additional_blocks\.(\d+)\.2\.(.*)", r"extras.\1.conv.\2"),
+)
+HEAD = re.compile(r"(loc|conf)\.(\d+)\.(weight|bias)")
+OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
+
+
+def is_reference(names: Tensors, _: Facts | None = None) -> bool:
+    """Whether these are the names of the MLPerf reference."""
+    return "model.layer1.0.weight" in names and "conf.0.weight" in names
+
+
+def from_reference(saved: Tensors) -> dict[str, Tensor]:
+    """The MLPerf reference's state dict under our names, for separate heads."""
+    state = {}
+    boxes = {level: _boxes(saved, f"loc.{level}.bias") for level in _levels(saved)}
+    for name, tensor in saved.items():
+        if head := HEAD.fullmatch(name):
+            kind, level, part = head[1], int(head[2]), head[3]
+            if level not in boxes or tensor.shape[0] % boxes[level]:
+                raise FormError(f"its {name} is of no whole number of boxes")
+            state[f"heads.{level}.{kind}.{part}"] = swap_channels(tensor, tensor.shape[0] // boxes[level])
+            continue
+        state[renamed(name, RULES) or name] = tensor
+    return state
+
+
+def read_reference(saved: Tensors, _: Facts) -> Ours:
+    """As `from_reference`, with what is known beside it."""
+    state = from_reference(saved)
+    classes = ()
+    if "heads.0.conf.bias" in state and "heads.0.loc.bias" in state:
+        classes = published(len(state["heads.0.conf.bias"]) // _boxes(state, "heads.0.loc.bias") - 1)
+    return Ours(state, tuple(name for name in state if OWN_HEAD.fullmatch(name)), classes=classes)
+
+
+def to_reference(state: Tensors) -> dict[str, Tensor]:
+    """The inverse of `from_reference`."""
+    theirs, rules = {}, inverse(RULES)
+    for name, tensor in state.items():
+        if head := OWN_HEAD.fullmatch(name):
+            level, kind, part = int(head[1]), head[2], head[3]
+            boxes = state[f"heads.{level}.loc.bias"].shape[0] // 4
+            theirs[f"{kind}.{level}.{part}"] = swap_channels(tensor, boxes)
+            continue
+        theirs[renamed(name, rules) or name] = tensor
+    return theirs
+
+
+def write_reference(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
+    """-> tensors, nothing beside them, no notes. Raises FormError for what is no SSD with separate heads, or pads in another way."""
+    if "heads.0.loc.bias" not in ours.tensors:
+        raise FormError(
+            "the reference's form is for an SSD with separate class and box convolutions (--model.heads separate)"
+        )
+    refuse_needs(ours, "the MLPerf reference")
+    return to_reference(ours.tensors), {}, ()
+
+
+def swap_channels(tensor: Tensor, outer: int) -> Tensor:
+    """Output channels (outer x inner) in the order (inner x outer).
+
+    tensor  (outer * inner, ...)
+    """
+    return tensor.unflatten(0, (outer, -1)).transpose(0, 1).flatten(0, 1).contiguous()
+
+
+def _boxes(state: Tensors, bias: str) -> int:
+    count = state[bias].shape[0] // 4 if state[bias].dim() == 1 else 0
+    if not count:
+        raise FormError(f"its {bias} has no box of four numbers")
+    return count
+
+
+def _levels(saved: Tensors) -> list[int]:
+    return sorted(
+        int(head[2]) for name in saved if (head := HEAD.fullmatch(name)) and head[1] == "loc" and head[3] == "bias"
+    )

@@ -1,0 +1,100 @@
+"""What is COCO 2017, the whole or a part, and what is ImageNet: told by names, classes and counts, and written down."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from coco_sets import edit, make_set
+
+from paceline.config.errors import DataError
+from paceline.datasets.box_source import BoxRequest, prepare_boxes
+from paceline.datasets.class_source import prepare_folder
+from paceline.datasets.formats import coco2017
+from paceline.datasets.formats.coco2017 import Counts, check_coco2017, part_of_coco2017
+from paceline.datasets.formats.layouts import read_source
+from paceline.store.manifest import Manifest
+
+EXPECTED = BoxRequest(expect="coco2017")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch) -> Path:
+    """A set of cats and dogs that counts as COCO's classes; its third training photo has no object."""
+    monkeypatch.setattr(coco2017, "CATEGORIES_SHA256", hashlib.sha256(b"3 dog\n7 cat\n").hexdigest())
+    monkeypatch.setattr(coco2017, "WHOLE", Counts(3, 2, 2))
+    return make_set(tmp_path / "coco")
+
+
+def test_the_whole_set_is_no_part(root: Path) -> None:
+    manifest = prepare_boxes(root, EXPECTED)
+    assert (manifest.expect, manifest.part_of) == ("coco2017", "")
+    assert prepare_boxes(root).part_of == ""
+
+
+@pytest.mark.parametrize("whole", [Counts(4, 2, 2), Counts(3, 3, 2), Counts(3, 2, 3), Counts(2, 2, 2)])
+def test_each_count_tells_a_part(root: Path, monkeypatch, whole: Counts) -> None:
+    monkeypatch.setattr(coco2017, "WHOLE", whole)
+    with pytest.raises(DataError, match="leave out --expect coco2017 to train on this part"):
+        prepare_boxes(root, EXPECTED)
+    manifest = prepare_boxes(root)
+    assert (
+        manifest.part_of
+        == f"COCO 2017: 2 of {whole.with_objects} training photos with objects, 2 of {whole.val} for validation"
+    )
+    assert Manifest.load(manifest.folder).part_of == manifest.part_of
+    assert manifest.expect == "any"
+
+
+def test_photos_that_are_left_out_make_a_part(root: Path) -> None:
+    (root / "val2017" / "2.jpg").unlink()
+    skipping = BoxRequest(on_missing="skip")
+    assert "1 of 2 for validation" in prepare_boxes(root, skipping).part_of
+    with pytest.raises(DataError, match="and 1 for validation"):
+        prepare_boxes(root, replace(skipping, expect="coco2017"))
+
+
+def test_a_set_that_is_only_scored_on_is_no_part(root: Path, monkeypatch) -> None:
+    monkeypatch.setattr(coco2017, "WHOLE", Counts(9, 9, 9))
+    splits = read_source(root).splits
+    assert part_of_coco2017(splits) and not part_of_coco2017({"val": splits["val"]})
+
+
+def test_crowds_count_as_objects(root: Path) -> None:
+    edit(root, lambda record: [entry.update(iscrowd=1) for entry in record["annotations"]])
+    assert part_of_coco2017(read_source(root).splits) == ""
+
+
+def test_another_data_set_is_no_part_and_not_expected(root: Path) -> None:
+    edit(root, lambda record: record["categories"][0].update(name="lynx"))
+    splits = read_source(root).splits
+    assert part_of_coco2017(splits) == ""
+    with pytest.raises(DataError, match="not COCO 2017"):
+        check_coco2017(root, splits)
+    for split in ("train", "val"):
+        (root / "annotations" / f"instances_{split}2017.json").rename(
+            root / "annotations" / f"instances_{split}2014.json"
+        )
+        (root / f"{split}2017").rename(root / f"{split}2014")
+    assert part_of_coco2017(read_source(root).splits) == ""
+
+
+def test_real_annotations_are_known_as_a_part(shared_data: Path) -> None:
+    splits = read_source(shared_data / "coco_mini").splits
+    assert part_of_coco2017(splits) == (
+        "COCO 2017: 281 of 117,266 training photos with objects, 64 of 5,000 for validation"
+    )
+
+
+def test_class_folders_of_imagenets_classes_are_a_part(tmp_path: Path) -> None:
+    from photo_folders import paint
+
+    for split, wnid in (("train", "n01440764"), ("train", "n01443537"), ("val", "n01440764"), ("val", "n01443537")):
+        paint(tmp_path / split / wnid / "1.jpg")
+    said = "ImageNet-1k: 2 of 1,000 classes, 2 of 1,281,167 training photos, 2 of 50,000 for validation"
+    assert prepare_folder(tmp_path).part_of == said
+    for split in ("train", "val"):
+        (tmp_path / split / "n01443537").rename(tmp_path / split / "cats")
+    assert prepare_folder(tmp_path).part_of == ""

@@ -1,0 +1,120 @@
+"""Accelerators that are not here: counted, named and refused through torch's own interface, with stand-ins for the devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_runs import command, refused
+
+from paceline import accelerators
+from paceline.config.errors import RecipeError
+from paceline.config.system import System
+from paceline.machine.detect import auto, gpu
+from paceline.machine.known import SYSTEMS
+from paceline.machine.machine import choose_device
+from paceline.ranks.launcher import SINGLE
+from paceline.ranks.world import open_world
+from paceline.training.meters import Meters
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """-> a call that puts devices of a kind into this machine."""
+
+    def have(kind: str, devices: int, memory: int = 96 * GIB):
+        module = SimpleNamespace(
+            get_device_name=lambda device: f"{kind} of a test",
+            get_device_properties=lambda index: SimpleNamespace(total_memory=memory),
+            synchronize=lambda: None,
+        )
+        monkeypatch.setattr(torch, "get_device_module", lambda kind: module)
+        here = torch.device(kind) if devices else None
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: here)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: devices)
+        monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: memory)
+        if kind == "xpu":
+            monkeypatch.setattr(torch.xpu, "is_bf16_supported", lambda including_emulation=True: True)
+
+    return have
+
+
+@pytest.mark.parametrize("kind", ["hpu", "xpu"])
+def test_a_rank_takes_its_own_device_of_the_systems_kind(machine, kind):
+    machine(kind, 8)
+    system = System(kind, per_node=8)
+    assert [choose_device(system, rank, 8) for rank in range(8)] == [torch.device(kind, rank) for rank in range(8)]
+    with pytest.raises(RecipeError, match=r"sees 8 .* devices here for 9 ranks.*Start fewer ranks"):
+        choose_device(system, 0, 9)
+
+
+@pytest.mark.parametrize("wanted", ["cuda", "hpu", "xpu", "mps"])
+def test_a_system_whose_accelerator_is_not_here_is_refused_and_another_kind_does_not_count(machine, wanted):
+    machine("xpu" if wanted == "hpu" else "hpu", 8)
+    with pytest.raises(RecipeError) as refusal:
+        choose_device(System(wanted), 0)
+    assert f"{accelerators.NAMES[wanted]}, but torch sees 0" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("hpu", "bf16"), ("xpu", "bf16"), ("mps", "fp32")]
+)  # CUDA's: tests/gpu
+def test_gpu_asks_whatever_accelerator_there_is(machine, kind, precision):
+    machine(kind, 1 if kind == "mps" else 4)
+    found = gpu()
+    assert (found.accelerator, found.per_node, found.memory_gib) == (kind, 1 if kind == "mps" else 4, 96.0)
+    assert found.precision == precision and found.chip == f"{kind} of a test"
+    # Apple's is not taken unasked.
+    assert auto().accelerator == ("cpu" if kind == "mps" else kind)
+
+
+def test_a_kind_that_does_not_say_its_memory_is_refused_with_what_to_do(machine, monkeypatch):
+    machine("hpu", 8, memory=0)
+    monkeypatch.delattr(torch.accelerator, "get_memory_info", raising=False)  # torch 2.9
+    with pytest.raises(RecipeError, match="does not say how much memory"):
+        gpu()
+
+
+def test_this_machine_without_an_accelerator_has_none():
+    if torch.cuda.is_available():
+        pytest.skip("it has one")
+    assert accelerators.found() == ("", 0) and accelerators.preferred() == ""
+    assert {kind: accelerators.count(kind) for kind in accelerators.NAMES} == dict.fromkeys(accelerators.NAMES, 0)
+    accelerators.synchronise(torch.device("cpu"))
+    accelerators.use(torch.device("cpu"))
+    assert accelerators.device_name(torch.device("cpu")) == "CPU"
+
+
+@pytest.mark.parametrize("system", ["gaudi8", "gaudi2x8", "mi300x8", "dgx-h100", "gpu"])
+def test_training_on_a_machine_that_is_not_here_is_refused_in_one_line_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys, system
+):
+    if accelerators.found()[1]:
+        pytest.skip("this machine has accelerators")
+    monkeypatch.chdir(tmp_path)
+    refused(command(capsys, "train", "ssd-tiny", "--system", system), "torch sees")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_that_nothing_connects_are_refused_before_they_look_for_each_other():
+    pair = replace(SINGLE, kind="torchrun", world=2, local_world=1, nodes=2)
+    with pytest.raises(RecipeError, match=r"2 ranks on Apple GPU"), open_world(pair, device=torch.device("mps", 0)):
+        pass
+
+
+def test_every_kind_of_the_menu_has_a_name_and_a_way_between_ranks_or_none():
+    kinds = {SYSTEMS[name]().accelerator for name in SYSTEMS if name not in ("auto", "gpu")}
+    assert kinds <= {"cpu", *accelerators.NAMES} and set(accelerators.BACKENDS) == {"cpu", *accelerators.NAMES}
+    assert accelerators.BACKENDS["mps"] == ""
+
+
+def test_where_there_is_no_float64_losses_are_summed_in_float32():
+    meters = Meters(torch.device("cpu"))
+    meters.dtype = torch.float32
+    meters.add({"loss": torch.tensor(2.0, dtype=torch.bfloat16)}, 0)
+    assert meters.sums["loss"].dtype == torch.float32
