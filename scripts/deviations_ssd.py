@@ -35,7 +35,7 @@ from paceline.input.randomness import SampleRandom
 from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
-from paceline.tasks.ssd import ObjectDetection, build_detector
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import WORKLOADS
 
 
@@ -80,10 +80,10 @@ def boxes(task: ObjectDetection, epochs: int, recipe: SSDRecipe) -> dict[str, in
 
 def ties(task: ObjectDetection, photos: int) -> dict[str, dict[str, float]]:
     """Share of samples that another order or another precision of default boxes matches otherwise, beside recipe ssd's."""
-    detectors = {"ssd": build_detector(mlperf(), 1), "ssd-mlperf-*": build_detector(mlperf_1024(), 1)}
-    detectors["ssd-gaudi"] = build_detector(gaudi(), 1)
+    detectors = {"ssd": WORKLOADS["ssd"].build(mlperf(), 1), "ssd-mlperf-*": WORKLOADS["ssd"].build(mlperf_1024(), 1)}
+    detectors["ssd-gaudi"] = WORKLOADS["ssd"].build(gaudi(), 1)
     plain = replace(mlperf(), model=replace(mlperf().model, box_order="cell"))
-    detectors["the first by cell, as before"] = build_detector(plain, 1)
+    detectors["the first by cell, as before"] = WORKLOADS["ssd"].build(plain, 1)
     samples, moved, positives = 0, Counter(), Counter()
     for number in range(photos):
         label = drawn(task, number, 0, mlperf().input)[1].label

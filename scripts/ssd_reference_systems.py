@@ -29,8 +29,8 @@ from paceline.models.ssd import initialise_ssd
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
-from paceline.tasks.ssd import build_detector
 from paceline.tasks.task import Task
+from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
 from paceline.training.step import TrainStep
 from paceline.weights.forms.mlperf_ssd import to_reference
@@ -67,7 +67,7 @@ def plain_lr(step: int, batch: int) -> float:
 
 def first_model(recipe: SSDRecipe) -> Detector:
     """The network that both sides start from."""
-    model = build_detector(recipe, CLASSES)
+    model = WORKLOADS["ssd"].build(recipe, CLASSES)
     zero = recipe.model.zero_init_last_gamma
     initialise_ssd(model.network, torch.Generator().manual_seed(recipe.seed), zero_init_last_gamma=zero)
     return model

@@ -107,7 +107,7 @@ def pictures_drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def task_on(workload: Workload, recipe: Recipe) -> Any:
     """The task of a recipe on those pictures."""
-    return workload.open(workload, recipe, PICTURES[-1].manifest)
+    return workload.open(recipe, PICTURES[-1].manifest)
 
 
 def photo() -> bytes:

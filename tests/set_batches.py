@@ -19,7 +19,7 @@ def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tenso
     """Every tensor of three training steps and of all validation batches of recipe `name` on the prepared set in `folder`."""
     recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
     workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
-    task = workload.open(workload, recipe, Manifest.load(folder))
+    task = workload.open(recipe, Manifest.load(folder))
     images = {"train_images": task.train_images, "val_images": task.val_images}
     plan, place = make_plan(recipe, system, world=1, most=8, **images), InputRank(0, 1, torch.device("cpu"), 2)
     with (

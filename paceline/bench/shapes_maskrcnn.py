@@ -20,14 +20,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.batch.detection import slots_for
 from paceline.bench.input import task_of
-from paceline.config.instances import InstanceInput
+from paceline.config.instances import InstanceInput, InstanceRecipe
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input.buckets import Shape, buckets, resized_all
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.store.manifest import Manifest
-from paceline.tasks.maskrcnn import InstanceRecipe, InstanceSegmentation
+from paceline.tasks.maskrcnn import InstanceSegmentation
 
 
 def count_shapes(

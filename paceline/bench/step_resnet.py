@@ -14,7 +14,7 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
-from paceline.tasks.classification import build_classifier
+from paceline.tasks.workloads.classification import ResNet
 
 CLASSES = 1000
 
@@ -51,7 +51,7 @@ class ResNetBench(StepBench):
 
     def model(self, device: torch.device) -> Classifier:
         """The classifier with the same weights on every call."""
-        model = build_classifier(self.recipe(), CLASSES)
+        model = ResNet().build(self.recipe(), CLASSES)
         initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
         return placed(model, self.system, device)
 

@@ -26,7 +26,7 @@ from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
 from paceline.models.ssd_loss import per_image, ssd_loss
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
-from paceline.tasks.ssd import build_detector
+from paceline.tasks.workloads.ssd import SSD
 
 OBJECTS = 7  # of an image, on average, as in COCO
 
@@ -68,7 +68,7 @@ class SSDBench(StepBench):
 
     def model(self, device: torch.device) -> Detector:
         """The detector with the same weights on every call."""
-        model = build_detector(self.recipe(), self.classes)
+        model = SSD().build(self.recipe(), self.classes)
         initialise_ssd(model.network, torch.Generator().manual_seed(0))
         return placed(model, self.system, device)
 

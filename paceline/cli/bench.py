@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.cli.bench_comm import run_comm
+from paceline.cli.bench_eval import run_eval
+from paceline.cli.bench_input import run_input
+from paceline.cli.bench_startup import run_startup
+from paceline.cli.bench_step import run_step
 from paceline.config.errors import UserError
 
 KINDS = """usage: paceline bench KIND ...
@@ -17,6 +22,7 @@ KINDS = """usage: paceline bench KIND ...
   startup  from Enter to the first work, beside `import torch` alone, and what is imported for it
 
 Each answers --help."""
+RUN = {"input": run_input, "step": run_step, "eval": run_eval, "comm": run_comm, "startup": run_startup}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,17 +30,6 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(KINDS)
         return 0 if arguments else 2
-    match arguments[0]:
-        case "input":
-            from paceline.cli.bench_input import run_input as measure
-        case "step":
-            from paceline.cli.bench_step import run_step as measure
-        case "eval":
-            from paceline.cli.bench_eval import run_eval as measure
-        case "comm":
-            from paceline.cli.bench_comm import run_comm as measure
-        case "startup":
-            from paceline.cli.bench_startup import run_startup as measure
-        case kind:
-            raise UserError(f"bench {kind!r}: there is no such bench. Known: input, step, eval, comm, startup.")
-    return measure(arguments[1:])
+    if arguments[0] not in RUN:
+        raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: {', '.join(RUN)}.")
+    return RUN[arguments[0]](arguments[1:])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from paceline.config.system import Precision, System
 
 
-Measure = TypeVar("Measure")
 Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
 
 
@@ -68,7 +67,7 @@ def run_step(arguments: Sequence[str]) -> int:
     return measure(flags)
 
 
-def benched(task: str, kind: str, menu: Mapping[str, Measure]) -> Measure:
+def benched(task: str, kind: str, menu: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     """What `paceline bench KIND` measures that workload of ours with. Raises UserError for others."""
     if task not in menu:
         raise UserError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(menu)}.")

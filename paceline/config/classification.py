@@ -44,7 +44,10 @@ class PhotoInput:
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
 
 
-def check_classification(recipe: Recipe[ResNetModel, PhotoInput]) -> None:
+PhotoRecipe = Recipe[ResNetModel, PhotoInput]
+
+
+def check_classification(recipe: PhotoRecipe) -> None:
     """Refuse a network or a data treatment that cannot be.
 
     Raises RecipeError naming the flag.

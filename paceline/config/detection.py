@@ -90,7 +90,10 @@ class BoxInput:
     crowd: bool = True  # crowd regions take part in training as ordinary objects
 
 
-def check_detection(recipe: Recipe[SSDModel, BoxInput]) -> None:
+BoxRecipe = Recipe[SSDModel, BoxInput]
+
+
+def check_detection(recipe: BoxRecipe) -> None:
     """Refuse a network or a data treatment that cannot be.
 
     Raises RecipeError naming the flag.

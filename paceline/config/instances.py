@@ -159,7 +159,10 @@ class InstanceInput:
     most_objects: int = 0  # of a photo with more training objects only so many, the largest, are learned; 0 = all
 
 
-def check_instances(recipe: Recipe[MaskRCNNModel, InstanceInput]) -> None:
+InstanceRecipe = Recipe[MaskRCNNModel, InstanceInput]
+
+
+def check_instances(recipe: InstanceRecipe) -> None:
     """Refuse a network or a data treatment that cannot be.
 
     Raises RecipeError naming the flag.

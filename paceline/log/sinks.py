@@ -72,22 +72,8 @@ class Follower:
 
 # (the run's folder with its run.json, the step that a resumed run goes on from or None, says a line) -> Follower
 Maker = Callable[[Path, int | None, Callable[[str], None]], Follower]
-
-
-def _wandb(run: Path, resumed_at: int | None) -> Sink:
-    from paceline.log.wandb import WeightsAndBiases
-
-    return WeightsAndBiases(run, resumed_at)
-
-
-def _mlflow(run: Path, resumed_at: int | None) -> Sink:
-    from paceline.log.mlflow import MLflow
-
-    return MLflow(run, resumed_at)
-
-
-# --sink NAME: what makes a Sink of (run, resumed_at), and the package that it needs, which is an extra of the same name.
-TRACKERS: dict[str, Callable[[Path, int | None], Sink]] = {"wandb": _wandb, "mlflow": _mlflow}
+# --sink NAME: the package that it needs, which is an extra of the same name.
+TRACKERS = ("wandb", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -126,7 +112,11 @@ def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of that name here, as W&B makes one, is no package
             raise UserError(f"--sink {name}: the package {name} is not installed: {to_install(name)}")
-        return TRACKERS[name]
+        if name == "wandb":
+            from paceline.log.wandb import WeightsAndBiases as Tracker
+        else:
+            from paceline.log.mlflow import MLflow as Tracker
+        return Tracker
     if not is_in_file(name):
         raise UserError(
             f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"

@@ -1,6 +1,5 @@
-"""A training sample as the mosaic of `paceline preview` shows it.
+"""A training sample, pixels (H, W, 3) uint8 with their label, as the mosaic of `paceline preview` shows it.
 
-Each function takes (pixels (H, W, 3) uint8, label, class names) and gives a picture with the caption below it.
 Letters: n objects   H, W pixels of the network's input
 """
 
@@ -23,28 +22,17 @@ LARGEST, OBJECTS_SIDE = 224, 320
 
 
 def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """Of any label of ours."""
-    if isinstance(label, InstanceObjects):
-        return instances_sample(pixels, label, classes)
-    return (boxes_sample if isinstance(label, Objects) else photo_sample)(pixels, label, classes)
+    """A photo and its class; or with its objects, boxes in fractions of the pixels, and how many they are.
 
-
-def photo_sample(pixels: np.ndarray, label: int, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """A photo with its class below."""
-    picture = Image.fromarray(pixels)
-    picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
-    return picture, classes[label]
-
-
-def boxes_sample(pixels: np.ndarray, label: Objects, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """Boxes in fractions of the pixels, and their number below."""
+    With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch.instances).
+    """
+    if not isinstance(label, Objects):
+        picture = Image.fromarray(pixels)
+        picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        return picture, classes[int(label)]
     height, width = pixels.shape[:2]
-    return _objects(pixels, label.boxes * np.array([width, height, width, height]), label.classes, classes)
-
-
-def instances_sample(pixels: np.ndarray, label: InstanceObjects, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """Boxes and masks in pixels, and the number of objects below; a canvas has a ring of one pixel (paceline.batch.instances)."""
-    height, width = pixels.shape[:2]
+    if not isinstance(label, InstanceObjects):
+        return _objects(pixels, label.boxes * np.array([width, height, width, height]), label.classes, classes)
     masks = [
         placed_pixels(canvas[1:-1, 1:-1], frame, height, width)
         for canvas, frame in zip(label.canvases, label.frames.tolist())

@@ -11,13 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from paceline.batch.batch import Batch
-from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.recipe import Recipe
+from paceline.config.classification import PhotoRecipe
 from paceline.input.draw import Draw
 from paceline.input.photo_sample import draw_training_sample
 from paceline.input.randomness import SampleRandom
-from paceline.models.classifier import Classifier
-from paceline.models.trunk import Form, make_trunk
 from paceline.store.header import Header
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
@@ -25,8 +22,6 @@ from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpa
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
 from paceline.tasks.workload import Workload
-
-ClassificationRecipe = Recipe[ResNetModel, PhotoInput]
 
 
 class ClassificationScore:
@@ -48,7 +43,7 @@ class Classification(Task):
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
     def __init__(
-        self, workload: Workload, recipe: ClassificationRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
+        self, workload: Workload, recipe: PhotoRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
     ) -> None:
         super().__init__(workload, recipe, manifest)
         self.train_index, self.val_index = open_split(manifest, manifest.learnt), open_split(manifest, "val")
@@ -91,18 +86,3 @@ class Classification(Task):
         predictions = {"kind": "classification", "classes": list(self.classes), "images": images}
         metrics = {"top1": result.accuracy(1), "top5": result.accuracy(5)}
         return Evaluation(metrics, len(result.indices), predictions)
-
-
-def build_classifier(recipe: ClassificationRecipe, classes: int) -> Classifier:
-    """The network of a recipe for `classes` classes, its weights not drawn yet."""
-    settings, photo = recipe.model, recipe.input
-    network = make_trunk(settings, Form(stem=settings.stem, stem_channels=settings.stem_channels))
-    network.add_classes(classes)
-    return Classifier(
-        network,
-        mean=photo.mean,
-        std=photo.std,
-        channels=settings.stem_channels,
-        smoothing=settings.label_smoothing,
-        convention=settings.smoothing,
-    )

@@ -10,17 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import raster_boxes, slots_for
-from paceline.batch.instances import InstanceBatch, InstanceObjects
-from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.config.recipe import Recipe
-from paceline.input.buckets import Shape
+from paceline.batch.instances import InstanceObjects
+from paceline.config.instances import InstanceRecipe
 from paceline.input.draw import Draw
 from paceline.input.instance_sample import draw_training_sample, image_key
 from paceline.input.randomness import SampleRandom
-from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.segmenter import Segmenter
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
 from paceline.tasks.instance_predictions import (
@@ -35,8 +29,6 @@ from paceline.tasks.self_check import masks_score_one
 from paceline.tasks.shapes import Buckets, Fit, Sizes
 from paceline.tasks.task import Evaluation
 from paceline.tasks.workload import Workload
-
-InstanceRecipe = Recipe[MaskRCNNModel, InstanceInput]
 
 
 class InstanceSegmentation(ObjectTask):
@@ -100,26 +92,3 @@ class InstanceSegmentation(ObjectTask):
         """
         roi = self.recipe.model.roi
         return max(self.most_objects, int(roi.samples * roi.positive_share) if device.type == "cpu" else 0)
-
-
-def build_segmenter(recipe: InstanceRecipe, classes: int) -> Segmenter:
-    """The network of a recipe for `classes` classes, its weights not drawn yet."""
-    photo = recipe.input
-    return Segmenter(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
-
-
-def crowded_photos(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
-    """Grey photos that are full of objects."""
-    (height, width), side, slots = shape, recipe.model.mask.canvas + 2, slots_for(slots)
-    # Each is matched by its own region.
-    boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
-    return InstanceBatch(
-        images=plain_images(images, shape, level=128),
-        labels=torch.ones(images, slots, dtype=torch.int64),
-        indices=torch.zeros(images, dtype=torch.int64),
-        boxes=boxes,
-        sizes=torch.tensor([[height, width]]).expand(images, -1).contiguous(),
-        keys=torch.arange(images),
-        canvases=torch.ones(images, slots, side, side, dtype=torch.uint8),
-        frames=torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(images, slots, -1).contiguous(),
-    )

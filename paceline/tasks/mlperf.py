@@ -1,11 +1,11 @@
-"""A run under MLPerf's keys, in the order that the compliance checker and published logs have.
+"""A run under MLPerf's keys, in the order that the compliance checker and published logs have; and SSD's names of tensors.
 
-What a workload's rules want beyond this is in its own file: mlperf_detection.py for SSD and Mask R-CNN; a workload of one's own
-has methods of its own for it (`Workload.log_facts`, `log_accuracy`, `log_tensors`).
+What a workload's rules want beyond this is in its methods: `Workload.log_facts`, `log_accuracy`, `log_tensors`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,3 +94,45 @@ def whole(number: float) -> float:
     """Three decimals, and an int where it is a whole number."""
     rounded = round(number, 3)
     return int(rounded) if rounded == int(rounded) else rounded
+
+
+# Of our parameters' names, which torchvision's are for the trunk.
+STEM = re.compile(r"(?:conv|bn)1")
+BLOCK = re.compile(r"layer(?P<stage>[1-3])\.(?P<unit>\d+)\.(?P<part>conv[12]|bn[12]|downsample\.[01])")
+EXTRA = re.compile(r"extras\.(?P<level>[0-4])\.(?P<part>reduce|conv)")
+HEAD = re.compile(r"heads\.(?P<level>[0-5])\.(?:fused|conf|loc)")
+
+
+def ssd_tensor_names(parameters: Sequence[str]) -> list[str]:
+    """The names that SSD's rules ask for, those of the MXNet submission's graph; a parameter that it has not keeps its own.
+
+    Gluon counts the convolutions of a stage from 0, a first unit's shortcut after its own two. Class and box convolutions of a
+    level are one tensor there: both of ours stand for it, and it is named once.
+    """
+    stages = {match["stage"] for name in parameters if (match := BLOCK.search(name)) and "downsample" in match["part"]}
+    return list(dict.fromkeys(_theirs(name, stages) for name in parameters))
+
+
+def _theirs(name: str, with_shortcut: set[str]) -> str:
+    owner, _, last = name.removeprefix("network.").removeprefix("trunk.").rpartition(".")
+    if STEM.fullmatch(owner):
+        return f"ssd0_resnetmlperf0_{_layer(owner, 0, last)}"
+    if block := BLOCK.fullmatch(owner):
+        unit, part = int(block["unit"]), block["part"]
+        count = 2 * unit + (2 if "downsample" in part else int(part[-1]) - 1)
+        if block["stage"] in with_shortcut and unit:
+            count += 1
+        kind = {"downsample.0": "conv", "downsample.1": "bn"}.get(part, part)
+        return f"ssd0_resnetmlperf0_stage{block['stage']}_{_layer(kind, count, last)}"
+    if extra := EXTRA.fullmatch(owner):
+        return f"ssd0_expand_{'trans_' if extra['part'] == 'reduce' else ''}conv{extra['level']}_{last}"
+    if head := HEAD.fullmatch(owner):
+        return f"ssd0_convpredictor{head['level']}_conv0_{last}"
+    return name
+
+
+def _layer(kind: str, count: int, last: str) -> str:
+    """conv or batchnorm by its number, and its tensor's name in MXNet."""
+    if kind.startswith("conv"):
+        return f"conv{count}_{last}"
+    return f"batchnorm{count}_{'gamma' if last == 'weight' else 'beta'}"

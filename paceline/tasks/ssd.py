@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
-from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
-from paceline.config.detection import BoxInput, SSDModel, grids
-from paceline.config.recipe import Recipe
+from paceline.batch.batch import Batch
+from paceline.config.detection import BoxRecipe
 from paceline.input.box_sample import draw_training_sample
 from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
-from paceline.models.detector import Detector
-from paceline.models.ssd import SSD
-from paceline.models.trunk import Form, make_trunk
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
 from paceline.tasks.box_predictions import describe, to_detections
@@ -31,8 +24,6 @@ from paceline.tasks.objects import ObjectTask
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation
 from paceline.tasks.workload import Workload
-
-DetectorRecipe = Recipe[SSDModel, BoxInput]
 
 
 class BoxScore:
@@ -63,7 +54,7 @@ class ObjectDetection(ObjectTask):
     """The task; see `paceline.tasks.task.Task` for what each method promises."""
 
     def __init__(
-        self, workload: Workload, recipe: DetectorRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
+        self, workload: Workload, recipe: BoxRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
     ) -> None:
         """Raises DataError as ObjectTask does."""
         super().__init__(
@@ -89,35 +80,3 @@ class ObjectDetection(ObjectTask):
             self.truth, found, scores, self.val_files(), self.val_numbers, self.classes, self.category_ids
         )
         return Evaluation(scores.metrics, len(self.val_numbers), predictions)
-
-
-def build_detector(recipe: DetectorRecipe, classes: int) -> Detector:
-    """The network of a recipe for `classes` classes, its weights not drawn yet."""
-    settings, photo = recipe.model, recipe.input
-    cells = grids(photo.size)
-    network = SSD(
-        make_trunk(settings, Form(stride=8)),
-        classes,
-        cells=cells,
-        boxes_a_cell=boxes_a_cell(len(cells)),
-        extras=settings.extras,
-        extras_norm=settings.extras_norm,
-        heads=settings.heads,
-        head_multiple=settings.head_multiple,
-        frozen=settings.frozen,
-        padding=settings.padding,
-        bn_eps=settings.bn_eps,
-        bn_momentum=settings.bn_momentum,
-    )
-    with torch.device("cpu"):  # see models/normalise.py
-        scales = settings.scales[: len(cells) + 1]
-        anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
-        corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
-    return Detector(network, anchors, mean=photo.mean, std=photo.std, settings=settings, corners=corners, order=order)
-
-
-def crowded_photos(images: int, shape: tuple[int, int], slots: int) -> Batch:
-    """A batch that is full of objects."""
-    boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
-    labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
-    return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)

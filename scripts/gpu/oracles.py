@@ -74,13 +74,13 @@ def maskrcnn(steps: int) -> Oracle:
     import maskrcnn_rank as small
 
     from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-    from paceline.tasks.maskrcnn import build_segmenter
+    from paceline.tasks.workloads import WORKLOADS
 
     recipe = small.small()
     batches = [small.forward_of("full", range(small.IMAGES)) for _ in range(steps)]
 
     def first_model() -> nn.Module:
-        model = build_segmenter(recipe, small.CLASSES)
+        model = WORKLOADS["maskrcnn"].build(recipe, small.CLASSES)
         initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
         return model
 

@@ -20,7 +20,8 @@ from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
 from paceline.config.sealed import SEAL, sealed
-from paceline.tasks.classification import Classification, build_classifier
+from paceline.tasks.classification import Classification
+from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -235,7 +236,7 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
 
 
 def test_weights_of_a_resnet34_are_refused_in_safetensors_too(photos, tmp_path, capsys):
-    model = build_classifier(Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3)
+    model = WORKLOADS["classification"].build(Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3)
     save_file(export(model.network.state_dict()), tmp_path / "resnet34.safetensors")
     words = ["--weights", tmp_path / "resnet34.safetensors", "--model.depth", 18]
     refused(train(capsys, photos, tmp_path / "run", *words), "resnet34", "another model", "layer1.2")

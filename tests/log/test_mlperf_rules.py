@@ -167,7 +167,7 @@ def test_the_log_has_the_numbers_that_the_submissions_log(name, tmp_path):
 
 
 def test_tensors_of_ssd_stand_for_ours_one_by_one():
-    from paceline.tasks.mlperf_detection import ssd_tensor_names
+    from paceline.tasks.mlperf import ssd_tensor_names
 
     ours = parameters("ssd-mlperf-1024")
     theirs = dict(zip(ours, ssd_tensor_names(ours), strict=True))

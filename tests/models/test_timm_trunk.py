@@ -23,7 +23,6 @@ from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, Trunk, make_trunk
-from paceline.tasks.classification import build_classifier
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.load import load_weights
@@ -131,7 +130,11 @@ def test_first_weights_follow_from_the_seed_alone_and_move_no_global_state():
 
 def networks(name: str) -> dict:
     """One of each workload on this trunk, with its loader of weights, its trunk, and its trunk's prefix."""
-    classes = build_classifier(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), PhotoInput()), 3).network
+    classes = (
+        WORKLOADS["classification"]
+        .build(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), PhotoInput()), 3)
+        .network
+    )
     initialise(classes, "torchvision", torch.Generator().manual_seed(1))
     cells = grids(96)
     trunk = make_trunk(SSDModel(trunk=f"timm/{name}"), Form(stride=8))
@@ -224,7 +227,7 @@ def test_without_timm_the_message_says_how_to_install_it(monkeypatch):
 
 def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
     recipe = Recipe("classification", ResNetModel(trunk="timm/mobilenetv3_small_050"), PhotoInput(size=64))
-    model = build_classifier(recipe, 5)
+    model = WORKLOADS["classification"].build(recipe, 5)
     assert isinstance(model, Classifier)
     initialise(model.network, "torchvision", torch.Generator().manual_seed(1))
     trunk, given = model.network.eval(), images(2)

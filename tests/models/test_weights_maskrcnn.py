@@ -19,7 +19,7 @@ from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
 from paceline.recipes import RECIPES
-from paceline.tasks.ssd import build_detector
+from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.class_rows import Labels
 from paceline.weights.forms.detectron2 import from_detectron2, to_detectron2
 from paceline.weights.forms.ours import FormError, Ours
@@ -207,7 +207,7 @@ def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(
     report = load_mask_rcnn_weights(segmenter, tmp_path / "r.safetensors")
     assert "backbone.body.conv1.weight" in report.converted
     assert torch.equal(segmenter.backbone.body.conv1.weight, source.conv1.weight[:, :3])
-    detector = build_detector(replace(RECIPES["ssd-tiny"](), model=SSDModel(depth=10, width=8)), 3).network
+    detector = WORKLOADS["ssd"].build(replace(RECIPES["ssd-tiny"](), model=SSDModel(depth=10, width=8)), 3).network
     assert "trunk.conv1.weight" in load_ssd_weights(detector, tmp_path / "r.safetensors").converted
     assert torch.equal(detector.trunk.conv1.weight, source.conv1.weight[:, :3])
 

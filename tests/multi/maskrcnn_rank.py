@@ -32,7 +32,7 @@ from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import World, open_world
 from paceline.store.manifest import Manifest
-from paceline.tasks.maskrcnn import InstanceSegmentation, build_segmenter
+from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
@@ -137,7 +137,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     recipe = recipe_of(case, group)
     plan = make_plan(recipe, System(), world=world.world, most=most, train_images=80, val_images=8)
     run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
-    model = build_segmenter(recipe, CLASSES)
+    model = WORKLOADS["maskrcnn"].build(recipe, CLASSES)
     initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
     state = state_around(lambda device: model, run, world)
     first, each = world.rank * plan.images_per_rank, plan.images_per_forward

@@ -23,7 +23,7 @@ from paceline.batch.batch import Batch
 from paceline.config.recipe import Recipe, override
 from paceline.models.classifier import Classifier
 from paceline.recipes import RECIPES
-from paceline.tasks.classification import build_classifier, initialise_classifier
+from paceline.tasks.workloads import WORKLOADS
 
 IMAGES, SIDE, CLASSES, STEPS = 16, 32, 8, 20
 TRAIN = 33  # images: an epoch is 3 steps of 16, the last of them with images of the next
@@ -74,8 +74,8 @@ def batches() -> list[Batch]:
 
 
 def first_model(recipe: Recipe) -> Classifier:
-    model = build_classifier(recipe, CLASSES)
-    initialise_classifier(recipe, model, torch.Generator().manual_seed(3))
+    model = WORKLOADS["classification"].build(recipe, CLASSES)
+    WORKLOADS["classification"].initialise(recipe, model, torch.Generator().manual_seed(3))
     return model
 
 

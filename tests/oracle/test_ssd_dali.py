@@ -19,7 +19,7 @@ from paceline.input.randomness import SampleRandom
 from paceline.input.resample import resample_torch
 from paceline.input.ssd_crop import ssd_crop
 from paceline.recipes.ssd import mlperf_1024
-from paceline.tasks.ssd import build_detector
+from paceline.tasks.workloads import WORKLOADS
 
 RECIPE = mlperf_1024()
 
@@ -92,7 +92,7 @@ def test_an_overlap_of_just_the_threshold_is_enough_for_dali(theirs) -> None:
 @pytest.mark.parametrize("number", range(5))
 def test_matching_is_box_encoders(theirs, number, form) -> None:
     """Small objects in boxes of one shape, coarse ones of equal overlap, equal objects: to the last default box."""
-    model, detector = RECIPE.model, build_detector(RECIPE, 1)
+    model, detector = RECIPE.model, WORKLOADS["ssd"].build(RECIPE, 1)
     assert detector.corners is not None and detector.order is not None
     boxes = torch.from_numpy(theirs[f"objects_{number}"])[None]
     labels = torch.arange(1, boxes.shape[1] + 1)[None]

@@ -17,7 +17,7 @@ from paceline.config.detection import Detect, SSDModel, grids
 from paceline.models.detector import Detector
 from paceline.recipes.ssd import mlperf_1024
 from paceline.tasks.box_predictions import to_detections
-from paceline.tasks.ssd import build_detector
+from paceline.tasks.workloads import WORKLOADS
 
 # As in scripts/originals/ssd_mxnet.py: grids, default boxes of a cell, K, candidates, places, what kind of numbers, generator.
 FULL = ((38, 19, 10, 5, 3, 1), (4, 6, 6, 6, 4, 4))
@@ -40,7 +40,7 @@ def theirs() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    return build_detector(mlperf_1024(), 1)
+    return WORKLOADS["ssd"].build(mlperf_1024(), 1)
 
 
 def head_outputs(grids, boxes, classes: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
-from paceline.tasks.ssd import build_detector
+from paceline.tasks.workloads import WORKLOADS
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP, DROP = 4, 64, 2, 30, 10, 25
 PEAK, MOMENTUM, DECAY = 0.004, 0.9, 5e-3
@@ -84,7 +84,7 @@ def batches() -> list[DetectionBatch]:
 
 
 def first_model(recipe: Recipe) -> Detector:
-    model = build_detector(recipe, CLASSES)
+    model = WORKLOADS["ssd"].build(recipe, CLASSES)
     initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
     return model
 

@@ -25,7 +25,7 @@ from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.system import System
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
-from paceline.tasks.classification import build_classifier
+from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.torchvision import export
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP = 8, 32, 8, 20, 4
@@ -65,7 +65,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def first_model(recipe: Recipe) -> Classifier:
-    model = build_classifier(recipe, CLASSES)
+    model = WORKLOADS["classification"].build(recipe, CLASSES)
     initialise(model.network, "torchvision", torch.Generator().manual_seed(3), zero_init_last_gamma=True)
     return model
 

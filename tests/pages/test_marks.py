@@ -16,7 +16,7 @@ from paceline.batch.detection import Objects
 from paceline.pages.marks import PALETTE, Mark, beside, colour_of, marks_picture
 from paceline.pages.names import SMALLEST_LETTERS, best_names, place_names
 from paceline.pages.pictures import font_of
-from paceline.pages.samples import boxes_sample
+from paceline.pages.samples import sample_picture
 
 GREY = (90, 90, 90)
 
@@ -222,9 +222,9 @@ def test_a_thin_frame_is_one_pixel_without_a_dark_edge():
 
 def test_objects_in_fractions_stand_where_they_belong():
     objects = Objects(np.array([[0.25, 0.5, 0.75, 1.0]], np.float32), np.array([2]))
-    picture, caption = boxes_sample(np.full((64, 64, 3), 90, np.uint8), objects, ["a", ""])
+    picture, caption = sample_picture(np.full((64, 64, 3), 90, np.uint8), objects, ["a", ""])
     assert picture.size == (256, 256) and caption == "1 object"
     assert where(picture, colour_of(2)) == (64, 128, 192, 256)
     none = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-    picture, caption = boxes_sample(np.full((64, 64, 3), 90, np.uint8), none, [])
+    picture, caption = sample_picture(np.full((64, 64, 3), 90, np.uint8), none, [])
     assert picture.getcolors() == [(256 * 256, GREY)] and caption == "0 objects"

@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 from paceline.batch.instances import InstanceObjects
 from paceline.pages.marks import Mark, colour_of, marks_picture
 from paceline.pages.masks import FILL, HUES, instance_colour, mask_pixels, placed_pixels, with_masks
-from paceline.pages.samples import instances_sample
+from paceline.pages.samples import sample_picture
 
 GREY, RED, BLUE = 90, (220, 30, 30), (30, 30, 220)
 
@@ -166,7 +166,7 @@ def test_a_training_image_shows_each_mask_where_its_frame_says():
         size=(48, 64),
         key=0,
     )
-    picture, _ = instances_sample(np.full((48, 64, 3), GREY, np.uint8), objects, ["", ""])
+    picture, _ = sample_picture(np.full((48, 64, 3), GREY, np.uint8), objects, ["", ""])
     pixels = np.asarray(picture).astype(int)[::4, ::4]
     assert picture.size == (256, 192)
     assert pixels[28, 16].tolist() == mixed(colour_of(2)) and pixels[36, 16].tolist() == [GREY] * 3
@@ -174,5 +174,5 @@ def test_a_training_image_shows_each_mask_where_its_frame_says():
     none = InstanceObjects(
         np.zeros((0, 4), np.float32), np.zeros(0, np.int64), canvas[:0], np.zeros((0, 4), np.float32), (48, 64), 0
     )
-    plain, _ = instances_sample(np.full((48, 64, 3), GREY, np.uint8), none, [])
+    plain, _ = sample_picture(np.full((48, 64, 3), GREY, np.uint8), none, [])
     assert plain.getcolors() == [(256 * 192, (GREY,) * 3)]

@@ -25,7 +25,7 @@ from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
 from paceline.pages.marks import colour_of
 from paceline.predict.predictor import Predictor
 from paceline.tasks.instance_predictions import InstanceScore
-from paceline.tasks.maskrcnn import build_segmenter
+from paceline.tasks.workloads import WORKLOADS
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -129,7 +129,7 @@ def untrained() -> Predictor:
         detect=InstanceDetect(score_above=0.0, keep=20, candidates=100),
     )
     recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(short=(96,), long=160))
-    network = build_segmenter(recipe, 2)
+    network = WORKLOADS["maskrcnn"].build(recipe, 2)
     initialise_mask_rcnn(network.network, torch.Generator().manual_seed(1))
     return predictor_of(recipe, network.eval(), classes=("a", "b"))
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.config.classification import PhotoInput, ResNetModel, check_classification
-from paceline.config.recipe import Recipe
+from paceline.config.classification import PhotoInput, PhotoRecipe, ResNetModel, check_classification
 from paceline.tasks.workload import Workload
-
-PhotoRecipe = Recipe[ResNetModel, PhotoInput]
 
 
 class ResNet(Workload):
@@ -36,9 +33,14 @@ class ResNet(Workload):
         return Classification(self, recipe, manifest, **limits)
 
     def build(self, recipe: PhotoRecipe, classes):
-        from paceline.tasks.classification import build_classifier
+        from paceline.models.classifier import Classifier
+        from paceline.models.trunk import Form, make_trunk
 
-        return build_classifier(recipe, classes)
+        net, photo = recipe.model, recipe.input
+        trunk = make_trunk(net, Form(stem=net.stem, stem_channels=net.stem_channels))
+        trunk.add_classes(classes)
+        mean, std, channels, smoothing = photo.mean, photo.std, net.stem_channels, net.label_smoothing
+        return Classifier(trunk, mean=mean, std=std, channels=channels, smoothing=smoothing, convention=net.smoothing)
 
     def initialise(self, recipe: PhotoRecipe, model, generator):
         settings = recipe.model

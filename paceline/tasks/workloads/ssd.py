@@ -1,14 +1,15 @@
 """SSD: objects by their boxes. A detector of boxes of your own is a subclass with another network: its `about`, `model`, `build`,
 `initialise` and `check`.
+
+MLPerf's keys are those of rules 1.1.0 (mlperf_logging/compliance_checker/training_1.1.0/closed_ssd.yaml), with values as the v0.7
+submissions (Dell, NVIDIA) log them.
 """
 
 from __future__ import annotations
 
-from paceline.config.detection import BoxInput, SSDModel, check_detection
-from paceline.config.recipe import Recipe
+from paceline.config.detection import BoxInput, BoxRecipe, SSDModel, check_detection, grids
+from paceline.tasks.mlperf import base_facts, in_epochs, ssd_tensor_names, whole
 from paceline.tasks.workload import Workload
-
-BoxRecipe = Recipe[SSDModel, BoxInput]
 
 
 class SSD(Workload):
@@ -42,9 +43,36 @@ class SSD(Workload):
         return ObjectDetection(self, recipe, manifest, **limits)
 
     def build(self, recipe: BoxRecipe, classes):
-        from paceline.tasks.ssd import build_detector
+        import torch
 
-        return build_detector(recipe, classes)
+        from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
+        from paceline.models.detector import Detector
+        from paceline.models.ssd import SSD
+        from paceline.models.trunk import Form, make_trunk
+
+        settings, photo = recipe.model, recipe.input
+        cells = grids(photo.size)
+        network = SSD(
+            make_trunk(settings, Form(stride=8)),
+            classes,
+            cells=cells,
+            boxes_a_cell=boxes_a_cell(len(cells)),
+            extras=settings.extras,
+            extras_norm=settings.extras_norm,
+            heads=settings.heads,
+            head_multiple=settings.head_multiple,
+            frozen=settings.frozen,
+            padding=settings.padding,
+            bn_eps=settings.bn_eps,
+            bn_momentum=settings.bn_momentum,
+        )
+        with torch.device("cpu"):  # see models/normalise.py
+            scales = settings.scales[: len(cells) + 1]
+            anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
+            corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
+        return Detector(
+            network, anchors, mean=photo.mean, std=photo.std, settings=settings, corners=corners, order=order
+        )
 
     def initialise(self, recipe: BoxRecipe, model, generator):
         from paceline.models.ssd import initialise_ssd
@@ -59,9 +87,15 @@ class SSD(Workload):
         return load_ssd_weights(model.network, path, labels)
 
     def made_up(self, recipe: BoxRecipe, images, shape, slots):
-        from paceline.tasks.ssd import crowded_photos
+        """A batch that is full of objects."""
+        import torch
 
-        return crowded_photos(images, shape, slots)
+        from paceline.batch.batch import plain_images
+        from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
+
+        boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
+        labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
+        return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)
 
     def batch(self, images, labels, indices, *, least=0):
         from paceline.batch.detection import detection_batch
@@ -75,11 +109,23 @@ class SSD(Workload):
         return draw_evaluation_sample(header, name, recipe.input)
 
     def log_facts(self, run):
-        from paceline.tasks.mlperf_detection import ssd_facts
-
-        return ssd_facts(run)
+        """Everything between init_start and init_stop, as SSD's rules name it. max_samples: proposals for one drawn crop."""
+        recipe, plan = run.recipe, run.plan
+        facts = {
+            **base_facts(run),
+            "model_bn_span": plan.bn_span,
+            "max_samples": recipe.input.crop_attempts,
+            "opt_name": recipe.optim.kind,
+            "opt_base_learning_rate": recipe.optim.lr,
+            "opt_weight_decay": recipe.optim.weight_decay,
+            "opt_learning_rate_warmup_factor": recipe.schedule.warmup_from,
+            "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
+        }
+        if plan.boundaries:
+            facts["opt_learning_rate_decay_boundary_epochs"] = [
+                in_epochs(boundary, run) for boundary in plan.boundaries
+            ]
+        return facts
 
     def log_tensors(self, parameters):
-        from paceline.tasks.mlperf_detection import ssd_tensor_names
-
         return ssd_tensor_names(parameters)
