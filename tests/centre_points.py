@@ -28,8 +28,8 @@ from paceline.models.layers import Conv2d
 from paceline.models.normalise import Normalise
 from paceline.models.trunk import Form, make_trunk
 from paceline.recipes.ssd import tiny
-from paceline.tasks.workloads.ssd import WORKLOAD
-from paceline.weights.load import load_own
+from paceline.tasks.workload import Workload
+from paceline.tasks.workloads.ssd import SSD
 
 # Standard deviation of a peak along an axis, of the object's side there (TTFNet's 0.54 / 6); its least, in cells; and the
 # probability of a peak before anything is learned (Lin et al. 2017, "Focal Loss for Dense Object Detection").
@@ -165,7 +165,7 @@ def focal_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(recipe: CentreRecipe, model: CentrePoints, generator: torch.Generator) -> None:
+def initialise(model: CentrePoints, generator: torch.Generator) -> None:
     """First weights: convolutions N(0, 2 / fan_out); the head says PRIOR and a box of exp(2) cells, 59 pixels, almost everywhere."""
     model.body.draw("torchvision", generator, zero_init_last_gamma=False)
     for part in (model.laterals, model.blocks, model.head):
@@ -174,13 +174,22 @@ def initialise(recipe: CentreRecipe, model: CentrePoints, generator: torch.Gener
     model.head.bias.copy_(torch.tensor([math.log(PRIOR / (1 - PRIOR))] * model.classes + [0.5, 0.5, 2.0, 2.0]))
 
 
-CENTRES = replace(
-    WORKLOAD,
-    about="centre points: objects by their boxes",
-    benchmark="",
-    model=CentreModel(),
-    check=check,
-    build=CentrePoints,
-    initialise=initialise,
-    load_weights=load_own,
-)
+class Centres(SSD):
+    """Photos, boxes, evaluation, answers and pictures are SSD's."""
+
+    about = "centre points: objects by their boxes"
+    benchmark = ""
+    model = CentreModel()
+    load_weights = Workload.load_weights
+
+    def check(self, recipe: CentreRecipe) -> None:
+        check(recipe)
+
+    def build(self, recipe: CentreRecipe, classes: int) -> CentrePoints:
+        return CentrePoints(recipe, classes)
+
+    def initialise(self, recipe: CentreRecipe, model: CentrePoints, generator: torch.Generator) -> None:
+        initialise(model, generator)
+
+
+CENTRES = Centres()

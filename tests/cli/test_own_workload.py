@@ -1,18 +1,15 @@
-"""A workload of one's own, as docs/extending/workload.md shows it, through every verb; and what the value of each of ours names."""
+"""A workload of one's own, as docs/extending/workload.md shows it, through every verb."""
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from tiny_runs import NET, command, refused, without_report
 
 import paceline
-from paceline.tasks.workloads import WORKLOADS
 
 ROOT = Path(paceline.__file__).parents[1]
 SMALL = [*NET[4:], "--global-batch", 8, "--bn-span", 8, "--optim.lr", 0.02]  # the input's, without a ResNet's
@@ -62,38 +59,25 @@ def test_a_workload_without_a_recipe_takes_a_recipe_s_defaults(page, class_photo
     refused(command(capsys, "show", f"{page}:MyModel", "--data", class_photos), "returned MyModel, not a Recipe")
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_what_a_workload_names_is_there(name):
-    parts = [getattr(WORKLOADS[name], field.name) for field in fields(WORKLOADS[name])]
-    lazy = [
-        part.__qualname__
-        for part in (*parts, *WORKLOADS[name].bench.values())
-        if ":" in getattr(part, "__qualname__", "")
-    ]
-    assert len(lazy) >= 12
-    for where in lazy:
-        module, _, function = where.partition(":")
-        assert callable(getattr(importlib.import_module(module), function)), where
-    assert (ROOT / "paceline" / "pages" / WORKLOADS[name].template).is_file()
-
-
 OWN_KIND = '''
 """The page's network with a score, a section and a template of its own kind."""
 from dataclasses import replace
 from pathlib import Path
 
-from my_net import MINE, MyModel, recipe
+from my_net import Mine, MyModel, recipe
 
 
-def check(recipe):
-    assert isinstance(recipe.model, MyModel), type(recipe.model)
+class Kind(Mine):
+    template = str(Path(__file__).with_name("kind.html.jinja"))
+
+    def check(self, recipe):
+        assert isinstance(recipe.model, MyModel), type(recipe.model)
+
+    def section(self, predictions, data, exif):
+        return {"answer": len(predictions["images"])}
 
 
-def section(predictions, data, exif):
-    return {"answer": len(predictions["images"])}
-
-
-KIND = replace(MINE, check=check, section=section, template=str(Path(__file__).with_name("kind.html.jinja")))
+KIND = Kind()
 
 
 def kind():
@@ -125,7 +109,7 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
     assert "ZeroDivisionError" in _report(capsys, run, "--workload", f"{own_kind}:KIND")
-    own_kind.write_text(OWN_KIND.replace("check=check,", 'check=check, headline="nothing",'))
+    own_kind.write_text(OWN_KIND.replace("KIND = Kind()", 'Kind.headline = "nothing"\nKIND = Kind()'))
     refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "headline 'nothing' is none of its metrics")
 
 

@@ -13,9 +13,10 @@ import paceline.log.beside as beside
 from paceline.config.errors import UserError
 from paceline.config.extras import EXTRAS
 from paceline.config.run import Controls
+from paceline.log import sinks
 from paceline.log.beside import Beside
 from paceline.log.events import read_events
-from paceline.log.sinks import TRACKERS, makers
+from paceline.log.sinks import makers
 
 MINE = """
 import json
@@ -129,7 +130,7 @@ def test_a_refusal_leaves_an_older_run_as_it_was(photos, file, tmp_path, capsys,
 
 def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setitem(EXTRAS, "nosuchpackage", ("nosuchpackage>=2",))
-    monkeypatch.setitem(TRACKERS, "nosuchpackage", Noted)
+    monkeypatch.setattr(sinks, "TRACKERS", (*sinks.TRACKERS, "nosuchpackage"))
     for _ in range(2):
         with pytest.raises(UserError, match=r"pip install 'nosuchpackage>=2'"):
             makers(Controls(sink=("nosuchpackage",)))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.tasks.workloads.classification import WORKLOAD
+from paceline.tasks.workloads.classification import ResNet
 
 STEPS = 30
 
@@ -51,19 +51,21 @@ def smooth() -> Recipe[ResNetModel, PhotoInput]:
     )
 
 
-def build_smooth(recipe, classes):
+class Smooth(ResNet):
     """The classifier with SiLU in every ReLU's place."""
-    from torch import nn
 
-    model = WORKLOAD.build(recipe, classes)
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.ReLU):
-                setattr(module, name, nn.SiLU())
-    return model
+    def build(self, recipe, classes):
+        from torch import nn
+
+        model = super().build(recipe, classes)
+        for module in list(model.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.ReLU):
+                    setattr(module, name, nn.SiLU())
+        return model
 
 
-SMOOTH = replace(WORKLOAD, build=build_smooth)
+SMOOTH = Smooth()
 
 
 def watched() -> Recipe[ResNetModel, PhotoInput]:
@@ -89,13 +91,15 @@ def built_slowly() -> Recipe[ResNetModel, PhotoInput]:
     return replace(small(), task=f"{__file__}:BUILT_SLOWLY")
 
 
-def build_slowly(recipe, classes):
+class BuiltSlowly(ResNet):
     """The classifier, 0.3 seconds later."""
-    time.sleep(0.3)
-    return WORKLOAD.build(recipe, classes)
+
+    def build(self, recipe, classes):
+        time.sleep(0.3)
+        return super().build(recipe, classes)
 
 
-BUILT_SLOWLY = replace(WORKLOAD, build=build_slowly)
+BUILT_SLOWLY = BuiltSlowly()
 
 
 def on_disks_of_their_own() -> Recipe[ResNetModel, PhotoInput]:
@@ -118,15 +122,17 @@ def drawn_alike() -> Recipe[ResNetModel, PhotoInput]:
     return replace(drawn_by_rank(), task=f"{__file__}:DRAWN_ALIKE")
 
 
-def draw(seed: int):
-    """Initialise a network by `seed` in place of the recipe's."""
-    import torch
+class Drawn(ResNet):
+    """A network initialised by `drawn` in place of the recipe's seed."""
 
-    return lambda recipe, model, _: WORKLOAD.initialise(recipe, model, torch.Generator().manual_seed(seed))
+    drawn = 0
+
+    def initialise(self, recipe, model, generator):
+        super().initialise(recipe, model, generator.manual_seed(self.drawn))
 
 
-DRAWN_BY_RANK = replace(WORKLOAD, initialise=draw(int(os.environ.get("RANK", 0))))
-DRAWN_ALIKE = replace(WORKLOAD, initialise=draw(0))
+DRAWN_BY_RANK, DRAWN_ALIKE = Drawn(), Drawn()
+DRAWN_BY_RANK.drawn = int(os.environ.get("RANK", 0))
 
 
 def beside_run(suffix: str) -> Path:
@@ -186,7 +192,13 @@ def open_troubled(workload, recipe, manifest, **limits):
     return task
 
 
-TROUBLED = replace(WORKLOAD, open=open_troubled)
+class Troubled(ResNet):
+    """See `open_troubled`."""
+
+    open = open_troubled
+
+
+TROUBLED = Troubled()
 
 
 def scored_slowly() -> Recipe[ResNetModel, PhotoInput]:
@@ -270,7 +282,13 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
     return task
 
 
-SCORED_SLOWLY = replace(WORKLOAD, open=open_scored_slowly)
+class ScoredSlowly(ResNet):
+    """See `open_scored_slowly`."""
+
+    open = open_scored_slowly
+
+
+SCORED_SLOWLY = ScoredSlowly()
 
 
 def lagging() -> Recipe[ResNetModel, PhotoInput]:
@@ -278,12 +296,14 @@ def lagging() -> Recipe[ResNetModel, PhotoInput]:
     return replace(small(), task=f"{__file__}:LAGGING", bn_span=6)
 
 
-def build_lagging(recipe, classes):
+class Lagging(ResNet):
     """The classifier; on the last rank its forward takes a fifth of a second longer."""
-    model = WORKLOAD.build(recipe, classes)
-    if int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1:
-        model.register_forward_pre_hook(lambda *_: time.sleep(0.2))
-    return model
+
+    def build(self, recipe, classes):
+        model = super().build(recipe, classes)
+        if int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1:
+            model.register_forward_pre_hook(lambda *_: time.sleep(0.2))
+        return model
 
 
-LAGGING = replace(WORKLOAD, build=build_lagging)
+LAGGING = Lagging()
