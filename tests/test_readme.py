@@ -62,7 +62,7 @@ def test_the_file_tree_is_the_real_one() -> None:
         for entry in package.iterdir()
         if entry.suffix == ".py" or (entry / "__init__.py").exists()
     }
-    tops = {"benchmarks", "containers", "docs", "results", "scripts", "tests"}
+    tops = {"benchmarks", "containers", "docs", "examples", "results", "scripts", "tests"}
     assert named == (rooms - {"paceline/__init__.py", "paceline/__main__.py"}) | tops
 
 

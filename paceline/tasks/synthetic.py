@@ -74,7 +74,9 @@ class SyntheticTask(Task):
         """No images, and a headline metric that is not a number: no target is met by it, and no checkpoint is the best."""
         return Evaluation({self.workload.headline: math.nan}, 0, {})
 
-    def train_loader(self, plan: Plan, system: System, place: InputRank, *, first: int, one_batch: bool) -> Repeated:
+    def train_loader(
+        self, plan: Plan, system: System, place: InputRank, *, first: int = 0, one_batch: bool = False
+    ) -> Repeated:
         """The same forwards in every step, made before the first and already on the device."""
         noise = torch.Generator().manual_seed(self.recipe.seed + place.rank)
         forwards = [self._batch(plan.images_per_forward, place.device, noise) for _ in range(plan.forwards)]

@@ -206,7 +206,7 @@ class Task(ABC):
         )
 
     def train_loader(
-        self, plan: Plan, system: System, place: InputRank, *, first: int, one_batch: bool
+        self, plan: Plan, system: System, place: InputRank, *, first: int = 0, one_batch: bool = False
     ) -> Loader | Repeated:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
 

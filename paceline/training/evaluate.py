@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,8 +160,7 @@ class Evaluator:
         Weights that are averaged are evaluated so. Where ranks only evaluate, they are handed the weights instead.
         """
         state, began, score = self.state, time.monotonic(), None
-        averaged = state.average.applied() if state.average is not None else nullcontext()
-        with state.averaged(self.roles.peers), averaged:
+        with state.evaluated(self.roles.peers):
             if self.roles.evaluators:
                 self.roles.order(evaluate=state.step)
                 self.roles.hand_over(state.model.state_dict().values())

@@ -9,7 +9,7 @@ resumed on as many ranks goes on bit for bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,13 @@ class State:
             with torch.no_grad():
                 for buffer, value in zip(own, saved):
                     buffer.copy_(value)
+
+    @contextmanager
+    def evaluated(self, world: World) -> Iterator[None]:
+        """Inside, the model is what an evaluation scores: statistics of all ranks, and averaged weights where these are kept."""
+        applied = self.average.applied() if self.average is not None else nullcontext()
+        with self.averaged(world), applied:
+            yield
 
     def _running(self) -> list[Tensor]:
         """Every tensor that differs from rank to rank: running statistics, and their moving averages."""

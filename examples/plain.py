@@ -1,0 +1,60 @@
+"""A training run from paceline's own parts, top to bottom: what `paceline train` does to the weights, and nothing else.
+
+    python examples/plain.py ssd-tiny [--data DIR] [--out OUT] [--steps N]
+
+One process, no resume, no logs, no refusals: those are what training/setup.py and training/loop.py add around the same lines.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from paceline.checkpoint.write import save_checkpoint
+from paceline.config.plan import evaluation_batch, make_plan, rates_at, shorten
+from paceline.config.run import Controls, Run
+from paceline.machine.heap import keep_freed_memory
+from paceline.machine.known import SYSTEMS
+from paceline.machine.machine import choose_device, set_threads
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
+from paceline.recipes import RECIPES
+from paceline.tasks.task import InputRank
+from paceline.training.building import build_model, build_state
+from paceline.training.evaluate import evaluate
+from paceline.training.opening import open_task
+from paceline.training.step import TrainStep
+
+flags = argparse.ArgumentParser()
+flags.add_argument("recipe", choices=RECIPES)
+flags.add_argument("--data", default="", help="class folders, COCO, VOC or YOLO; empty = the built-in pictures")
+flags.add_argument("--out", type=Path, default=Path("plain"))
+flags.add_argument("--steps", type=int, default=0, help="0 = the recipe's own")
+asked = flags.parse_args()
+
+recipe, system, controls = RECIPES[asked.recipe](), SYSTEMS["cpu"](), Controls(data=asked.data)
+launch = read_launch(os.environ)  # this process alone, or a rank under torchrun, srun, mpirun
+with open_world(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
+    threads = set_threads(system, world, say=print)
+    keep_freed_memory(world.device)
+    place = InputRank(world.rank, world.world, world.device, threads["loader"])
+
+    # Data, plan, network, optimiser. The plan is arithmetic alone: steps, batches, accumulation, when to evaluate.
+    task = open_task(recipe, controls, world, say=print)
+    images = {"train_images": task.train_images, "val_images": task.val_images}
+    plan = shorten(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)
+    run = Run(asked.recipe, recipe, "cpu", system, plan, controls)
+    state = build_state(build_model(task, run, world), run, world)
+
+    # The loop: what a step trains on is a pure function of its number, and so is its learning rate.
+    train_step = TrainStep(state, plan, system, world.device, world.group)
+    with task.train_loader(plan, system, place) as loader:
+        for step, batches in loader:
+            losses = train_step(batches, rates_at(recipe, plan, step))
+            state.step = step + 1
+            if state.step in plan.eval_steps:  # the last step is one of them
+                most = evaluation_batch(plan.images_per_forward, plan.val_images, world.world)
+                with state.evaluated(world):
+                    where = {"system": system, "place": place, "world": world}
+                    found = evaluate(state.model, task, key=f"step-{step}", batch=most, **where)
+                print(f"step {state.step}: loss {float(losses['loss']):.4f}", found.metrics)
+    print(save_checkpoint(asked.out, state.step, state.snapshot(world, {})))
