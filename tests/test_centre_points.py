@@ -27,7 +27,7 @@ def scene() -> DetectionBatch:
 
 def model() -> CentrePoints:
     made = CentrePoints(SMALL, 3)
-    initialise(SMALL, made, torch.Generator().manual_seed(0))
+    initialise(made, torch.Generator().manual_seed(0))
     return made
 
 
