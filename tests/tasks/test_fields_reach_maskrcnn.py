@@ -19,7 +19,7 @@ from paceline.input.draw import render
 from paceline.models import segmenter
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
-from paceline.predict.found import Seen
+from paceline.predict.found import Seen, answers_of
 from paceline.store.header import read_header
 from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.workloads import workload_of
@@ -141,10 +141,10 @@ def scored(recipe: Recipe) -> str:
 
 def answered(recipe: Recipe) -> str:
     """What a user is told of it."""
-    facts = SimpleNamespace(recipe=recipe, classes=("a", "b"), category_ids=(3, 5))
+    facts = SimpleNamespace(workload=MASKRCNN, recipe=recipe, classes=("a", "b"), category_ids=(3, 5))
     data = photo()
     seen = Seen("photo.jpg", read_header(data, "photo"), 1, np.zeros((1, 1, 3), np.uint8), None)
-    (found,) = MASKRCNN.answers(outputs(), [seen], facts)
+    (found,) = answers_of(outputs(), [seen], facts)
     return hashed(found.boxes, *found.masks)
 
 
