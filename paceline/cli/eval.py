@@ -59,9 +59,7 @@ DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
 class Flags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional] = (
-        Path()
-    )  # run folder; or a file of weights, or the name of published ones
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
     data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
     split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
     images: str = ""  # folder of photos to score on, with --annotations
@@ -78,9 +76,7 @@ class Flags:
     json: bool = False  # print one JSON object a checkpoint
     out: str = ""  # also write the predictions to this JSON file
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = (
-        ""  # of a file of weights: the recipe that they fit, with flags in quotes; empty = found from the file
-    )
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
 
     @property
     def elsewhere(self) -> bool:

@@ -35,9 +35,7 @@ DRAWN_BESIDE = 8
 class Flags:
     """What to label."""
 
-    run: Annotated[Path, tyro.conf.Positional] = (
-        Path()
-    )  # run folder; or a file of weights, or the name of published ones
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
     photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders: all photos below them
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
@@ -48,9 +46,7 @@ class Flags:
     labels: bool = True  # objects: write names and scores beside the boxes
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = (
-        ""  # of a file of weights: the recipe that they fit, with flags in quotes; empty = found from the file
-    )
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
 
 
 def run(arguments: Sequence[str]) -> int:

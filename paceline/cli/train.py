@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         console.doing("starting")
 
         from paceline.training.call import run_training
-        from paceline.training.setup import Request
+        from paceline.training.request import Request
 
         have_last_words()
         request = Request(

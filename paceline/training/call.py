@@ -22,9 +22,10 @@ from paceline.ranks.world import open_world
 from paceline.training.evaluation_rank import serve
 from paceline.training.going_on import FinishedError
 from paceline.training.loop import loop
+from paceline.training.request import Request
 from paceline.training.run_folder import nearest_folder
 from paceline.training.settling import refuse_compressed
-from paceline.training.setup import Request, set_up
+from paceline.training.setup import set_up
 from paceline.training.standing import Ending
 
 

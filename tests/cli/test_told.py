@@ -97,6 +97,11 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "--version",
     }  # torchrun's, mpirun's and srun's; of programs asked
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
+    known |= {
+        "--recipe",
+        "--nodes",
+        "--rate",
+    }  # of `paceline predict` and `eval`, which find a network; of `show` and `launch`
     for name in RECIPES:
         recipe: Recipe = RECIPES[name]()
         known |= {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(Controls())}
@@ -106,20 +111,19 @@ def test_every_flag_that_a_message_of_training_names_exists():
     for room in (
         "config",
         "checkpoint",
-        "data",
-        "dist",
-        "engine",
-        "host",
+        "store/*.py",
+        "input",
+        "ranks",
+        "machine/*.py",
         "log",
         "optim",
-        "runs",
         "tasks",
         "training",
         "cli/train.py",
     ):
-        for path in [
-            found for entry in PACKAGE.glob(room) for found in ([entry] if entry.is_file() else entry.rglob("*.py"))
-        ]:
+        entries = list(PACKAGE.glob(room))
+        assert entries, room
+        for path in [found for entry in entries for found in ([entry] if entry.is_file() else entry.rglob("*.py"))]:
             if path.name == "habits.py":  # of every verb: test_menus looks at each
                 continue
             for text in sentences(ast.parse(path.read_text())):

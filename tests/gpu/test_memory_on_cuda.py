@@ -19,7 +19,7 @@ from paceline.log.events import read_events
 from paceline.machine.detect import gpu
 from paceline.recipes import RECIPES
 from paceline.training.call import run_training
-from paceline.training.setup import Request
+from paceline.training.request import Request
 from paceline.training.standing import Ending
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

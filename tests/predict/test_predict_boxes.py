@@ -99,6 +99,7 @@ def loaded(monkeypatch):
 
 def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys):
     photos = [grey(tmp_path / "000000000139.png", (800, 400)), grey(tmp_path / "own.jpg", (64, 64))]
+    (tmp_path / "run").mkdir()
     said = command(capsys, "predict", tmp_path / "run", *photos, "--out", tmp_path / "out")
     assert said.code == 0 and f"{photos[0]}: cat 0.80  dog 0.40" in said.out and "2 photos" in said.out
     facts = json.loads((tmp_path / "out" / "predictions.json").read_text())

@@ -19,7 +19,8 @@ from paceline.log.console import Console
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.stop import StopRequest, StopVote
 from paceline.ranks.world import open_world
-from paceline.training.setup import Request, set_up
+from paceline.training.request import Request
+from paceline.training.setup import set_up
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
 SMALL = {"resnet50-tiny": " ".join(TINY), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
