@@ -129,7 +129,7 @@ def few_contenders(monkeypatch):
 def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_path, monkeypatch, task):
     few_contenders(monkeypatch)
     out, contest = tmp_path / "results" / "input.json", contests[task]
-    monkeypatch.setattr(bench, task, lambda *_, **__: contest)
+    monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contest)
     words = "--data X --seconds 0.02 --rounds 2 --decoders simplejpeg --task"
     assert command(["input", *words.split(), task, "--out", str(out)]) == 0
     report = json.loads(out.read_text())
