@@ -79,15 +79,11 @@ class Workload(ABC):
                 f"workload: template {self.template}: there is no such file. Name it with its whole path."
             )
 
-    # What cannot be
-
     def check(self, recipe: Recipe) -> None:  # noqa: B027  # what it does not refuse is right
         """Raises RecipeError for a recipe that cannot be."""
 
     def check_plan(self, recipe: Recipe, plan: Plan) -> None:  # noqa: B027
         """Raises RecipeError for a plan that would train something else."""
-
-    # Data and network
 
     @abstractmethod
     def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
@@ -110,8 +106,6 @@ class Workload(ABC):
 
         return load_own(model, path, labels)
 
-    # Its input
-
     def largest(self, recipe: Recipe) -> tuple[int, int]:
         """H, W of the largest training input, whatever the data: the square that most have."""
         return recipe.input.size, recipe.input.size
@@ -132,8 +126,6 @@ class Workload(ABC):
     def draw_eval(self, recipe: Recipe, header: Header, name: str, shape: tuple[int, int]) -> Draw:
         """What is rendered of a photo in an evaluation input of H x W."""
 
-    # MLPerf's log of it
-
     def log_facts(self, run: Run) -> dict[str, Any]:
         """Keys and values between init_start and init_stop."""
         from paceline.tasks.mlperf import mllog_facts
@@ -147,8 +139,6 @@ class Workload(ABC):
     def log_tensors(self, parameters: Sequence[str]) -> Sequence[str]:
         """Names that the ruleset has for these parameters."""
         return parameters
-
-    # What people see
 
     def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str] | None:
         """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: as paceline/pages/samples.py

@@ -39,8 +39,14 @@ class ResNet(Workload):
         net, photo = recipe.model, recipe.input
         trunk = make_trunk(net, Form(stem=net.stem, stem_channels=net.stem_channels))
         trunk.add_classes(classes)
-        mean, std, channels, smoothing = photo.mean, photo.std, net.stem_channels, net.label_smoothing
-        return Classifier(trunk, mean=mean, std=std, channels=channels, smoothing=smoothing, convention=net.smoothing)
+        return Classifier(
+            trunk,
+            mean=photo.mean,
+            std=photo.std,
+            channels=net.stem_channels,
+            smoothing=net.label_smoothing,
+            convention=net.smoothing,
+        )
 
     def initialise(self, recipe: PhotoRecipe, model, generator):
         settings = recipe.model
