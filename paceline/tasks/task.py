@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -188,6 +189,16 @@ class Task(ABC):
         return replace(found, largest=-(-found.largest * wider // found.pixels))
 
     # Batches
+
+    @contextmanager
+    def reading(self, train: Records, val: Records) -> Iterator[None]:
+        """While this is open, photos are read from these records: of a copy near by, or of what memory holds."""
+        before = self.train_index, self.val_index
+        self.train_index, self.val_index = replace(before[0], records=train), replace(before[1], records=val)
+        try:
+            yield
+        finally:
+            self.train_index, self.val_index = before
 
     def samples(
         self, step: int, *, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
