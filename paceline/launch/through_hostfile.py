@@ -15,11 +15,10 @@ from paceline.config.errors import UserError
 from paceline.launch import attend, preflight
 from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
 from paceline.launch.hostfile import LOOPBACK, Host, first_hosts, read_hostfile
-from paceline.launch.hosts import check_hosts, host_python
+from paceline.launch.hosts import check_hosts, host_python, options
 from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
-from paceline.launch.ssh import options
 from paceline.launch.start_mpirun import forwarded_names, notes
 from paceline.ranks.launcher import derived_port
 

@@ -74,7 +74,7 @@ class Model(Protocol):
     """What `Workload.build` gives: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Training losses, in one of the forms of `paceline/batch/losses.py`."""
+        """Training losses, in one of the forms of `paceline/batch/batch.py`."""
         ...
 
     def predict(self, batch: Batch) -> Any:

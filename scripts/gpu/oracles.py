@@ -73,7 +73,7 @@ def maskrcnn(steps: int) -> Oracle:
     """A small Mask R-CNN; the losses are its own in float64."""
     import maskrcnn_rank as small
 
-    from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+    from paceline.models.mask_rcnn import initialise_mask_rcnn
     from paceline.tasks.maskrcnn import build_segmenter
 
     recipe = small.small()
