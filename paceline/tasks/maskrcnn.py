@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.batch.batch import Batch, InstanceBatch, InstanceObjects, plain_images, raster_boxes, slots_for
+from paceline.batch import Batch, InstanceBatch, InstanceObjects, plain_images, raster_boxes, slots_for
 from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan

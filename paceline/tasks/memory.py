@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.cache import remembered, source_digest
 from paceline.config.errors import RecipeError
 from paceline.config.python_file import is_in_file

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.batch.batch import InstanceBatch, InstanceObjects, instance_batch
+from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes import forms, region_detections
 from paceline.boxes import proposals as proposing
 from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI

@@ -20,7 +20,7 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.batch.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
+from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule

@@ -18,7 +18,7 @@ from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command
 from torch import nn
 
-from paceline.batch.batch import FoundInstances, InstanceBatch
+from paceline.batch import FoundInstances, InstanceBatch
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
 from paceline.models.mask_rcnn import initialise_mask_rcnn

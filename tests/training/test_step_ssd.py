@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.batch.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
+from paceline.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, override
 from paceline.config.system import System

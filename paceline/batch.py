@@ -1,7 +1,7 @@
 """What travels from data to model: a batch, and how the tensors of one lie in a flat memory.
 
 Letters: B images, H and W pixels of the network's input.
-This dataclass is all that `data/` and `models/` share, so shapes and units stand here once.
+Its dataclasses are all that `input/` and `models/` share, so shapes and units stand here once.
 """
 
 from __future__ import annotations
