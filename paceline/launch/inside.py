@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import UserError
-from paceline.launch.combine import CONTAINER
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Variable
 from paceline.launch.mounts import mounts_of
 from paceline.version import PACKAGE, __version__
