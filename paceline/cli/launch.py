@@ -5,15 +5,14 @@ from __future__ import annotations
 import glob
 import importlib.util
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
-from paceline.cli.launch_words import without
 from paceline.cli.saved import saved_request
 from paceline.cli.show_estimate import check_rates
 from paceline.cli.train import refuse_early, refuse_random
@@ -28,8 +27,7 @@ from paceline.launch.carry_out import launch
 from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
-from paceline.launch.walltime import check_walltime
-from paceline.launch.where import Where, check_where, job_of, left_outside
+from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
 from paceline.machine.published import published_for
 from paceline.ranks.environment import check_interface
 from paceline.ranks.interfaces import interfaces
@@ -82,7 +80,6 @@ def run(arguments: Sequence[str]) -> int:
     planned = check_plan(asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
         raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
-    planned = check_plan(asked, flags)
     check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
     if flags.through == "local" and "system.interface" in asked.given:
@@ -98,20 +95,7 @@ def run(arguments: Sequence[str]) -> int:
         say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
     if outside := left_outside(flags, planned.system):
         say(outside)
-    here = flags.data
-    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
-        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
-        here = ""
-    named = named_weights(flags)
-    weights = Path(named).expanduser()
-    if is_published(named):
-        if not in_cache(named).is_file():
-            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
-        named = ""  # no file to look for
-    elif named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
-        if flags.through == "local":
-            raise UserError(f"--weights {named}: there is no such file. Check the path.")
-        say(f"--weights {named}: not on this machine; the nodes will look for it")
+    here, named = _data_here(flags), _weights_file(flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
@@ -130,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         if flags.preflight:
             # A name of published weights, or a bucket, is no file that a node could lack.
             local = [flags.data] if flags.data and "://" not in flags.data else []
-            local += [str(weights)] if named and weights.exists() else []
+            local += [named] if named and Path(named).expanduser().exists() else []
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
             job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
@@ -142,6 +126,32 @@ def run(arguments: Sequence[str]) -> int:
             say(f"{again} goes on from here")
         return code
     return _trials(asked, flags, base, start, again)
+
+
+def _data_here(flags: LaunchFlags) -> str:
+    """--data where this machine has it; "" where the nodes will look for it, which is said."""
+    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        return ""
+    return flags.data
+
+
+def _weights_file(flags: LaunchFlags) -> str:
+    """The file that --weights names, which nodes must find; "" for none and for published ones, which come from the cache.
+
+    Raises UserError for a file that this machine lacks where the job runs here.
+    """
+    named = named_weights(flags)
+    weights = Path(named).expanduser()
+    if is_published(named):
+        if not in_cache(named).is_file():
+            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
+        return ""
+    if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
+        if flags.through == "local":
+            raise UserError(f"--weights {named}: there is no such file. Check the path.")
+        say(f"--weights {named}: not on this machine; the nodes will look for it")
+    return named
 
 
 def _check_spares(flags: LaunchFlags) -> None:
@@ -207,3 +217,29 @@ def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
     base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
     flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
     return parse_recipe(words, flags, verb="launch", base=base, description=f"Repeat {arguments[0]}"), True
+
+
+# The words of a launch that are for `train`: all but the flags of the launch itself.
+
+
+def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[str]) -> tuple[str, ...]:
+    """The words without the fields of dataclass `kind` and those called `more`, and without their values.
+
+    flags   the parsed flags: which fields are nested, and which take no value, is seen by theirs
+    A value never starts with two dashes unless it is joined to its flag by =, so it ends at the next flag.
+    """
+    names = {field.name for field in fields(kind)} | set(more)
+    kept: list[str] = []
+    inside = False
+    for word in arguments:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            top, _, _ = name.partition(".")
+            inside = (top in names and is_dataclass(getattr(flags, top, None)) == ("." in name)) or (
+                name.startswith("no_") and name[3:] in names
+            )
+            if not inside:
+                kept.append(word)
+        elif not inside:
+            kept.append(word)
+    return tuple(kept)

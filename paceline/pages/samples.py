@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.batch.detection import Objects
-from paceline.batch.instances import InstanceObjects
+from paceline.batch import InstanceObjects, Objects
 from paceline.pages.marks import Mark, largest_first, marks_picture
 from paceline.pages.masks import placed_pixels
 
@@ -24,7 +23,7 @@ LARGEST, OBJECTS_SIDE = 224, 320
 def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
     """A photo and its class; or with its objects, boxes in fractions of the pixels, and how many they are.
 
-    With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch.instances).
+    With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch).
     """
     if not isinstance(label, Objects):
         picture = Image.fromarray(pixels)

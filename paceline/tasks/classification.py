@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.classification import PhotoRecipe
 from paceline.input.draw import Draw
 from paceline.input.photo_sample import draw_training_sample

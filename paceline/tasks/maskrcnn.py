@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.batch.instances import InstanceObjects
+from paceline.batch import InstanceObjects
 from paceline.config.instances import InstanceRecipe
 from paceline.input.draw import Draw
 from paceline.input.instance_sample import draw_training_sample, image_key

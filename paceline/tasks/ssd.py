@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.detection import BoxRecipe
 from paceline.input.box_sample import draw_training_sample
 from paceline.input.draw import Draw

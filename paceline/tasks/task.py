@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
@@ -73,7 +74,7 @@ class Model(Protocol):
     """What `Workload.build` gives: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Training losses, in one of the forms of `paceline/batch/losses.py`."""
+        """Training losses, in one of the forms of `paceline/batch.py`."""
         ...
 
     def predict(self, batch: Batch) -> Any:
@@ -188,6 +189,16 @@ class Task(ABC):
         return replace(found, largest=-(-found.largest * wider // found.pixels))
 
     # Batches
+
+    @contextmanager
+    def reading(self, train: Records, val: Records) -> Iterator[None]:
+        """While this is open, photos are read from these records: of a copy near by, or of what memory holds."""
+        before = self.train_index, self.val_index
+        self.train_index, self.val_index = replace(before[0], records=train), replace(before[1], records=val)
+        try:
+            yield
+        finally:
+            self.train_index, self.val_index = before
 
     def samples(
         self, step: int, *, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from paceline.config.errors import UserError
@@ -17,6 +16,7 @@ from paceline.ranks.world import World
 from paceline.store.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
 from paceline.store.index import Index
 from paceline.store.stores import scheme_of
+from paceline.tasks.synthetic import SyntheticTask
 from paceline.tasks.task import Task
 
 GIB = 2**30
@@ -33,21 +33,18 @@ def kept_photos(task: Task, system: System, world: World, say: Say) -> Iterator[
 
     Every rank calls it. Says how much is kept, and in the end how many reads that saved.
     """
-    splits = [name for name in ("train_index", "val_index") if hasattr(task, name)]  # synthetic batches have none
-    indexes: list[Index] = [getattr(task, name) for name in splits]
+    indexes = [] if isinstance(task, SyntheticTask) else [task.train_index, task.val_index]
     counts = [len(index) for index in indexes]
     room = _room(indexes, system, world, say)
     shelf = _shared_shelf(sum(counts), room, world, say)
     if shelf is None:
         yield
         return
-    for number, (name, index) in enumerate(zip(splits, indexes)):
-        setattr(task, name, replace(index, records=CachedRecords(index.records, shelf, sum(counts[:number]))))
+    train, val = (CachedRecords(index.records, shelf, first) for index, first in zip(indexes, (0, counts[0])))
     try:
-        yield
+        with task.reading(train, val):
+            yield
     finally:
-        for name, index in zip(splits, indexes):
-            setattr(task, name, index)
         if shelf.reads:
             rank = "" if world.world == 1 else f" of rank {world.rank}"
             say(

@@ -51,20 +51,22 @@ def staged_photos(task: Task, stage: str, world: World, console: Console, say: S
         if world.local_rank == 0:
             _bring(copy, task, _Teller(console, say, folder.parent))
         _wait_for_all(world)
-        for split, (name, index, numbers) in _splits(task).items():
-            records = staged_records(index.records, task.manifest.splits[split].records, folder, remedy)
-            staged = replace(index, records=records)
+        splits = _splits(task)
+        near = {
+            split: staged_records(index.records, task.manifest.splits[split].records, folder, remedy)
+            for split, (index, _) in splits.items()
+        }
+        for split, (index, numbers) in splits.items():
             if world.local_rank == 0:
-                _compare_some(staged, numbers)
-            setattr(task, name, staged)
-            held.callback(setattr, task, name, index)
+                _compare_some(replace(index, records=near[split]), numbers)
+        held.enter_context(task.reading(near[task.manifest.learnt], near["val"]))
         yield
 
 
 def key_of(task: Task) -> str:
     """16 hex digits: equal exactly where the data set is, with the names and sizes of its files."""
     digest = hashlib.sha256(task.manifest.content_hash.encode())
-    for split, (_, index, _) in _splits(task).items():
+    for split, (index, _) in _splits(task).items():
         places = index.records.places
         digest.update(f"{split} {task.manifest.splits[split].records} {len(places.name_bytes)}".encode())
         for array in (places.name_bytes, places.name_starts, places.file_sizes):
@@ -72,17 +74,17 @@ def key_of(task: Task) -> str:
     return digest.hexdigest()[:16]
 
 
-def _splits(task: Task) -> dict[str, tuple[str, Index, np.ndarray]]:
-    """Split -> the task's field, its index, and the numbers of the photos that this run reads."""
+def _splits(task: Task) -> dict[str, tuple[Index, np.ndarray]]:
+    """Split -> its index, and the numbers of the photos that this run reads."""
     return {
-        task.manifest.learnt: ("train_index", task.train_index, task.train_numbers),
-        "val": ("val_index", task.val_index, task.val_numbers),
+        task.manifest.learnt: (task.train_index, task.train_numbers),
+        "val": (task.val_index, task.val_numbers),
     }
 
 
 def _bring(copy: StagedCopy, task: Task, teller: _Teller) -> None:
     wanted: dict[bytes, Wanted] = {}  # a container may hold photos of both splits
-    for split, (_, index, numbers) in _splits(task).items():
+    for split, (index, numbers) in _splits(task).items():
         wanted |= {one.name: one for one in wanted_files(index, task.manifest.splits[split].records, numbers)}
     began = time.monotonic()
     brought = copy.bring(list(wanted.values()), progress=teller.progress, waits=teller.waits)

@@ -62,13 +62,13 @@ class ResNet(Workload):
         """Black photos of class 0."""
         import torch
 
-        from paceline.batch.batch import Batch, plain_images
+        from paceline.batch import Batch, plain_images
 
         zeros = torch.zeros(images, dtype=torch.int64)
         return Batch(images=plain_images(images, shape), labels=zeros, indices=zeros)
 
     def batch(self, images, labels, indices, *, least=0):
-        from paceline.batch.batch import labelled_batch
+        from paceline.batch import labelled_batch
 
         return labelled_batch(images, labels, indices)
 

@@ -61,7 +61,7 @@ class MaskRCNN(Workload):
         return Segmenter(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
 
     def initialise(self, recipe: InstanceRecipe, model, generator):
-        from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+        from paceline.models.mask_rcnn import initialise_mask_rcnn
 
         initialise_mask_rcnn(model.network, generator, recipe.model.init)
 
@@ -83,9 +83,7 @@ class MaskRCNN(Workload):
         """Grey photos that are full of objects."""
         import torch
 
-        from paceline.batch.batch import plain_images
-        from paceline.batch.detection import raster_boxes, slots_for
-        from paceline.batch.instances import InstanceBatch
+        from paceline.batch import InstanceBatch, plain_images, raster_boxes, slots_for
 
         (height, width), side, slots = shape, recipe.model.mask.canvas + 2, slots_for(slots)
         # Each is matched by its own region.
@@ -102,7 +100,7 @@ class MaskRCNN(Workload):
         )
 
     def batch(self, images, labels, indices, *, least=0):
-        from paceline.batch.instances import instance_batch
+        from paceline.batch import instance_batch
 
         return instance_batch(images, labels, indices, least=least)
 

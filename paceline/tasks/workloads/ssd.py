@@ -90,15 +90,14 @@ class SSD(Workload):
         """A batch that is full of objects."""
         import torch
 
-        from paceline.batch.batch import plain_images
-        from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
+        from paceline.batch import DetectionBatch, plain_images, raster_boxes, slots_for
 
         boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
         labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
         return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)
 
     def batch(self, images, labels, indices, *, least=0):
-        from paceline.batch.detection import detection_batch
+        from paceline.batch import detection_batch
 
         return detection_batch(images, labels, indices, least=least)
 
