@@ -24,8 +24,9 @@ from paceline.config.trunk import Depth, TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import draw_layers
 from paceline.models.layers import Conv2d
+from paceline.models.make_trunk import make_trunk
 from paceline.models.normalise import Normalise
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 from paceline.recipes.ssd import tiny
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads.ssd import SSD

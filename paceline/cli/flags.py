@@ -7,11 +7,8 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, NoReturn, TypeVar
-
-import tyro
 
 from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.nodes import nodes_of
@@ -19,7 +16,7 @@ from paceline.cli.shared_flags import check_shared
 from paceline.cli.voice import speaks
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import NO_FLAG, InputT, ModelT, Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.machine.published import published_for, system_for
@@ -95,7 +92,7 @@ def parse_recipe(
     """
     import tyro
 
-    from paceline.cli.flags import OfferedRecipe
+    from paceline.cli.offered import OfferedRecipe
 
     words = _gathered(arguments, "--sink")
     if base is None:
@@ -269,13 +266,3 @@ def _first_paragraph(name: str, recipe: Recipe) -> str:
         f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
         f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
     )
-
-
-# A recipe as the command line offers it: each field is a flag but what it starts from, which --weights of `train` says.
-
-
-@dataclass(frozen=True)
-class OfferedRecipe(Recipe[ModelT, InputT]):
-    """A Recipe whose flags are parsed."""
-
-    pretrained: tyro.conf.Suppress[str] = ""  # no flag; its text stands at Recipe's field

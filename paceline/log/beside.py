@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from paceline.config.errors import UserError
-from paceline.log.sinks import Event, Follower, Sink
+from paceline.log.follower import Event, Follower, Sink
 from paceline.threads import Thread
 
 # Events that may wait for a sink; a run has some hundreds. One that falls back further is left alone: memory is finite.

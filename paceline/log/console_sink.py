@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from paceline.log.console import Console
 from paceline.log.events import metrics_of
+from paceline.log.follower import Event, Facts, Follower
 from paceline.log.prose import captured_late, compiled_again, left_open, warm_up_text
-from paceline.log.sinks import Event, Facts, Follower
 
 # Of a train event: what should not have happened once the clock ran.
 SAID_ONCE = {"recompilations": compiled_again, "late_captures": captured_late}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.log.events import numbers_of
-from paceline.log.sinks import Event
+from paceline.log.follower import Event
 from paceline.log.told import Told, config_of, flat
 
 # How MLflow calls a run's end; an interrupted one may go on, and is RUNNING again then.

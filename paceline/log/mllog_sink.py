@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from paceline.config.plan import epoch_ends, epochs_done
+from paceline.log.follower import Event, Facts, Follower
 from paceline.log.mllog import MLLog
-from paceline.log.sinks import Event, Facts, Follower
 
 
 class BenchmarkLog(Follower):

@@ -12,8 +12,9 @@ from typing import Any
 from paceline.log.console import Console
 from paceline.log.console_sink import OnConsole
 from paceline.log.events import EventLog, numbers_back, one_line, plain
+from paceline.log.follower import Event, Facts, Follower
 from paceline.log.mllog_sink import BenchmarkLog
-from paceline.log.sinks import Event, Facts, Follower, Maker
+from paceline.log.sinks import Maker
 
 
 class Printed(Follower):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.log.events import numbers_of
-from paceline.log.sinks import Follower
+from paceline.log.follower import Follower
 
 
 class TensorBoard(Follower):

@@ -12,7 +12,7 @@ from paceline.config.plain_file import read_entry
 from paceline.config.run import MOST_BYTES, read_run
 from paceline.config.sealed import parse
 from paceline.config.whole import write_whole
-from paceline.log.sinks import Event
+from paceline.log.follower import Event
 
 
 class Told:

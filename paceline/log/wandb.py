@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.log.events import numbers_of
-from paceline.log.sinks import Event
+from paceline.log.follower import Event
 from paceline.log.told import Told, config_of
 
 

@@ -13,9 +13,10 @@ from torch import nn
 from paceline.config.instances import HeadInit, MaskRCNNModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import initialise
+from paceline.models.make_trunk import make_trunk
 from paceline.models.pyramid import Backbone
 from paceline.models.region_heads import RoIHeads, RPNHead
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 
 
 class MaskRCNN(nn.Module):

@@ -2,7 +2,7 @@
 
 Letters: B images   C_i channels and s_i stride of map i, finest first   H, W input pixels   K classes
 A classifier pools the last map, SSD takes the one of stride 8, Mask R-CNN those of stride 4 to 32.
-To add a trunk: a file with a subclass of Trunk, and a line in `make_trunk` (docs/extending/trunk.md).
+To add a trunk: a file with a subclass of Trunk, and a line in make_trunk.py (docs/extending/trunk.md).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.recipe import refuse_outside
-from paceline.config.trunk import RESNET, TRUNKS, TrunkModel, trunk_rules
 from paceline.models.layers import Linear
 
 Part = Literal["none", "stem", "first_convolution", "first_stage"]
@@ -88,21 +86,3 @@ class Trunk(nn.Module, ABC):
     def classify(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) float, normalised -> logits (B, K) float32."""
         return self.fc(F.adaptive_avg_pool2d(self(images)[-1], 1).flatten(1)).float()
-
-
-def make_trunk(model: TrunkModel, form: Form) -> Trunk:
-    """The trunk that a recipe names, its weights not drawn yet.
-
-    Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
-    """
-    refuse_outside(*trunk_rules(model))
-    family, _, name = model.trunk.partition("/")
-    if family in TRUNKS:
-        return TRUNKS[family](name, model, form)
-    if family == RESNET:
-        from paceline.models.resnet import make_resnet
-
-        return make_resnet(name, model, form)
-    from paceline.models.timm_trunk import make_timm_trunk
-
-    return make_timm_trunk(name, model, form)

@@ -27,16 +27,8 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized
-from paceline.store.stores import (
-    LocalFiles,
-    Range,
-    RangeError,
-    Store,
-    StoreTrouble,
-    pread,
-    scheme_of,
-    store_of,
-)
+from paceline.store.store_of import store_of
+from paceline.store.stores import LocalFiles, Range, RangeError, Store, StoreTrouble, pread, scheme_of
 
 
 class Damaged(DataError):

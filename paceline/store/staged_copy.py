@@ -32,7 +32,8 @@ from paceline.store.staged_folder import (
     part_line,
     read_ledger,
 )
-from paceline.store.stores import Range, Store, StoreTrouble, pread, scheme_of, store_of
+from paceline.store.store_of import store_of
+from paceline.store.stores import Range, Store, StoreTrouble, pread, scheme_of
 
 THREADS, PART_BYTES = 8, 32 << 20
 # A file takes whole blocks of a disk.

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
 
 
@@ -99,26 +98,10 @@ class LocalFiles(Store):
         return sorted(os.fsencode(path) for path in glob.iglob(pattern) if os.path.isfile(path))
 
 
-REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
-
-
 def scheme_of(name: bytes | str) -> str:
     """'s3' of s3://bucket/key, '' of a path."""
     scheme, separator, _ = os.fsdecode(name).partition("://")
     return scheme.lower() if separator and scheme.replace("+", "").isalnum() else ""
-
-
-def store_of(name: bytes | str) -> Store:
-    """A store that reads this file and others with its scheme. Raises DataError where there is none."""
-    scheme = scheme_of(name)
-    if not scheme:
-        return LocalFiles()
-    if scheme not in REMOTE:
-        known = ", ".join(f"{known}://" for known in REMOTE)
-        raise DataError(f"{os.fsdecode(name)}: nothing here reads {scheme}:// (known: paths, {known}).")
-    from paceline.store.object_store import ObjectStore
-
-    return ObjectStore()
 
 
 def pread(descriptor: int, length: int, offset: int) -> bytes:

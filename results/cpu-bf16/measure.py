@@ -7,8 +7,9 @@ import torch
 from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import grids
 from paceline.config.trunk import TrunkModel
+from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 
 NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))
 

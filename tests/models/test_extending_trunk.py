@@ -14,8 +14,9 @@ from paceline.config.detection import SSDModel
 from paceline.config.instances import MaskRCNNModel
 from paceline.config.trunk import TRUNKS, TrunkModel
 from paceline.models.batch_norm import batch_norms
+from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 
 PAGE = Path(paceline.__file__).parents[1] / "docs" / "extending" / "trunk.md"
 

@@ -17,8 +17,9 @@ from paceline.boxes.default_boxes import anchor_to_cell, boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
+from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 from paceline.weights.forms.mlperf_ssd import from_reference, swap_channels, to_reference
 from paceline.weights.load_ssd import load_ssd_weights
 

@@ -16,10 +16,11 @@ from paceline.config.errors import RecipeError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import refuse_outside
 from paceline.config.trunk import trunk_rules
+from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 from paceline.weights.forms.torchvision import export
 from paceline.weights.load import load_weights
 from paceline.weights.load_maskrcnn import load_mask_rcnn_weights

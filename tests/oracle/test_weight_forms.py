@@ -19,10 +19,11 @@ from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, make_trunk
+from paceline.models.trunk import Form
 from paceline.weights.load import load_weights
 from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
 from paceline.weights.load_ssd import load_ssd_weights

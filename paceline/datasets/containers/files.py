@@ -17,7 +17,8 @@ from typing import BinaryIO, TypeVar
 from paceline.config.errors import DataError
 from paceline.machine.detect import cpu_cores
 from paceline.store.containers.reading import Truncated
-from paceline.store.stores import Status, Store, StoreTrouble, scheme_of, store_of
+from paceline.store.store_of import store_of
+from paceline.store.stores import Status, Store, StoreTrouble, scheme_of
 
 Entry = TypeVar("Entry")
 

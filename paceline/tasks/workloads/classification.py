@@ -34,7 +34,8 @@ class ResNet(Workload):
 
     def build(self, recipe: PhotoRecipe, classes):
         from paceline.models.classifier import Classifier
-        from paceline.models.trunk import Form, make_trunk
+        from paceline.models.make_trunk import make_trunk
+        from paceline.models.trunk import Form
 
         net, photo = recipe.model, recipe.input
         trunk = make_trunk(net, Form(stem=net.stem, stem_channels=net.stem_channels))

@@ -47,8 +47,9 @@ class SSD(Workload):
 
         from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
         from paceline.models.detector import Detector
+        from paceline.models.make_trunk import make_trunk
         from paceline.models.ssd import SSD
-        from paceline.models.trunk import Form, make_trunk
+        from paceline.models.trunk import Form
 
         settings, photo = recipe.model, recipe.input
         cells = grids(photo.size)

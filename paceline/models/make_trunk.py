@@ -1,0 +1,24 @@
+"""From a recipe's name of a trunk to the trunk: ours, timm's where it is installed, or one that somebody has registered."""
+
+from __future__ import annotations
+
+from paceline.config.recipe import refuse_outside
+from paceline.config.trunk import RESNET, TRUNKS, TrunkModel, trunk_rules
+from paceline.models.resnet import make_resnet
+from paceline.models.trunk import Form, Trunk
+
+
+def make_trunk(model: TrunkModel, form: Form) -> Trunk:
+    """The trunk that a recipe names, its weights not drawn yet.
+
+    Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
+    """
+    refuse_outside(*trunk_rules(model))
+    family, _, name = model.trunk.partition("/")
+    if family in TRUNKS:
+        return TRUNKS[family](name, model, form)
+    if family == RESNET:
+        return make_resnet(name, model, form)
+    from paceline.models.timm_trunk import make_timm_trunk
+
+    return make_timm_trunk(name, model, form)
