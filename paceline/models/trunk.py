@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.config.bounds import check_bounds
 from paceline.config.recipe import refuse_outside
 from paceline.config.trunk import TRUNKS, TrunkModel, trunk_rules
 from paceline.models.layers import Linear
@@ -95,6 +96,7 @@ def make_trunk(model: TrunkModel, form: Form) -> Trunk:
 
     Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
     """
+    check_bounds(model, "--model.")
     refuse_outside(*trunk_rules(model))
     family, _, name = model.trunk.partition("/")
     return TRUNKS[family](name, model, form)

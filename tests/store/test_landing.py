@@ -8,7 +8,6 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from lazy_streams import Eager, LazyStreams
@@ -16,6 +15,7 @@ from stand_ins import made_up
 from torch.utils import _python_dispatch
 
 import paceline.input.loader as loader_module
+from examples import examples
 from paceline.batch.batch import ALIGNMENT, laid_out, room_for
 from paceline.batch.detection import DetectionBatch, Objects, detection_batch
 from paceline.input.loader import Loader
