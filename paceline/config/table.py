@@ -34,7 +34,7 @@ def _parsed(file: Path, kind: type) -> Any:
     return found
 
 
-def _row(kind: type[Row], facts: Any, where: str) -> Row:
+def _row(kind: Any, facts: Any, where: str) -> Any:
     facts, hints = checked(dict, facts, where), hints_of(kind)
     needed = {entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING}  # type: ignore[arg-type]
     if wrong := sorted((facts.keys() - hints.keys()) | (needed - facts.keys())):
