@@ -27,13 +27,11 @@ from paceline.config.errors import DataError
 from paceline.store.containers.detection_label import detection_objects
 from paceline.store.containers.example import Feature, parse_example
 from paceline.store.containers.example_layouts import coco_example, imagenet_example
-from paceline.store.containers.recordio import read_payload, read_recordio
+from paceline.store.containers.recordio import Packed, idx_text, read_payload, read_recordio, write_recordio
 from paceline.store.containers.recordio_lists import check_idx, read_idx, read_lst
-from paceline.store.containers.tar import tar_members
+from paceline.store.containers.tar import tar_members, write_tar
 from paceline.store.containers.tfrecord import tfrecord_spans
 from paceline.store.containers.webdataset import Sample, read_label, samples
-from paceline.store.containers.write_recordio import Packed, idx_text, write_recordio
-from paceline.store.containers.write_tar import write_tar
 from paceline.store.containers.write_tfrecord import example_bytes, write_tfrecord
 
 TOOLS = Path(__file__).resolve().parent / "containers"

@@ -25,9 +25,8 @@ from paceline.config.errors import UserError
 from paceline.datasets.pack.encode import encode
 from paceline.datasets.pack.objects import in_label
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.plan import VALIDATION, Source, open_sources
+from paceline.datasets.pack.plan import VALIDATION, Source, open_sources, prepared_source
 from paceline.datasets.pack.request import Form, PackRequest
-from paceline.datasets.pack.source import prepared_source
 from paceline.store.box_split import BoxSplit
 from paceline.store.manifest import Manifest
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.batch.detection import detection_batch
+from paceline.batch import detection_batch
 from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.ssd_detections import detections_cpu, ssd_detections

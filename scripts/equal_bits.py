@@ -67,7 +67,7 @@ CASES = {
     "ssd": Case("ssd-tiny", "boxes", f"{FP32} {S12}", (1, 2, 3)),
     "ssd, accumulated": Case("ssd-tiny", "boxes", f"{FP32} {S12} --system.images-per-forward 4"),
     "ssd, SGD over the batch": Case(
-        "ssd", "boxes", f"{FP32} {S12} --model.loss-over batch --quality.targets", (1, 2)
+        "ssd", "boxes", f"{FP32} {S12} --weights none --model.loss-over batch --quality.targets", (1, 2)
     ),
     "maskrcnn": Case("maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 12", (1, 2, 3)),
     "maskrcnn, loss groups": Case(

@@ -16,7 +16,7 @@ from PIL import Image
 from ssd_reference_systems import load_reference
 from torch import Tensor
 
-from paceline.batch.detection import Objects, detection_batch
+from paceline.batch import Objects, detection_batch
 from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.ssd_matching import Tie, match

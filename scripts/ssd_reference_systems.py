@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torchvision
 
-from paceline.batch.detection import Objects, detection_batch
+from paceline.batch import Objects, detection_batch
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.run import Controls, Run

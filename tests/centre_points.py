@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
-from paceline.batch.detection import DetectionBatch
+from paceline.batch import Batch, DetectionBatch
 from paceline.config.bounds import BelowOne, Count, check_bounds
 from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.recipe import Recipe

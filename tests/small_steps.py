@@ -11,9 +11,7 @@ import torch
 from given_model import state_around
 from torch import Tensor
 
-from paceline.batch.batch import Batch
-from paceline.batch.detection import DetectionBatch
-from paceline.batch.instances import InstanceBatch
+from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import Controls, Run

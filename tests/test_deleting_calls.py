@@ -34,7 +34,7 @@ CHANGES = set(
 REASONS = {
     "bench/startup.py": (1, "folders inside of a temporary one that was made for it"),
     "checkpoint/background.py": (3, "links and parts in RUN/checkpoints, by names with a token"),
-    "checkpoint/retention.py": (4, "a probe whose name is drawn, made exclusively; and the link of a killed one, which leads nowhere"),
+    "checkpoint/layout.py": (4, "a probe whose name is drawn, made exclusively; and the link of a killed one, which leads nowhere"),
     "checkpoint/write.py": (7, "step-N of this run's checkpoints, parts and trash of it, by exact name; links lose themselves"),
     "config/whole.py": (8, "parts: drawn names made exclusively; swept by name and kind where nobody holds them, no link"),
     "store/bucket_folder.py": (1, "a new file, made exclusively, for whoever brings"),

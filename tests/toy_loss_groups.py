@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.recipe import Recipe, Schedule
 from paceline.models.batch_norm import BatchNorm
 

@@ -15,7 +15,7 @@ from given_model import state_around
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.plan import Rates, lr_at, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run

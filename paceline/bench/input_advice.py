@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from paceline.config.extras import to_install
+from paceline.config.commands import to_install
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator
 # counts as fed (MLPerf Storage asks for it).

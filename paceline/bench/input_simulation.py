@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from paceline.batch.batch import Batch, labelled_batch
+from paceline.batch import Batch, labelled_batch
 from paceline.config.errors import UserError
 from paceline.config.system import System
 from paceline.input.crop import Window

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from paceline.accelerators import streams_of, synchronise
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.bench.accelerators import Demand
 from paceline.bench.input_contenders import task_loader
 from paceline.config.recipe import Quality, Recipe

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.batch.detection import slots_for
+from paceline.batch import slots_for
 from paceline.bench.input import task_of
 from paceline.config.instances import InstanceInput
 from paceline.config.plan import make_plan

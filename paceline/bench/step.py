@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.bench.harness import OURS, Made, Menu, Operation, compared, machine_facts, possible, run_steps, variants
 from paceline.bench.peers import WHERE, needed_peers, peers
 from paceline.bench.profile import Part

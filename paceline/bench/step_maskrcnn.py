@@ -26,8 +26,7 @@ from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision
 from paceline.models import segmenter
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.mask_rcnn_loss import (
     anchor_box_loss,
     class_loss,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.batch.instances import InstanceBatch
+from paceline.batch import InstanceBatch
 from paceline.boxes.geometry import pairwise_iou
 
 SMALLEST, LARGEST = 0.04, 0.6  # an object's side, of the input's shorter side

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.bench.step import StepBench, placed
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe

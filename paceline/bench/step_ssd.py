@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.bench.harness import OURS, Menu, variants
 from paceline.bench.profile import Part, part
 from paceline.bench.step import StepBench, our_step, placed, predicting

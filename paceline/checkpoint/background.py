@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name
-from paceline.checkpoint.retention import doomed_steps
+from paceline.checkpoint.layout import BEST, HIDDEN, LAST, doomed_steps, link_step, list_steps, step_name
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import discard, remove, save_checkpoint
 from paceline.config.errors import UserError

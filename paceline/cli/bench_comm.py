@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
+from paceline.cli.voice import answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.ranks.launcher import SINGLE, Launch, read_launch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.cli.answer import answer
 from paceline.cli.flags import parse
+from paceline.cli.voice import answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 

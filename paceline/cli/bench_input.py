@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.answer import answer
 from paceline.cli.bench_step import benched
 from paceline.cli.flags import parse
-from paceline.cli.voice import say
+from paceline.cli.voice import answer, say
 from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import check_output

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.cli.answer import answer
 from paceline.cli.flags import parse_recipe
-from paceline.cli.voice import say
+from paceline.cli.voice import answer, say
 from paceline.config.errors import RecipeError
 from paceline.config.own_file import check_output
 from paceline.config.run import Controls

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.answer import answer
 from paceline.cli.flags import parse
+from paceline.cli.voice import answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.tasks.workloads import WORKLOADS, workload_of

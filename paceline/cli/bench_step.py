@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.cli.answer import answer
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
+from paceline.cli.voice import answer
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import check_output
 from paceline.tasks.workload import Workload

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.answer import answer
+from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse
 from paceline.cli.launch_verb import Elsewhere, is_launched, launch_verb
+from paceline.cli.voice import answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.config.printable import one_line
+from paceline.config.system import System
 from paceline.ranks.launcher import SINGLE, read_launch
 
 if TYPE_CHECKING:
     from paceline.machine.doctor.finding import Finding
+    from paceline.ranks.launcher import Launch
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
@@ -63,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
             writes=(folder,),
         )
     if launch.world > 1:
-        from paceline.cli.doctor_nodes import run_nodes
+        from paceline.cli.doctor import run_nodes
 
         return run_nodes(flags, launch)
     from paceline.machine.doctor.finding import problems
@@ -97,3 +101,35 @@ def in_number(findings: Sequence[Finding]) -> str:
 
     count = problems(findings)
     return f"{count} problem{'s'[: count != 1]}" if count else ""
+
+
+# `paceline doctor` on the nodes of a job: a line a node, then what differs between them or is wrong with one.
+
+
+def run_nodes(flags: Flags, launch: Launch) -> int:
+    """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
+    from paceline.machine.doctor.compare import examine_nodes, names, worst
+    from paceline.machine.doctor.finding import Finding, line, problems
+    from paceline.machine.doctor.together import examine_together
+    from paceline.ranks.environment import environment
+
+    system = choose_system(flags.system) if flags.system else None
+    with environment(system or System(), launch, named=False) as notes:
+        nodes = examine_together(launch, Path(flags.folder).expanduser().absolute())
+    if nodes is None:
+        return 0  # rank 0 answers for all
+    for note in notes:
+        print(note, file=sys.stderr)
+    called, found = names(nodes), examine_nodes(nodes, system)
+    findings = [finding.named(called) for finding in found]
+    told = {
+        "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
+        "findings": [{**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found],
+        "problems": problems(findings),
+    }
+    answer(told, out=flags.out, printed=flags.json)
+    if not flags.json:
+        lines = [Finding(worst(found, place), called[place], line(node)) for place, node in enumerate(nodes)]
+        tell([*lines, *findings], max(map(len, called)))
+        print(in_number(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]} alike and healthy")
+    return 2 if problems(findings) else 0

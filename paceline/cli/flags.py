@@ -7,8 +7,12 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, NoReturn, TypeVar
+
+import tyro
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.nodes import nodes_of
@@ -17,7 +21,7 @@ from paceline.cli.voice import speaks
 from paceline.config.bounds import bounds_in_words
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.recipe import NO_FLAG, InputT, ModelT, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.machine.published import published_for, system_for
@@ -93,7 +97,7 @@ def parse_recipe(
     """
     import tyro
 
-    from paceline.cli.offered import OfferedRecipe
+    from paceline.cli.flags import OfferedRecipe
 
     words = _gathered(arguments, "--sink")
     if base is None:
@@ -152,8 +156,6 @@ def asks_machine(system_name: str, words: Sequence[str]) -> bool:
 
 
 def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str, description: str) -> Any:
-    import tyro
-
     _check_names(words, known, prog)
     return tyro.cli(
         kind,
@@ -166,10 +168,8 @@ def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], 
     )
 
 
-def _with_bounds() -> Any:
+def _with_bounds() -> ConstructorRegistry:
     """The parser's rules; the help of a field ends with its bounds."""
-    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
-
     registry, usual = ConstructorRegistry(), False
 
     @registry.struct_rule
@@ -300,3 +300,13 @@ def _first_paragraph(name: str, recipe: Recipe) -> str:
         f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
         f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
     )
+
+
+# A recipe as the command line offers it: each field is a flag but what it starts from, which --weights of `train` says.
+
+
+@dataclass(frozen=True)
+class OfferedRecipe(Recipe[ModelT, InputT]):
+    """A Recipe whose flags are parsed."""
+
+    pretrained: tyro.conf.Suppress[str] = ""  # no flag; its text stands at Recipe's field

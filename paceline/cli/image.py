@@ -74,7 +74,7 @@ def _build(arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
     flags = parse(arguments, BuildFlags(), prog="image build", description="Build the image of this checkout.")
     from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source
-    from paceline.launch.image_tag import tag
+    from paceline.launch.inside import tag
     from paceline.machine.provenance import git_commit
 
     root = source()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import glob
 import importlib.util
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.choose import is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
-from paceline.cli.launch_words import without
 from paceline.cli.saved import saved_request
 from paceline.cli.show_estimate import check_rates
 from paceline.cli.train import refuse_early, refuse_random
@@ -28,8 +27,7 @@ from paceline.launch.carry_out import launch
 from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, read_trial, summary, trial_folders
-from paceline.launch.walltime import check_walltime
-from paceline.launch.where import Where, check_where, job_of, left_outside
+from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
 from paceline.machine.published import published_for
 from paceline.ranks.environment import check_interface
 from paceline.ranks.interfaces import interfaces
@@ -207,3 +205,29 @@ def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
     base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
     flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
     return parse_recipe(words, flags, verb="launch", base=base, description=f"Repeat {arguments[0]}"), True
+
+
+# The words of a launch that are for `train`: all but the flags of the launch itself.
+
+
+def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[str]) -> tuple[str, ...]:
+    """The words without the fields of dataclass `kind` and those called `more`, and without their values.
+
+    flags   the parsed flags: which fields are nested, and which take no value, is seen by theirs
+    A value never starts with two dashes unless it is joined to its flag by =, so it ends at the next flag.
+    """
+    names = {field.name for field in fields(kind)} | set(more)
+    kept: list[str] = []
+    inside = False
+    for word in arguments:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            top, _, _ = name.partition(".")
+            inside = (top in names and is_dataclass(getattr(flags, top, None)) == ("." in name)) or (
+                name.startswith("no_") and name[3:] in names
+            )
+            if not inside:
+                kept.append(word)
+        elif not inside:
+            kept.append(word)
+    return tuple(kept)

@@ -17,7 +17,7 @@ from paceline.config.plan import Plan, make_plan, shorten, training_ranks
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
-from paceline.launch.walltime import minutes_in
+from paceline.launch.where import minutes_in
 from paceline.machine.estimate import predicted_minutes
 from paceline.machine.published_nodes import recipe_for_nodes
 from paceline.tasks.workloads import workload_of

@@ -13,8 +13,8 @@ from typing import Any
 
 from paceline.cli.flags import parse
 from paceline.cli.voice import say
+from paceline.config.commands import to_install
 from paceline.config.errors import UserError
-from paceline.config.extras import to_install
 
 KINDS = """usage: paceline list KIND [--json]
 

@@ -12,8 +12,7 @@ from typing import Annotated
 import tyro
 
 from paceline.bench.mlperf.analysis import analyse, summaries
-from paceline.bench.mlperf.logs import find_logs
-from paceline.bench.mlperf.row import Row
+from paceline.bench.mlperf.logs import Row, find_logs
 from paceline.cli.flags import parse
 from paceline.cli.voice import complain, say
 from paceline.config.errors import UserError

@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     check_request(request)
     from paceline.datasets.pack.pack import pack
-    from paceline.datasets.pack.source import prepared_source
+    from paceline.datasets.pack.plan import prepared_source
 
     manifest = prepared_source(flags.folder, say)
     with _progress() as progress:

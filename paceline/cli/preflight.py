@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.choose import choose_system
-from paceline.cli.preflight_board import Board
+from paceline.cli.preflight_rank import Board
 from paceline.cli.preflight_report import Preflight, write_report
 from paceline.config.cache import cache_folder
 from paceline.config.system import System
@@ -31,9 +31,8 @@ from paceline.config.whole import write_whole
 from paceline.machine.detect import allowed_cpus
 from paceline.machine.doctor.clocks import offset
 from paceline.machine.doctor.compare import examine_nodes
-from paceline.machine.doctor.cores import core_rates
 from paceline.machine.doctor.finding import Finding
-from paceline.machine.doctor.folders import folder_troubles
+from paceline.machine.doctor.folders import core_rates, folder_troubles
 from paceline.machine.doctor.node import from_json, look_here
 from paceline.machine.doctor.preflight import Look, Reach, bad, judge, known
 from paceline.machine.doctor.reach import Listener, neighbours, rate_to, trips_to, why

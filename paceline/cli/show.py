@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.choose import is_folder
+from paceline.cli.choose import MARK, is_folder
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.nodes import published_there, ranks_of
-from paceline.cli.row_machine import on_its_machine
 from paceline.cli.saved import saved_count, saved_request
 from paceline.cli.show_estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.cli.voice import complain, say
@@ -22,6 +21,7 @@ from paceline.config.run import Controls, run_file, run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.log.time_parts import where_time_goes
+from paceline.recipes.row import LIKE, Row
 from paceline.tasks.workloads import workload_of
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe
@@ -143,3 +143,57 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, controls, world, say=tell)
     return task, settle_target(asked.recipe, controls, asked.given, task, tell, repeats=repeats)
+
+
+# Where `show` plans a published row: on the machine that it ran on, told in flags that anyone could give.
+
+
+# Flags, and what of a row's machine gives way to them beside their own place: ranks are told instead of nodes, and a loss scale
+# belongs to its number format.
+GIVES_WAY = {"--world": "--nodes", "--system.precision": "--system.loss-scale"}
+
+
+def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command's words, with the flags that describe a row's machine behind them, and lines about it.
+
+    A flag among the words takes its own place alone; --system NAME that of the whole machine, which a line says. No
+    line and the words as they are where the first is no row or help is asked.
+    Raises RecipeError for a row whose machine no System describes.
+    """
+    from paceline.recipes.rows import ROWS
+
+    row = ROWS.get(words[0]) if words and MARK in words[0] else None
+    names = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")}
+    if row is None or names & {"-h", "--help"}:
+        return list(words), []
+    if "--system" in names:
+        return list(words), [f"{row.name}: planned on your --system; its own machine, {row.machine}, is not taken."]
+    if row.chip not in LIKE:
+        raise RecipeError(
+            f"{row.name} was published on {row.machine}, and no system here describes a {row.chip}. Plan it elsewhere: name "
+            "--system and --nodes (paceline list systems)."
+        )
+    flags = machine_flags(row)
+    yours = sorted(names & (flags.keys() | GIVES_WAY.keys()))
+    replaced = {*yours, *(GIVES_WAY[name] for name in yours if name in GIVES_WAY)}
+    kept = {name: value for name, value in flags.items() if name not in replaced}
+    told = [word for pair in kept.items() for word in pair]
+    ours = f" Not published, so ours: {row.ours}." if row.ours else ""
+    about = f"{row.name}: {row.source}, on {row.machine}.{ours}"
+    there = f"planned there but for your {' and '.join(yours)}" if yours else "planned there"
+    return [*words, *told], [about, f"{there}: {' '.join(told)}"]
+
+
+def machine_flags(row: Row) -> dict[str, str]:
+    """The flags of the machine that a row ran on, and of how it ran there, with their values."""
+    system, memory = LIKE[row.chip]
+    return {
+        "--system": system,
+        "--nodes": str(row.nodes),
+        "--system.per-node": str(row.per_node),
+        "--system.memory-gib": f"{memory:g}",
+        "--system.chip": row.chip,
+        "--system.images-per-forward": str(row.images),
+        "--system.precision": row.precision,
+        "--system.loss-scale": f"{row.loss_scale:g}",
+    }

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name
-from paceline.config.left_out import OTHER_PICTURES, by_suffix, suffix_of
+from paceline.config.image_name import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
 from paceline.config.printable import some
 from paceline.datasets.formats.class_names import first_twice
 from paceline.datasets.formats.layouts import BoxSet

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.left_out import by_suffix
+from paceline.config.image_name import by_suffix
 from paceline.datasets.formats.class_folders import (
     Listing,
     SplitListing,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.batch.detection import Objects
+from paceline.batch import Objects
 from paceline.config.detection import BoxInput
 from paceline.input.crop import Window
 from paceline.input.draw import Draw

@@ -28,8 +28,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
-from paceline.config.extras import to_install
 from paceline.input.crop import Source, Window, source_of
 from paceline.input.picture import to_rgb
 from paceline.input.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch

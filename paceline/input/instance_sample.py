@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.batch.instances import InstanceObjects
+from paceline.batch import InstanceObjects
 from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.input.box_sample import inside

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from paceline.accelerators import streams_of
-from paceline.batch.batch import Batch, labelled_batch
+from paceline.batch import Batch, labelled_batch
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.printable import some

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.input.loader import Loader
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.input.draw import Draw, DrawSample
 from paceline.store.landing import Landing
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
-from paceline.config.run_entries import check_entries
+from paceline.config.run_names import check_entries
 from paceline.config.whole import whole
 from paceline.launch.axes import File
-from paceline.launch.combine import CONTAINER, THROUGH, check_combination, command_of, missing
+from paceline.launch.combine import THROUGH, check_combination, command_of, missing
+from paceline.launch.containers import CONTAINER
 from paceline.launch.follow import follow
 from paceline.launch.job import Job
 

@@ -1,4 +1,4 @@
-"""The three axes as tables, which combinations of them there are, and the command that one of each makes together.
+"""Who gives nodes, as a table; which combinations of them there are, and the command that one of each makes together.
 
 Each combination that is not there is refused with its reason; those of the four systems are docs/launch.md's table.
 """
@@ -8,16 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paceline.config.errors import UserError
-from paceline.launch.axes import Container, Starter, Through
-from paceline.launch.container_apptainer import APPTAINER
-from paceline.launch.container_docker import DOCKER
-from paceline.launch.container_none import NONE
-from paceline.launch.container_pyxis import PYXIS
+from paceline.launch.axes import Through
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import check_lines
-from paceline.launch.start_mpirun import MPIRUN
-from paceline.launch.start_srun import SRUN
-from paceline.launch.start_torchrun import TORCHRUN
+from paceline.launch.starters import START
 from paceline.launch.through_hostfile import HOSTFILE
 from paceline.launch.through_local import LOCAL
 from paceline.launch.through_slurm import SLURM
@@ -26,17 +21,6 @@ THROUGH: dict[str, Through] = {
     "local": LOCAL,
     "hostfile": HOSTFILE,
     "slurm": SLURM,
-}
-START: dict[str, Starter] = {
-    "torchrun": TORCHRUN,
-    "srun": SRUN,
-    "mpirun": MPIRUN,
-}
-CONTAINER: dict[str, Container] = {
-    "none": NONE,
-    "docker": DOCKER,
-    "pyxis": PYXIS,
-    "apptainer": APPTAINER,
 }
 # Who starts processes where nobody says it.
 USUAL_START = {"local": "torchrun", "hostfile": "torchrun", "slurm": "srun"}

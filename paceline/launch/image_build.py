@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import UserError
-from paceline.launch.image_tag import checkout, image_file
+from paceline.launch.inside import checkout, image_file
 from paceline.launch.job import Words
 
 # In the order in which they are looked for.

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.config.printable import printable
+from paceline.launch.hosts import NO_CONNECTION, environment_for, on_host
 from paceline.launch.job import Words
-from paceline.launch.ssh import NO_CONNECTION, environment_for, on_host
 
 LOOK_SECONDS = 0.1
 # For what a host printed last to be read; somebody who outlives it may hold the pipe open.

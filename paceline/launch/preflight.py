@@ -8,28 +8,15 @@ The first of them leaves there which nodes train (`nodes`, `hostfile`) and a ver
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
+from paceline.launch.chosen import folder
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import in_lines
+from paceline.launch.starters import START
 from paceline.ranks.launcher import derived_port
 
 FAILED = 3
-
-
-def folder(job: Job) -> Path:
-    """Where it leaves everything."""
-    return job.launch_folder / "preflight"
-
-
-def chosen(job: Job) -> Path:
-    """The nodes that train, a name a line, in the order of their ranks."""
-    return folder(job) / "nodes"
-
-
-def hostfile(job: Job) -> Path:
-    """The same as mpirun reads it."""
-    return folder(job) / "hostfile"
 
 
 def program(job: Job, names: Words = ()) -> Words:
@@ -37,8 +24,6 @@ def program(job: Job, names: Words = ()) -> Words:
 
     names  of all hosts, where they are known before
     """
-    from paceline.launch.combine import CONTAINER, START  # the tables hold who asks this file
-
     words: Words = ("--folder", str(folder(job)), "--nodes", str(job.nodes), "--spares", str(job.spares))
     words += ("--ranks", str(job.per_node))
     if job.system_name not in ("", "auto"):

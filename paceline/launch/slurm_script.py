@@ -8,8 +8,11 @@ from paceline.config.printable import one_line
 from paceline.config.run_names import STOP_FILE
 from paceline.launch import preflight
 from paceline.launch.axes import NODE_VARIABLES
+from paceline.launch.chosen import on_chosen
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment, exports, in_lines
+from paceline.launch.starters import START
 from paceline.ranks.launcher import derived_port
 
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
@@ -18,8 +21,6 @@ ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
 
 def script(job: Job, command: Words) -> str:
     """The text of job.sbatch. `command` starts all ranks; or one node's, and then srun carries it to each node."""
-    from paceline.launch.combine import CONTAINER, START  # the tables hold this file
-
     parts = [
         "#!/usr/bin/env bash\n",
         f"# {job.name}: {job.ranks} ranks on {job.nodes} node{'s'[: job.nodes > 1]}, started by {job.start}.\n",
@@ -52,11 +53,6 @@ def on_all(job: Job) -> Words:
     """srun's words for a process on every node of the job, the spare ones too."""
     count = str(job.nodes + job.spares)
     return ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1")
-
-
-def on_chosen(job: Job) -> Words:
-    """srun's words for the nodes that train, where a preflight has chosen them."""
-    return ("--nodelist", str(preflight.chosen(job))) if job.preflight else ()
 
 
 def once(job: Job, why: str, line: str, failed: str, *where: str) -> str:
@@ -115,8 +111,6 @@ rm -f "$code_file" "$stop_file"
 
 def ranks_and_what_follows(job: Job, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
-    from paceline.launch.combine import CONTAINER, START  # the tables hold this file
-
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
     goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job) + START[job.start].notes(job)
     return f"""

@@ -6,8 +6,8 @@ import os
 import shutil
 from signal import SIGUSR1
 
-from paceline.launch import preflight
 from paceline.launch.axes import Starter
+from paceline.launch.chosen import hostfile
 from paceline.launch.job import Job, Words
 from paceline.launch.shell import environment
 from paceline.machine.placement import processing_elements
@@ -20,7 +20,7 @@ def command(job: Job, program: Words) -> Words:
     """All ranks of all nodes, each line of output with its rank, and only the variables that ranks need."""
     hosts: Words = ()
     if job.preflight and job.through != "local":
-        hosts = ("--hostfile", str(preflight.hostfile(job)))
+        hosts = ("--hostfile", str(hostfile(job)))
     elif job.through == "hostfile":
         hosts = ("--hostfile", str(job.launch_folder / "hostfile"))
     elif job.through == "local":

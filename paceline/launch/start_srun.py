@@ -5,8 +5,9 @@ from __future__ import annotations
 from signal import SIGUSR1
 
 from paceline.launch.axes import Starter
+from paceline.launch.chosen import on_chosen
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Words
-from paceline.launch.slurm_script import on_chosen
 
 
 def command(job: Job, program: Words) -> Words:
@@ -22,8 +23,6 @@ def command(job: Job, program: Words) -> Words:
 
 def container_words(job: Job) -> Words:
     """What srun itself takes for the container (Pyxis)."""
-    from paceline.launch.combine import CONTAINER  # the tables hold this file
-
     return CONTAINER[job.container].srun(job)
 
 

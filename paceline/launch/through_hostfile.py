@@ -14,13 +14,15 @@ from pathlib import Path
 from paceline.config.errors import UserError
 from paceline.launch import attend, preflight
 from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
+from paceline.launch.chosen import chosen
+from paceline.launch.chosen import folder as preflight_folder
 from paceline.launch.hostfile import LOOPBACK, Host, first_hosts, read_hostfile
-from paceline.launch.hosts import check_hosts, host_python
+from paceline.launch.hosts import check_hosts, host_python, options
 from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
-from paceline.launch.ssh import options
 from paceline.launch.start_mpirun import forwarded_names, notes
+from paceline.launch.starters import START
 from paceline.ranks.launcher import derived_port
 
 BASH = "#!/usr/bin/env bash\n"
@@ -63,9 +65,9 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
     hold = (sys.executable, "-m", "paceline.launch.over_ssh", folder, shlex.join(host_python(job)))
     first, who, before, files = addresses[0], f"exec {in_lines((*hold, *addresses))}\n", "", ()
     if job.preflight:
-        first = f"$(head -n 1 {shlex.quote(str(preflight.chosen(job)))})"
+        first = f"$(head -n 1 {shlex.quote(str(chosen(job)))})"
         who = f'mapfile -t nodes <"$preflight/nodes"\nexec {in_lines(hold)} "${{nodes[@]}}"\n'
-        looking = (*hold[:3], str(preflight.folder(job)), *hold[4:])
+        looking = (*hold[:3], str(preflight_folder(job)), *hold[4:])
         before = preflight.lines(job, in_lines((*looking, *addresses)))
         files = _that_look(job, addresses)
     run = (
@@ -180,8 +182,6 @@ def missing(job: Job) -> str:
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     """Ask all hosts whether they can take part, then start. Raises UserError with a line for each that cannot."""
-    from paceline.launch.combine import START  # the tables hold this file
-
     check_hosts(job, hosts_of(job), _port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
     return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
 

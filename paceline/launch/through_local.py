@@ -11,12 +11,11 @@ from paceline.launch.axes import File, Running, Through
 from paceline.launch.job import Job, Words
 from paceline.launch.process import Process
 from paceline.launch.shell import environment, exports, in_lines
+from paceline.launch.starters import START
 
 
 def files(job: Job, command: Words) -> tuple[File, ...]:
     """run.sh: what to type by hand for the same."""
-    from paceline.launch.combine import START  # the tables hold this file
-
     text = (
         "#!/usr/bin/env bash\n"
         f"# {job.name}: {job.ranks} rank{'s'[: job.ranks > 1]} on this machine, started by {job.start}.\n"
@@ -41,8 +40,6 @@ def check(job: Job) -> None:
 
 def begin(job: Job, paths: tuple[Path, ...]) -> Running:
     """Run the script here; all that it and its ranks print goes into the job's log."""
-    from paceline.launch.combine import START  # the tables hold this file
-
     return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
 
 

@@ -8,7 +8,7 @@ Every event has
 
 train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
             data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far; flop_per_second: of
-            all ranks, forward and backward, by the count of tasks/flop.py; peak_memory: bytes, of the rank that has held
+            all ranks, forward and backward, by the count of tasks/memory.py; peak_memory: bytes, of the rank that has held
             most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
             rank_seconds: what each takes for its own part of a step, and slowest_rank;
             step_seconds, where steps are not replayed: of a step on rank 0, means over the interval: {"forward", "backward",

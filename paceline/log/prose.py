@@ -124,7 +124,7 @@ def captured_late(steps: int, step: int) -> str:
 
 
 def left_open(kind: str, count: int, step: int | None = None) -> str:
-    """What an accelerator's fixed shapes left open, in a line; kinds are those of batch/instances.py's APPROXIMATED."""
+    """What an accelerator's fixed shapes left open, in a line; kinds are those of batch.py's APPROXIMATED."""
     what = {
         "unsettled_boxes": "boxes whose suppression was not settled when its rounds were over, so that some may stay too many",
         "candidates_left_out": "detections that scored enough were more than --model.detect.candidates, and were not looked at",

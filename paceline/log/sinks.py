@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from paceline.config.commands import to_install
 from paceline.config.errors import UserError
-from paceline.config.extras import to_install
 from paceline.config.lazily import lazily
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.run import Controls

@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.models.classification_loss import Smoothing, smoothed_cross_entropy
 from paceline.models.normalise import Normalise
 from paceline.models.trunk import Trunk

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
-from paceline.batch.detection import DetectionBatch
-from paceline.batch.losses import DIVIDE_BY
+from paceline.batch import DIVIDE_BY, Batch, DetectionBatch
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel
 from paceline.models.normalise import Normalise
@@ -57,7 +55,7 @@ class Detector(nn.Module):
         self.register_buffer("order", order, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/batch/losses.py).
+        """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/batch.py).
 
         Each image's sums are divided by its positives; with loss_over batch they are not, and their number in
         this batch comes along (DIVIDE_BY) for the step, which knows the global batch.

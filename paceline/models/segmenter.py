@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
-from paceline.batch.instances import FoundInstances, InstanceBatch
+from paceline.batch import Batch, FoundInstances, InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
 from paceline.boxes.coding import BoxCoder
 from paceline.boxes.forms import fixed_shapes

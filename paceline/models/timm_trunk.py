@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
-from paceline.config.extras import to_install
 from paceline.config.trunk import TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import draw_layers

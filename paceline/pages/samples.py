@@ -12,8 +12,7 @@ from itertools import repeat
 import numpy as np
 from PIL import Image
 
-from paceline.batch.detection import Objects
-from paceline.batch.instances import InstanceObjects
+from paceline.batch import InstanceObjects, Objects
 from paceline.pages.marks import Mark, largest_first, marks_picture
 from paceline.pages.masks import placed_pixels
 
@@ -35,7 +34,7 @@ def boxes_sample(pixels: np.ndarray, label: Objects, classes: Sequence[str]) -> 
 
 
 def instances_sample(pixels: np.ndarray, label: InstanceObjects, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """Boxes and masks in pixels, and the number of objects below; a canvas has a ring of one pixel (paceline.batch.instances)."""
+    """Boxes and masks in pixels, and the number of objects below; a canvas has a ring of one pixel (paceline.batch)."""
     height, width = pixels.shape[:2]
     masks = [
         placed_pixels(canvas[1:-1, 1:-1], frame, height, width)

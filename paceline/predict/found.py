@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch.instances import FoundInstances
+from paceline.batch import FoundInstances
 from paceline.boxes.paste import paste_to_rle
 from paceline.predict.photos import Photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found

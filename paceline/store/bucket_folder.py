@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from paceline.config.commands import to_install
 from paceline.config.errors import UserError
-from paceline.config.extras import to_install
-from paceline.store.bucket_access import open_place, patience_seconds
-from paceline.store.store_errors import in_words
+from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.stores import scheme_of, store_of
 
 # Parts of one object under way at once, of 5 MiB each: what is in flight is memory of a process that trains.

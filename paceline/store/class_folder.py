@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name
-from paceline.config.left_out import suffix_of
+from paceline.config.image_name import is_image_name, suffix_of
 
 
 @dataclass(frozen=True)

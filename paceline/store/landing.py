@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch, laid_out, room_for
+from paceline.batch import Batch, laid_out, room_for
 
 
 @cache

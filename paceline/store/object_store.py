@@ -18,12 +18,11 @@ from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from paceline.config.commands import to_install
 from paceline.config.errors import DataError
-from paceline.config.extras import to_install
 from paceline.store.background import Background
-from paceline.store.bucket_access import open_place, patience_seconds
+from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.read_ahead import read_ahead
-from paceline.store.store_errors import in_words
 from paceline.store.stores import Range, RangeError, Status, Store, StoreTrouble, scheme_of
 
 # Requests under way at once, of all threads that ask one store.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch, plain_images
+from paceline.batch import Batch, plain_images
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
 from paceline.input.draw import Draw

@@ -1,7 +1,7 @@
 """Instances of an evaluation: masks put into the photos at once, joined, scored as boxes and as masks, and described for the report.
 
 Letters: N photos of the validation split   n photos of this evaluation   M objects   D detections   K classes, 1..K   B, S as in
-batch/instances.py
+batch.py
 No bitmap of a photo is kept or sent: a mask is a string of run lengths from the moment it is found.
 """
 
@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch
-from paceline.batch.instances import APPROXIMATED, FoundInstances
+from paceline.batch import APPROXIMATED, Batch, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError

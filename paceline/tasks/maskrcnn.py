@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import raster_boxes, slots_for
-from paceline.batch.instances import InstanceBatch, InstanceObjects
+from paceline.batch import Batch, InstanceBatch, InstanceObjects, plain_images, raster_boxes, slots_for
 from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.plan import Plan
@@ -22,8 +20,7 @@ from paceline.input.buckets import Shape, padded_shape, resized
 from paceline.input.draw import Draw
 from paceline.input.instance_sample import draw_evaluation_sample, draw_training_sample, image_key
 from paceline.input.randomness import SampleRandom
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.segmenter import Segmenter
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest

@@ -1,7 +1,7 @@
 """Memory of a training step, estimated without an accelerator: how many images fit in one forward.
 
 The model runs once on torch's meta device, which computes shapes only; what autograd would keep for the backward is counted
-through its saved-tensor hooks, each storage once, and multiplications along the way (tasks/flop.py). For an accelerator the
+through its saved-tensor hooks, each storage once, and multiplications along the way (tasks/memory.py). For an accelerator the
 largest tensor is looked for as well: kernels there count a tensor's elements in 32 bits, so a forward is kept small enough that
 none has 2^31 of them.
 
@@ -23,14 +23,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.cache import remembered, source_digest
 from paceline.config.errors import RecipeError
 from paceline.config.python_file import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.system import System
 from paceline.config.trunk import RESNET, TrunkModel
-from paceline.tasks.flop import StepFlop
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
@@ -222,3 +221,32 @@ def images_that_fit(memory: MemoryEstimate, system: System) -> int:
             f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.size, or another --model."
         )
     return min(most, MOST_IMAGES, max(1, countable))
+
+
+# The multiplications and additions of a training step, counted in its forward alone.
+#
+# A product of two operands that both get a gradient is made three times: once forward, and once for each of them backward. Which of
+# them gets one is known when the forward makes it, so no backward has to run, and no network has to have one on torch's meta device.
+# What is counted, and how (two for each multiplication with its addition), are torch.utils.flop_counter's own formulas: matrix
+# products, convolutions, attention. Elementwise work, normalisation, pooling and the update are not.
+
+
+class StepFlop(TorchDispatchMode):
+    """Inside, `flop` grows by what the forward does, and by what its backward will do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torch.utils.flop_counter import flop_registry  # half a second: for those alone who count
+
+        self.flop, self._formulas = 0, flop_registry
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            # A bias is added, not multiplied with: products of matrices have it first, convolutions third.
+            first = 1 if func._overloadpacket in (torch.ops.aten.addmm, torch.ops.aten.baddbmm) else 0
+            operands = [operand for operand in args[first : first + 2] if isinstance(operand, Tensor)]
+            backward = sum(operand.requires_grad for operand in operands) if torch.is_grad_enabled() else 0
+            self.flop += int(formula(*args, **(kwargs or {}), out_val=result)) * (1 + backward)
+        return result

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch, plain_images
-from paceline.batch.detection import DetectionBatch, raster_boxes, slots_for
+from paceline.batch import Batch, DetectionBatch, plain_images, raster_boxes, slots_for
 from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Recipe

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.errors import UserError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
@@ -74,7 +74,7 @@ class Model(Protocol):
     """What `Workload.build` gives: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Training losses, in one of the forms of `paceline/batch/losses.py`."""
+        """Training losses, in one of the forms of `paceline/batch.py`."""
         ...
 
     def predict(self, batch: Batch) -> Any:

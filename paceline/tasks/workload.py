@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import nn
 
-    from paceline.batch.batch import Batch
+    from paceline.batch import Batch
     from paceline.config.run import Run
     from paceline.input.draw import Draw
     from paceline.store.header import Header

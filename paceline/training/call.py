@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
 from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
+from paceline.config.run_names import STOP_FILE
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
 from paceline.machine.machine import choose_device
@@ -18,9 +20,10 @@ from paceline.machine.placing import choose_adapter
 from paceline.machine.shortage import failures_in_words
 from paceline.ranks.environment import environment
 from paceline.ranks.launcher import read_launch
+from paceline.ranks.stop import StopVote, catch_stop
 from paceline.ranks.world import open_world
-from paceline.training.evaluation_rank import serve
 from paceline.training.going_on import FinishedError
+from paceline.training.job import Job
 from paceline.training.loop import loop
 from paceline.training.request import Request
 from paceline.training.run_folder import nearest_folder
@@ -136,3 +139,25 @@ def written_late(folder: Path) -> str:
         return f"\nIts report was missing and is written now: {write_report(folder)}"
     except (UserError, OSError) as error:
         return f"\nIts report is missing and cannot be written: {error}"
+
+
+# What a rank does that only evaluates (`--eval-ranks`): it waits for weights, scores them, says what it found, and waits again.
+#
+# The ranks that train go on meanwhile (loop.py). They ask for the result where they would take any other, so the run is the same
+# as without such ranks. At most one evaluation is under way: its result is taken before the next begins.
+
+
+def serve(job: Job) -> dict[str, Any]:
+    """Evaluate whatever rank 0 hands over, until it says how the run ended; -> that: the fields of an Ending.
+
+    A signal or a STOP file that this rank sees is passed on to those that train, which decide. An evaluation stops on it
+    while photos are being looked at; scores that are being computed are waited for.
+    """
+    with (
+        catch_stop(job.folder / STOP_FILE) as request,
+        closing(StopVote(job.world, request, outside=True)) as vote,
+    ):
+        evaluator = job.evaluator(vote)
+        while "end" not in (order := job.roles.next_order(vote.stopping_here)):
+            evaluator.answer(order["evaluate"])
+        return order["end"]

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.log.events import COUNT

@@ -24,8 +24,7 @@ from typing import Any
 from paceline.checkpoint.layout import BEST, INDEX, LAST, link_step, list_steps, step_name, step_of
 from paceline.config.errors import UserError
 from paceline.config.plain_file import open_plain
-from paceline.config.run_entries import CHECKPOINTS, PREDICTIONS
-from paceline.config.run_names import MIRROR_FILE
+from paceline.config.run_names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.whole import write_whole
 from paceline.log.prose import byte_size
 from paceline.threads import Thread

@@ -23,8 +23,7 @@ from paceline.checkpoint.read import check_file, read_index
 from paceline.checkpoint.write import remove
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.plain_file import read_entry
-from paceline.config.run_entries import CHECKPOINTS, PREDICTIONS
-from paceline.config.run_names import MIRROR_FILE
+from paceline.config.run_names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.whole import sync_folder, write_whole
 from paceline.store.bucket_folder import BucketFolder
 

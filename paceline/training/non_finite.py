@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.checkpoint.layout import list_steps, step_name
 from paceline.checkpoint.read import load_checkpoint
 from paceline.config.errors import UserError

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import IO
 
 from paceline.checkpoint.background import CheckpointWriter
-from paceline.checkpoint.layout import list_steps, step_name
-from paceline.checkpoint.retention import check_space
+from paceline.checkpoint.layout import check_space, list_steps, step_name
 from paceline.checkpoint.snapshot import bytes_of
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_entry
 from paceline.config.recipe import Recipe
 from paceline.config.run import MOST_BYTES, Controls, Run
-from paceline.config.run_entries import CHECKPOINTS, PREDICTIONS, check_entries
-from paceline.config.run_names import LEFT_OVER, RUNS, STOP_FILE, numbered
+from paceline.config.run_names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
 from paceline.config.whole import sweep, write_whole
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World

@@ -22,8 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from paceline.batch.batch import Batch
-from paceline.batch.losses import DIVIDE_BY
+from paceline.batch import DIVIDE_BY, Batch
 from paceline.boxes.forms import fixed
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System

@@ -24,7 +24,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "oracle"), str(TESTS / "multi")]
 
 from trajectories import apart, column, in_float64, take_steps  # noqa: E402
 
-from paceline.batch.batch import Batch  # noqa: E402
+from paceline.batch import Batch  # noqa: E402
 from paceline.config.recipe import Recipe  # noqa: E402
 
 # Most that the first loss and that any of the first steps' may be off, relative. The first step's loss knows rounding alone;
@@ -73,7 +73,7 @@ def maskrcnn(steps: int) -> Oracle:
     """A small Mask R-CNN; the losses are its own in float64."""
     import maskrcnn_rank as small
 
-    from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+    from paceline.models.mask_rcnn import initialise_mask_rcnn
     from paceline.tasks.maskrcnn import build_segmenter
 
     recipe = small.small()

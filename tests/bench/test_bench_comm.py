@@ -11,8 +11,7 @@ import torchvision
 from tiny_runs import command, refused
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.bench.comm import _is_right
-from paceline.bench.comm_fit import bus_share, fit
+from paceline.bench.comm import _is_right, bus_share, fit
 from paceline.bench.comm_sizes import MIB, Message, buckets, gradient_sizes, messages
 from paceline.cli.bench_comm import Flags, _measure
 from paceline.config.system import System

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import Matcher
 
-from examples import examples
 from paceline.boxes.assignment import (
     inside_photo,
     kinds,

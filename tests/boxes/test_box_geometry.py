@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from examples import examples
 from paceline.boxes.geometry import area, clip_fractions, pairwise_iou, to_cxcywh, to_ltrb
 
 edge = st.floats(-2, 2, width=32)

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import BoxCoder as TorchvisionCoder
 
-from examples import examples
 from paceline.boxes.coding import SSD_CODER, BoxCoder
 from paceline.boxes.geometry import to_cxcywh, to_ltrb
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import project_masks_on_boxes
 
-from examples import examples
 from paceline.boxes.mask_targets import mask_targets
 
 HEIGHT, WIDTH = 40, 56

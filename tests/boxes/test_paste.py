@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from examples import examples
 from paceline.boxes import paste
 from paceline.boxes.paste import changes_batched, changes_cpu, paste_to_rle, visible_pieces
 from paceline.boxes.run_lengths import areas, bitmap

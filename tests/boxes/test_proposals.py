@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.rpn import RegionProposalNetwork
 
-from examples import examples
 from paceline.boxes import forms
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.proposals import proposals

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import RoIHeads
 
-from examples import examples
 from paceline.boxes import forms
 from paceline.boxes import region_detections as module
 from paceline.boxes.coding import BoxCoder

@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 import torch
 import torchvision
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
 
-from examples import examples
 from paceline.boxes import forms
 from paceline.boxes.roi_pooling import levels_of, pool_regions, samples
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from examples import examples
 from paceline.boxes.sampling import Sample, mixed, random_bits, sample, sample_fixed
 
 FILLS = ["negatives", "any"]

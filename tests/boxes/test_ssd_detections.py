@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from slow_suppression import slow_detections
 from torch import Tensor
 
-from examples import examples
 from paceline.boxes import forms
 from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.ssd_detections import ssd_detections

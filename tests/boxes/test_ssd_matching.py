@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from examples import examples
 from paceline.boxes.default_boxes import default_boxes, tie_order
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.ssd_matching import match, match_fixed

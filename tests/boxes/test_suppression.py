@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from slow_suppression import greedy
 from torch import Tensor
 
-from examples import examples
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.suppression import BLOCK, keep_cpu, keep_fixed
 

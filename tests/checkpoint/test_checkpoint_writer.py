@@ -16,9 +16,8 @@ import torch
 
 from paceline.checkpoint import background as writer_module
 from paceline.checkpoint.background import CheckpointWriter
-from paceline.checkpoint.layout import list_steps
+from paceline.checkpoint.layout import check_space, doomed_steps, list_steps
 from paceline.checkpoint.read import load_checkpoint
-from paceline.checkpoint.retention import check_space, doomed_steps
 from paceline.checkpoint.snapshot import Snapshot
 from paceline.checkpoint.write import save_checkpoint
 from paceline.config.errors import UserError

@@ -181,7 +181,7 @@ PREPARING = {
         (0,),
     ),
     "a set to pack that has changed": Situation(
-        (("datasets/pack/source.py", "prepared_source", "prepare_again"),),
+        (("datasets/pack/plan.py", "prepared_source", "prepare_again"),),
         _after(_changed, "pack", "my photos", "--to", "webdataset", "--out", "packed"),
         2,
         (0,),

@@ -16,8 +16,7 @@ import pytest
 from launch_cells import check_cell
 from shared_runs import SSD
 
-from paceline.cli.launch import LaunchFlags, _checked, _parsed
-from paceline.cli.launch_words import without
+from paceline.cli.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
 from paceline.launch.variables import NETWORK_PREFIXES
 from paceline.launch.where import Where

@@ -10,7 +10,7 @@ from run_files import facts_of
 from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
-from paceline.cli.row_machine import machine_flags, on_its_machine
+from paceline.cli.show import machine_flags, on_its_machine
 from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.row import LIKE

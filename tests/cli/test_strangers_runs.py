@@ -17,7 +17,7 @@ from PIL import Image
 from tiny_runs import TINY, command, forge, refused
 
 import paceline
-from paceline.config.run_entries import check_entries
+from paceline.config.run_names import check_entries
 
 # What is read of a run's folder, and a verb that reads it; {run} and {photo} are filled in.
 READERS = [
@@ -205,7 +205,7 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 ROOMS = ("checkpoint", "log", "pages", "bench/mlperf", "training", "predict", "config/run.py")
 OWN_WAYS = {
     "checkpoint/write.py": 2,  # written just now, and read back
-    "checkpoint/retention.py": 1,  # a probe, made exclusively
+    "checkpoint/layout.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
     "log/lines.py": 4,  # takes no link, and is opened for writing
     "pages/page.py": 1,  # the template of a workload of one's own: code

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.config.errors import RecipeError
 from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
 from paceline.config.recipe import DATA_IMAGES, override

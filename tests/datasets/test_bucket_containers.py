@@ -14,7 +14,7 @@ from tiny_runs import command, make_photos
 from paceline.config.errors import UserError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.held_out import HeldOut, ensure_held_out
-from paceline.datasets.pack.source import prepared_source
+from paceline.datasets.pack.plan import prepared_source
 from paceline.store.freshness import check_fresh
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, write_json
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from photo_folders import paint, silent
 from tiny_runs import TINY
 
-from examples import examples
 from paceline.cli.main import main
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes

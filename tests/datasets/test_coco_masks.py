@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from examples import examples
 from paceline.datasets.segmentation import decompress, mask_arrays, starts_of
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from instance_sets import json_file, make_instances
 from pycocotools import mask as official
 
-from examples import examples
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.findings import findings
 from paceline.datasets.mask_checks import useless_masks, without

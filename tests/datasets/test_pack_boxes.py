@@ -21,7 +21,7 @@ from paceline.datasets.pack.pack import pack
 from paceline.datasets.pack.request import PackRequest
 from paceline.store.containers.detection_label import detection_objects
 from paceline.store.containers.recordio import read_recordio
-from paceline.store.containers.write_tar import write_tar
+from paceline.store.containers.tar import write_tar
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
 

@@ -19,7 +19,7 @@ from paceline.datasets.pack import write
 from paceline.datasets.pack.pack import pack
 from paceline.datasets.pack.record import FILE_NAME
 from paceline.datasets.pack.request import PackRequest
-from paceline.store.containers.write_tar import RECORD
+from paceline.store.containers.tar import RECORD
 from paceline.store.manifest import Manifest
 
 REQUEST = PackRequest("webdataset", shards=5)

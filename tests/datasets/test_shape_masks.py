@@ -7,10 +7,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.datasets.shapes import masks as shape_masks
 from paceline.datasets.shapes.masks import run_lengths, trace_polygons
 from paceline.datasets.shapes.outlines import CLASSES, cover, make_outline, moved, outline_area, outline_box

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from examples import examples
 from paceline.datasets.verify import NotAnImage, decode, verify
 
 

@@ -13,7 +13,7 @@ from small_steps import batch_of, plan_of, small, state_of
 from stand_ins import made_up
 from torch import Tensor
 
-from paceline.batch.detection import Objects, detection_batch
+from paceline.batch import Objects, detection_batch
 from paceline.bench.timing import first_wait
 from paceline.config.plan import rates_at
 from paceline.config.system import System

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stand_ins import made_up
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.bench.timing import first_wait
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import Rates, make_plan

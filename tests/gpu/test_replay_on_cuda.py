@@ -13,7 +13,7 @@ import pytest
 import torch
 from small_steps import batch_of, plan_of, small, state_of
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.bench.timing import first_wait
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from stand_ins import InMemory
 
-from paceline.batch.detection import detection_batch
+from paceline.batch import detection_batch
 from paceline.config.detection import BoxInput
 from paceline.config.errors import DataError
 from paceline.input.box_sample import (

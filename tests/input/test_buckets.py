@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.transform import _resize_image_and_masks
 
-from examples import examples
 from paceline.config.instances import InstanceInput
 from paceline.input.buckets import (
     MOST,

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import simplejpeg
 from drawn import some
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from examples import examples
 from paceline.config.errors import DataError, RecipeError
 from paceline.input import decode
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.config.errors import RecipeError
 from paceline.input.grouped import group_batches, grouped_order, grouped_permutation, shapes_of_run
 from paceline.input.randomness import hash_keys

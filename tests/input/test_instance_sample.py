@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from examples import examples
-from paceline.batch.instances import InstanceObjects
+from paceline.batch import InstanceObjects
 from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.input.crop import Window

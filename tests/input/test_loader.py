@@ -15,7 +15,7 @@ from stand_ins import InMemory, drawn, made_up, tiny_photo
 import paceline.input.loader as loader_module
 import paceline.store.overdue as overdue
 from examples import examples
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.errors import DataError
 from paceline.input.draw import Draw
 from paceline.input.loader import Loader

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from examples import examples
 from paceline.input.crop import Window
 from paceline.input.mask_canvas import canvases_of, nearest
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.input.crop import Window
 from paceline.input.randomness import SampleRandom
 from paceline.input.ssd_crop import IOU_ABOVE, MOST_DRAWS, _Objects, ssd_crop

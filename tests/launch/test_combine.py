@@ -12,8 +12,10 @@ import pytest
 from paceline.config.errors import UserError
 from paceline.config.system import System
 from paceline.launch.carry_out import files_of, write_files
-from paceline.launch.combine import CONTAINER, START, THROUGH, command_of, refusal
+from paceline.launch.combine import THROUGH, command_of, refusal
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Batch, Job, Variable
+from paceline.launch.starters import START
 from paceline.machine.known import SYSTEMS
 
 WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")

@@ -14,9 +14,10 @@ from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 
 from paceline.config.errors import UserError
 from paceline.launch.carry_out import write_files
-from paceline.launch.combine import CONTAINER, command_of
+from paceline.launch.combine import command_of
 from paceline.launch.container_docker import files as docker_files
 from paceline.launch.container_flags import family
+from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Mount
 from paceline.launch.shell import in_lines
 from paceline.launch.slurm_script import script

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.config.errors import UserError
 from paceline.launch.hostfile import Host, first_hosts, read_hostfile
 

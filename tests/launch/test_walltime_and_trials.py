@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.config.errors import UserError
 from paceline.launch.job import Batch
 from paceline.launch.trials import Trial, olympic_mean, read_trial, summary
-from paceline.launch.walltime import check_walltime, minutes_in
+from paceline.launch.where import check_walltime, minutes_in
 from paceline.log.events import EventLog
 
 

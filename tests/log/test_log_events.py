@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.config.errors import UserError
 from paceline.log.events import SCHEMA, EventLog, metrics_of, plain, read_events, schema_problems
 

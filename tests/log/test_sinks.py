@@ -10,8 +10,8 @@ import pytest
 from tiny_runs import command, train, without_report
 
 import paceline.log.beside as beside
+from paceline.config.commands import EXTRAS
 from paceline.config.errors import UserError
-from paceline.config.extras import EXTRAS
 from paceline.config.run import Controls
 from paceline.log.beside import Beside
 from paceline.log.events import read_events

@@ -9,8 +9,8 @@ import pytest
 
 from paceline.config.system import System
 from paceline.machine.doctor.compare import examine_nodes, merged, names, worst
+from paceline.machine.doctor.finding import line
 from paceline.machine.doctor.node import Device, NodeFacts, from_json
-from paceline.machine.doctor.node_line import line
 
 GPU = Device("NVIDIA H100 80GB HBM3", 79.1, "1980 of 1980 MHz (at its power limit)")
 NODE = NodeFacts(

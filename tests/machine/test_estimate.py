@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from paceline.config.plan import Plan, make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
-from paceline.machine import exchange
-from paceline.machine.estimate import Estimate, estimate, predicted_minutes, run_minutes
-from paceline.machine.exchange import LINK_SHARE, exchange_seconds, exposed_seconds
+from paceline.machine import estimate as exchange
+from paceline.machine.estimate import (
+    LINK_SHARE,
+    Estimate,
+    estimate,
+    exchange_seconds,
+    exposed_seconds,
+    predicted_minutes,
+    run_minutes,
+)
 from paceline.machine.speed import PUBLISHED, Speed, given_speed, measured_speed, published_speed
 from paceline.recipes import RECIPES
 

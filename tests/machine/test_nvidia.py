@@ -6,8 +6,15 @@ import stat
 
 import pytest
 
-from paceline.machine.doctor.cuda_driver import driver_version, too_old
-from paceline.machine.doctor.nvidia import ask_gpus, ask_links, links_in_words, read_gpus, read_links
+from paceline.machine.doctor.nvidia import (
+    ask_gpus,
+    ask_links,
+    driver_version,
+    links_in_words,
+    read_gpus,
+    read_links,
+    too_old,
+)
 
 QUERY = """\
 0, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 1980, 1980, 41, 312.55, 0, 0x0000000000000004

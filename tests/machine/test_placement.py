@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from sysfs_machines import even_machine, lay_out
 
-from examples import examples
 from paceline.config.errors import RecipeError
 from paceline.machine.placement import cores_of, processing_elements, share_of
 from paceline.machine.topology import UNKNOWN, Core, Topology, described, listed, read_topology, spelled

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import preflight as node
-from paceline.cli.preflight_board import Board
+from paceline.cli.preflight_rank import Board
 from paceline.config.system import System
-from paceline.machine.doctor.cores import core_rates
 from paceline.machine.doctor.finding import Finding
-from paceline.machine.doctor.folders import folder_troubles
+from paceline.machine.doctor.folders import core_rates, folder_troubles
 from paceline.machine.doctor.node import Device, NodeFacts
 from paceline.machine.doctor.preflight import Look, Reach, bad, judge
 from paceline.machine.doctor.reach import Listener, neighbours, rate_to, trips_to

@@ -20,8 +20,7 @@ from paceline.boxes.default_boxes import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.initialise import Init, initialise
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, make_trunk

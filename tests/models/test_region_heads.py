@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
-from examples import examples
 from paceline.boxes import cell_patches
 from paceline.models.norms import group_norm
 from paceline.models.region_heads import ConvBoxHead, RPNHead, cells_of

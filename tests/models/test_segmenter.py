@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes import forms, region_detections
 from paceline.boxes import proposals as proposing
 from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.models.region_accuracies import ACCURACIES
 from paceline.models.segmenter import MaskRCNN, Segmenter
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from examples import examples
 from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import to_cxcywh, to_ltrb

@@ -19,8 +19,7 @@ from paceline.config.system import System
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.classifier import Classifier
 from paceline.models.initialise import initialise
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, Trunk, make_trunk
 from paceline.tasks.classification import build_classifier

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from paceline.config.detection import SSDModel
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
 from paceline.recipes import RECIPES

@@ -20,15 +20,14 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.batch.batch import Batch
-from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import World, open_world
 from paceline.store.manifest import Manifest

@@ -17,7 +17,7 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.config.detection import BoxInput, SSDModel
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from official_coco import assert_same, judge, loaded, results_of, truth_of
 from pycocotools.cocoeval import COCOeval
 
-from examples import examples
 from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
 
 

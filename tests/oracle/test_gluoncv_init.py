@@ -10,8 +10,7 @@ from gluoncv_recorded import Recorded, reader
 from torch import Tensor
 
 from paceline.config.instances import MaskRCNNModel
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
-from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.recipes.maskrcnn import gluoncv, mlperf
 
 NORMAL, UNIFORM = 3.0, 1.8  # kurtosis

@@ -15,7 +15,7 @@ from gluoncv_recorded import Recorded, reader
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.batch.instances import InstanceBatch
+from paceline.batch import InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.sampling import Sample
 from paceline.config.instances import MaskRCNNModel

@@ -17,7 +17,7 @@ from shared_runs import class_photos, rendered_boxes
 from torch import Tensor
 from trajectories import apart, column, take_steps
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.system import System

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from trajectories import SAME, apart, column, in_float64, take_steps
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.recipe import Recipe, override
 from paceline.models.classifier import Classifier
 from paceline.recipes import RECIPES

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mask_scenes import Scene, mask_scene
@@ -13,7 +14,6 @@ from official_coco import assert_same, judge, loaded, results_of, size_of, truth
 from pycocotools import mask as official
 from pycocotools.coco import COCO
 
-from examples import examples
 from paceline.boxes.run_lengths import RunLengths, bitmap
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.box_split import BoxSplit, open_boxes

@@ -30,7 +30,7 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import FrozenBatchNorm2d
 from trajectories import in_float64
 
-from paceline.batch.instances import InstanceBatch, InstanceObjects, instance_batch
+from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.datasets.shapes.render import render_shapes

@@ -7,7 +7,7 @@ import torch
 from mlperf_recorded import PHOTOS, inputs, outside, recorded, tensor
 from torch import Tensor
 
-from paceline.batch.instances import InstanceBatch
+from paceline.batch import InstanceBatch
 from paceline.boxes.assignment import inside_photo, match_anchors
 from paceline.boxes.coding import BoxCoder
 from paceline.boxes.proposals import proposals

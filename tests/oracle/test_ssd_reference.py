@@ -10,7 +10,7 @@ import torch
 from ready_outputs import ReadyOutputs
 from torch import Tensor
 
-from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
 from paceline.boxes.ssd_detections import ssd_detections

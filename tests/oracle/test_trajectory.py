@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 from trajectories import SAME, apart, column, in_float64, take_steps
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.system import System

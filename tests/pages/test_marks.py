@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from examples import examples
-from paceline.batch.detection import Objects
+from paceline.batch import Objects
 from paceline.pages.marks import PALETTE, Mark, beside, colour_of, marks_picture
 from paceline.pages.names import SMALLEST_LETTERS, best_names, place_names
 from paceline.pages.pictures import font_of

@@ -10,7 +10,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from examples import examples
-from paceline.batch.instances import InstanceObjects
+from paceline.batch import InstanceObjects
 from paceline.pages.marks import Mark, colour_of, marks_picture
 from paceline.pages.masks import FILL, HUES, instance_colour, mask_pixels, placed_pixels, with_masks
 from paceline.pages.samples import instances_sample

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from detected_runs import HERE, NAMES, THERE, TWELVE, image_of, make_run, predictions_of, report_of, write_predictions
+from examples import examples
 from html_pages import picture_in
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from examples import examples
 from paceline.pages import scene_pictures
 from paceline.pages.detected import (
     Scene,

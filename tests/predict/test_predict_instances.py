@@ -18,10 +18,10 @@ from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command
 from torch import nn
 
-from paceline.batch.instances import FoundInstances, InstanceBatch
+from paceline.batch import FoundInstances, InstanceBatch
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
-from paceline.models.initialise_mask_rcnn import initialise_mask_rcnn
+from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.pages.marks import colour_of
 from paceline.predict.predictor import Predictor
 from paceline.tasks.instance_predictions import InstanceScore

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 from coco_sets import make_set
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from tiny_runs import make_photos
 
-from examples import examples
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder

@@ -24,7 +24,7 @@ from paceline.store.index import (
     write_index,
 )
 from paceline.store.manifest import Manifest, Split
-from paceline.store.open_files import OpenFiles
+from paceline.store.stores import OpenFiles
 
 EMPTY = {"content_hash": "", "unreadable": (), "rotated": 0, "greyscale": 0, "cmyk": 0, "not_jpeg": 0, "misnamed": 0}
 

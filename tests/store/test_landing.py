@@ -16,8 +16,7 @@ from torch.utils import _python_dispatch
 
 import paceline.input.loader as loader_module
 from examples import examples
-from paceline.batch.batch import ALIGNMENT, laid_out, room_for
-from paceline.batch.detection import DetectionBatch, Objects, detection_batch
+from paceline.batch import ALIGNMENT, DetectionBatch, Objects, detection_batch, laid_out, room_for
 from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward

@@ -8,12 +8,12 @@ import struct
 import numpy as np
 import pytest
 from drawn import some
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from orientation import encode, note, noted, shown, stored
 from PIL import Image, ImageOps
 
-from examples import examples
 from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput

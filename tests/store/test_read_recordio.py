@@ -15,9 +15,18 @@ from hypothesis import strategies as st
 from paceline.config.errors import DataError
 from paceline.store.containers.detection_label import detection_objects
 from paceline.store.containers.reading import Truncated
-from paceline.store.containers.recordio import MAGIC, Record, read_payload, read_recordio
+from paceline.store.containers.recordio import (
+    MAGIC,
+    Packed,
+    Record,
+    idx_text,
+    lst_line,
+    read_payload,
+    read_recordio,
+    record_bytes,
+    write_recordio,
+)
 from paceline.store.containers.recordio_lists import check_idx, read_idx, read_lst
-from paceline.store.containers.write_recordio import Packed, idx_text, lst_line, record_bytes, write_recordio
 
 # Runs of bytes in which the magic word stands often, at all remainders.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], b"\xff\xd8", b"abcd", b"x"]), max_size=8).map(b"".join)

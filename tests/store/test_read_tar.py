@@ -17,10 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
-from paceline.store.containers.member import Member
-from paceline.store.containers.reading import Truncated
-from paceline.store.containers.tar import inner_tars, tar_members
-from paceline.store.containers.write_tar import write_tar
+from paceline.store.containers.reading import Member, Truncated
+from paceline.store.containers.tar import inner_tars, tar_members, write_tar
 
 # Parts of names, many of them too long for one field or another.
 PARTS = st.builds(

@@ -7,11 +7,9 @@ import io
 import pytest
 
 from paceline.config.errors import DataError
-from paceline.store.containers.member import Member
-from paceline.store.containers.reading import Truncated
-from paceline.store.containers.tar import tar_members
+from paceline.store.containers.reading import Member, Truncated
+from paceline.store.containers.tar import tar_members, write_tar
 from paceline.store.containers.webdataset import Sample, read_label, samples
-from paceline.store.containers.write_tar import write_tar
 
 
 def grouped(*names: str) -> list[Sample]:

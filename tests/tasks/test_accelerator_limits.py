@@ -14,7 +14,7 @@ from instance_sets import make_instances
 from lazy_streams import LazyStreams
 
 import paceline.input.loader as loader_module
-from paceline.batch.batch import room_for
+from paceline.batch import room_for
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override

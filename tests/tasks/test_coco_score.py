@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.tasks.metrics import confusion as confusion_module
 from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
 from paceline.tasks.metrics.coco_pack import Share, join, pack, unpack

@@ -12,7 +12,7 @@ import torch
 from field_effects import Row, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
-from paceline.batch.instances import FoundInstances, InstanceBatch, InstanceObjects
+from paceline.batch import FoundInstances, InstanceBatch, InstanceObjects
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
 from paceline.input.draw import render

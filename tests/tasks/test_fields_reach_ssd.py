@@ -10,7 +10,7 @@ import torch
 from field_effects import Row, Said, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
-from paceline.batch.detection import DetectionBatch
+from paceline.batch import DetectionBatch
 from paceline.boxes.default_boxes import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.config.detection import BoxInput, Detect, SSDModel, grids

@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.config.system import System
 from paceline.recipes import RECIPES
-from paceline.tasks.flop import StepFlop
-from paceline.tasks.memory import memory_of
+from paceline.tasks.memory import StepFlop, memory_of
 from paceline.tasks.workloads import workload_of
 
 BATCH = 2

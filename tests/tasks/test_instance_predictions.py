@@ -13,8 +13,7 @@ import torch
 from coco_sets import box, document, edit, make_set
 from mask_scenes import box_of, strings, truth_of
 
-from paceline.batch.batch import Batch
-from paceline.batch.instances import FoundInstances
+from paceline.batch import Batch, FoundInstances
 from paceline.boxes.run_lengths import RunLengths, areas, bitmap
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import prepare_boxes

@@ -14,7 +14,7 @@ import pytest
 import torch
 from instance_sets import make_instances
 
-from paceline.batch.instances import InstanceBatch
+from paceline.batch import InstanceBatch
 from paceline.config.errors import RecipeError
 from paceline.config.instances import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Plan, make_plan

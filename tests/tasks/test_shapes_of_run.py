@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.config.instances import InstanceInput
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override

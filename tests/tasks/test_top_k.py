@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.tasks.metrics.target import better
 from paceline.tasks.metrics.top_k import TopKScore, best_classes, check_every_image_once, unpack
 

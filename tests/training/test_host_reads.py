@@ -17,7 +17,7 @@ from tape import HostReadError, NoHostReads
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.boxes import forms
 from paceline.config.plan import rates_at
 from paceline.config.recipe import Recipe

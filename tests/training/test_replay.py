@@ -19,7 +19,7 @@ from small_steps import batch_of, plan_of, small, state_of
 from tape import HostReadError, Recorder
 from torch import Tensor
 
-from paceline.batch.batch import Batch
+from paceline.batch import Batch
 from paceline.boxes import forms
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, rates_at

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.batch.detection import DetectionBatch, Objects, detection_batch
-from paceline.batch.losses import DIVIDE_BY
+from paceline.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, override
 from paceline.config.system import System

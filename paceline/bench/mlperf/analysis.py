@@ -16,8 +16,18 @@ from statistics import median
 from typing import Any
 
 from paceline.bench.mlperf.foreign import read_foreign
-from paceline.bench.mlperf.logs import MOST_BYTES, OURS, TOKEN, Line, benchmark_of, mllog_lines, read_text, value_of
-from paceline.bench.mlperf.row import Row, is_number
+from paceline.bench.mlperf.logs import (
+    MOST_BYTES,
+    OURS,
+    TOKEN,
+    Line,
+    Row,
+    benchmark_of,
+    is_number,
+    mllog_lines,
+    read_text,
+    value_of,
+)
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
 from paceline.config.sealed import parse

@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paceline.bench.mlperf.logs import FOREIGN, foreign_name
-from paceline.bench.mlperf.row import Row, is_number
+from paceline.bench.mlperf.logs import FOREIGN, Row, foreign_name, is_number
 from paceline.config.errors import DataError
 from paceline.config.sealed import parse
 

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.left_out import OTHER_PICTURES, by_suffix, suffix_of
+from paceline.config.image_name import OTHER_PICTURES, by_suffix, suffix_of
 from paceline.datasets.containers.contents import AS_IT_IS, RANGES, Contents, Held, contents, folder_names
 from paceline.datasets.containers.files import ContainerFiles
-from paceline.datasets.containers.sample_boxes import sample_annotations
+from paceline.datasets.containers.record_boxes import sample_annotations
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
 from paceline.store.class_folder import is_image_name
 from paceline.store.containers.exports import find_export, unpack_first
-from paceline.store.containers.member import Member, shown
-from paceline.store.containers.reading import read_at
+from paceline.store.containers.reading import Member, read_at, shown
 from paceline.store.containers.tar import inner_tars, tar_members
 from paceline.store.containers.webdataset import read_label, samples
 from paceline.store.containers.zip import zip_members

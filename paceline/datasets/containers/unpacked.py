@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.config.cache import cache_folder
+from paceline.config.commands import to_install
 from paceline.config.errors import DataError
-from paceline.config.extras import to_install
 from paceline.config.whole import whole
 from paceline.datasets.containers.files import ContainerFiles
 from paceline.machine.detect import cpu_cores

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.config.errors import DataError
-from paceline.config.left_out import by_suffix
+from paceline.config.image_name import by_suffix
 from paceline.config.printable import some
 from paceline.store.class_folder import FolderNames, list_folder
 from paceline.store.manifest import prepare_command

@@ -24,8 +24,8 @@ from paceline.datasets.pack.examples import example_of
 from paceline.datasets.pack.objects import detection_label, json_field
 from paceline.datasets.pack.plan import Shard, Source
 from paceline.datasets.pack.request import PackRequest
-from paceline.store.containers.write_recordio import Packed, idx_text, lst_line, write_recordio
-from paceline.store.containers.write_tar import write_tar
+from paceline.store.containers.recordio import Packed, idx_text, lst_line, write_recordio
+from paceline.store.containers.tar import write_tar
 from paceline.store.containers.write_tfrecord import write_tfrecord
 
 

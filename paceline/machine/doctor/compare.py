@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from paceline.config.system import System
-from paceline.machine.doctor.finding import Finding, Level
+from paceline.machine.doctor.finding import Finding, Level, allowed, cpus, gpus
 from paceline.machine.doctor.node import NodeFacts
-from paceline.machine.doctor.node_line import allowed, cpus, gpus
 from paceline.machine.doctor.troubles import troubles, unexpected
 from paceline.machine.topology import listed, spelled
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
+from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.extras import to_install
 from paceline.machine.adapters import read_device
 from paceline.machine.detect import auto, cpu_cores
 from paceline.machine.doctor.finding import LOW_DISK_GIB, Finding, Level

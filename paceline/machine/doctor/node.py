@@ -14,8 +14,7 @@ from typing import Any
 
 from paceline.config.printable import short
 from paceline.machine.detect import allowed_cpus
-from paceline.machine.doctor.cuda_driver import driver_cuda, driver_version
-from paceline.machine.doctor.nvidia import Gpu, ask_gpus, ask_links, links_in_words
+from paceline.machine.doctor.nvidia import Gpu, ask_gpus, ask_links, driver_cuda, driver_version, links_in_words
 from paceline.machine.provenance import versions
 from paceline.machine.topology import SYSFS, listed, read_topology, spelled
 from paceline.ranks.launcher import Launch

@@ -6,11 +6,13 @@ Source: nvidia-smi(1), --query-gpu and topo -m; NVML's header for the bits of nv
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 ANSWER_SECONDS = 20
 # Drivers before 535 know the reasons under their former name only.
@@ -122,3 +124,51 @@ def links_in_words(links: Mapping[tuple[int, int], str]) -> str:
 def _number(cell: str) -> float | None:
     """A cell's number; None for [N/A], [Not Supported] and the like."""
     return float(cell) if re.fullmatch(r"-?\d+(\.\d+)?", cell) else None
+
+
+# Whether the GPU driver is new enough for the CUDA that torch was built with.
+#
+# A driver runs programs of every older CUDA, and of its own major version's newer minor ones as far as they use nothing new.
+# Source: NVIDIA, CUDA Compatibility (minor version compatibility).
+
+
+LIBRARY = "libcuda.so.1"
+VERSION_FILE = Path("/proc/driver/nvidia/version")
+
+
+def driver_cuda() -> str:
+    """The newest CUDA that this machine's driver knows, as "12.4"; "" without a driver."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+        number = ctypes.c_int(0)
+        if library.cuDriverGetVersion(ctypes.byref(number)) != 0:
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def driver_version(file: Path = VERSION_FILE) -> str:
+    """The kernel module's version, as "550.54.15"; "" where there is none."""
+    try:
+        found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", file.read_text(errors="replace"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def too_old(driver: str, torch: str) -> str:
+    """Why this driver may not run this torch, in a sentence; "" where it does, or a version is unknown.
+
+    driver, torch   CUDA versions, as "12.4"
+    """
+    here, built = _parts(driver), _parts(torch)
+    if not here or not built or here >= built:
+        return ""
+    if here[0] < built[0]:
+        return f"the driver knows CUDA up to {driver}, this torch is built for {torch}: a newer driver, or a torch for CUDA {here[0]}"
+    return ""
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2]) if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) else ()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.config.system import System
-from paceline.machine.doctor.cuda_driver import too_old
 from paceline.machine.doctor.finding import LOW_DISK_GIB, Level
 from paceline.machine.doctor.node import NodeFacts
+from paceline.machine.doctor.nvidia import too_old
 from paceline.machine.topology import listed
 
 Trouble = tuple[Level, str]

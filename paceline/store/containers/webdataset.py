@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from paceline.config.errors import DataError
 from paceline.config.image_name import IMAGE_SUFFIXES
 from paceline.config.printable import short
-from paceline.store.containers.member import Member, shown
-from paceline.store.containers.reading import Truncated
+from paceline.store.containers.reading import Member, Truncated, shown
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # Where a label is looked for, in this order; and, in JSON, under which of these names.

@@ -14,8 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import is_image_name
-from paceline.store.containers.member import checked_name, shown
-from paceline.store.containers.reading import MOST_BYTES, Truncated, read_at
+from paceline.store.containers.reading import MOST_BYTES, Truncated, checked_name, read_at, shown
 from paceline.store.containers.zip_directory import LOCAL_MARK, Entry, find_directory, large_numbers, read_entries
 
 STORED, DEFLATED = 0, 8

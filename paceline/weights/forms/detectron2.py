@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from paceline.weights.forms.class_names import published
-from paceline.weights.forms.detectron2_pixels import TORCHVISION, made_for
 from paceline.weights.forms.ours import NEEDS, Facts, FormError, Ours, Tensors
-from paceline.weights.forms.pixels import NOTE, OURS, from_caffe, from_pixels
+from paceline.weights.forms.pixels import NOTE, OURS, TORCHVISION, from_caffe, from_pixels, made_for
 from paceline.weights.forms.renaming import inverse, renamed
 from paceline.weights.resnet_fields import resnet_fields
 
