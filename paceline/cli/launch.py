@@ -80,7 +80,6 @@ def run(arguments: Sequence[str]) -> int:
     planned = check_plan(asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
         raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
-    planned = check_plan(asked, flags)
     check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
     if flags.through == "local" and "system.interface" in asked.given:
@@ -96,20 +95,7 @@ def run(arguments: Sequence[str]) -> int:
         say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
     if outside := left_outside(flags, planned.system):
         say(outside)
-    here = flags.data
-    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
-        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
-        here = ""
-    named = named_weights(flags)
-    weights = Path(named).expanduser()
-    if is_published(named):
-        if not in_cache(named).is_file():
-            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
-        named = ""  # no file to look for
-    elif named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
-        if flags.through == "local":
-            raise UserError(f"--weights {named}: there is no such file. Check the path.")
-        say(f"--weights {named}: not on this machine; the nodes will look for it")
+    here, named = _data_here(flags), _weights_file(flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
@@ -128,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         if flags.preflight:
             # A name of published weights, or a bucket, is no file that a node could lack.
             local = [flags.data] if flags.data and "://" not in flags.data else []
-            local += [str(weights)] if named and weights.exists() else []
+            local += [named] if named and Path(named).expanduser().exists() else []
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
             job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
@@ -140,6 +126,32 @@ def run(arguments: Sequence[str]) -> int:
             say(f"{again} goes on from here")
         return code
     return _trials(asked, flags, base, start, again)
+
+
+def _data_here(flags: LaunchFlags) -> str:
+    """--data where this machine has it; "" where the nodes will look for it, which is said."""
+    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        return ""
+    return flags.data
+
+
+def _weights_file(flags: LaunchFlags) -> str:
+    """The file that --weights names, which nodes must find; "" for none and for published ones, which come from the cache.
+
+    Raises UserError for a file that this machine lacks where the job runs here.
+    """
+    named = named_weights(flags)
+    weights = Path(named).expanduser()
+    if is_published(named):
+        if not in_cache(named).is_file():
+            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
+        return ""
+    if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
+        if flags.through == "local":
+            raise UserError(f"--weights {named}: there is no such file. Check the path.")
+        say(f"--weights {named}: not on this machine; the nodes will look for it")
+    return named
 
 
 def _check_spares(flags: LaunchFlags) -> None:

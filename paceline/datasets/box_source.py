@@ -122,17 +122,7 @@ class BoxSource(Source):
             check_coco2017(self.root, usable)
         part_of = part_of_coco2017(usable)
         if self.request.val_fraction:
-            val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
-            digests = found.digests[rows_of(usable["train"])]
-            usable["train"], usable["val"], alone = split_off(usable["train"], val, digests=digests)
-            # The draw is each photo's own, so the number scatters: people who asked for a fifth look at what they got.
-            drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
-            notes.append(
-                f"{drawn:,} of {whole:,} photos drawn for val, {'group by group' if val.val_group else 'photo by photo'}; "
-                f"--val-seed {val.val_seed + 1} draws others"
-            )
-            if alone:
-                notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
+            notes += self._set_apart(usable, found.digests[rows_of(usable["train"])])
         category_ids, classes = class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
@@ -187,6 +177,20 @@ class BoxSource(Source):
             part_of=part_of,
         )
         return manifest, arrays
+
+    def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
+        """Draw the validation photos out of the training photos in `usable`; -> notes."""
+        val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
+        usable["train"], usable["val"], alone = split_off(usable["train"], val, digests=digests)
+        # The draw is each photo's own, so the number scatters: people who asked for a fifth look at what they got.
+        drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
+        notes = [
+            f"{drawn:,} of {whole:,} photos drawn for val, {'group by group' if val.val_group else 'photo by photo'}; "
+            f"--val-seed {val.val_seed + 1} draws others"
+        ]
+        if alone:
+            notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
+        return notes
 
     def _names(self, split: Annotations) -> list[bytes]:
         """N file names as the index stores them: relative to the root where they lie in it, else absolute."""

@@ -16,7 +16,7 @@ from paceline.datasets.findings import findings
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, list_class_folders
 from paceline.datasets.formats.class_names import names_changed
 from paceline.datasets.formats.imagenet import official_wnids
-from paceline.datasets.pipeline import OnFlaw, write_prepared
+from paceline.datasets.pipeline import OnFlaw, Source, write_prepared
 from paceline.datasets.val_split import ValSplit
 from paceline.store.freshness import addresses, check_fresh, refuse_stale_containers
 from paceline.store.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
@@ -77,34 +77,8 @@ def ensure_prepared(
             raise DataError(f"{root}: {why}. Prepare it again:\n  {prepare_again(manifest)}")
         # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
         places.extend(other for other in manifest_places(source_root) if other not in places)
-    if boxes:
-        # Here, because who has class folders needs no reader of YAML.
-        from paceline.datasets.box_source import BoxRequest, annotated_boxes
-
-        asked = _asked(BoxRequest, outdated)
-        try:
-            source = annotated_boxes(source_root, replace(asked, on_missing="skip") if on_missing == "skip" else asked)
-        except DataError:
-            if _is_annotated(source_root) or not _has_classes(source_root):
-                raise
-            raise DataError(
-                f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
-                f"  paceline train resnet50-tiny --data {shlex.quote(str(root))}"
-            ) from None
-        place, command = cache_place(source_root), source.command
-    else:
-        try:
-            source = class_folders(source_root, val=_asked(ValSplit, outdated))
-        except DataError:
-            if not _is_annotated(source_root):
-                raise
-            raise DataError(
-                f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
-                f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))} --weights resnet34"
-            ) from None
-        place = class_place(source, cache_place(source_root))
-        official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900
-        command = prepare_command(source_root, "imagenet" if official else "any", source.stored)
+    find = _annotated_photos if boxes else _class_photos
+    source, place, command = find(root, source_root, outdated, on_missing)
     if source.images > small:
         raise DataError(
             f"{source_root}: {counted(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
@@ -114,6 +88,43 @@ def ensure_prepared(
     for line in findings(manifest):
         say(line)
     return manifest.folder
+
+
+def _annotated_photos(
+    root: Path, source_root: Path, outdated: Manifest | None, on_missing: OnFlaw
+) -> tuple[Source, Path, str]:
+    """Photos with boxes -> what to prepare, where to, and the command that does the same."""
+    # Here, because who has class folders needs no reader of YAML.
+    from paceline.datasets.box_source import BoxRequest, annotated_boxes
+
+    asked = _asked(BoxRequest, outdated)
+    try:
+        source = annotated_boxes(source_root, replace(asked, on_missing="skip") if on_missing == "skip" else asked)
+    except DataError:
+        if _is_annotated(source_root) or not _has_classes(source_root):
+            raise
+        raise DataError(
+            f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
+            f"  paceline train resnet50-tiny --data {shlex.quote(str(root))}"
+        ) from None
+    return source, cache_place(source_root), source.command
+
+
+def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: OnFlaw) -> tuple[Source, Path, str]:
+    """The same of class folders."""
+    try:
+        source = class_folders(source_root, val=_asked(ValSplit, outdated))
+    except DataError:
+        if not _is_annotated(source_root):
+            raise
+        raise DataError(
+            f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
+            f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))} --weights resnet34"
+        ) from None
+    place = class_place(source, cache_place(source_root))
+    official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900
+    command = prepare_command(source_root, "imagenet" if official else "any", source.stored)
+    return source, place, command
 
 
 def name_addresses(manifest: Manifest, root: Path, say: Callable[[str], None]) -> None:

@@ -239,3 +239,11 @@ def _write(path: str, offset: int, data: bytes) -> None:
             left, offset = left[written:], offset + written
     finally:
         os.close(descriptor)
+
+
+def kept_on_disk(store: Store, budget: int) -> Store:
+    """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
+
+    Raises UserError where the cache folder cannot be written.
+    """
+    return CachedStore(store, budget) if budget and store.is_remote and not isinstance(store, CachedStore) else store

@@ -33,7 +33,6 @@ from paceline.store.stores import (
     RangeError,
     Store,
     StoreTrouble,
-    kept_on_disk,
     pread,
     scheme_of,
     store_of,
@@ -193,6 +192,8 @@ class RangeRecords(Records):
 
     def kept_on_disk(self, budget: int) -> Records:
         """Done once, however often it is asked for. Raises UserError where the cache folder cannot be written."""
+        from paceline.store.cached_store import kept_on_disk  # here: only those who ask for it load it
+
         self._store = kept_on_disk(self._store, budget)
         return self
 

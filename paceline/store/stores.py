@@ -122,16 +122,6 @@ def store_of(name: bytes | str) -> Store:
     return STORES[scheme]()
 
 
-def kept_on_disk(store: Store, budget: int) -> Store:
-    """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
-
-    Raises UserError where the cache folder cannot be written.
-    """
-    from paceline.store.cached_store import CachedStore
-
-    return CachedStore(store, budget) if budget and store.is_remote and not isinstance(store, CachedStore) else store
-
-
 def pread(descriptor: int, length: int, offset: int) -> bytes:
     """Up to `length` bytes from `offset`: fewer only at the file's end (one system call reads at most 2 GiB)."""
     data = os.pread(descriptor, length, offset)

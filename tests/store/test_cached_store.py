@@ -22,9 +22,9 @@ from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.system import System, check_system, store_cache_bytes
 from paceline.store import cached_store
 from paceline.store.byte_cache import CachedRecords, Shelf
-from paceline.store.cached_store import CachedStore
+from paceline.store.cached_store import CachedStore, kept_on_disk
 from paceline.store.records import Places, RangeRecords
-from paceline.store.stores import LocalFiles, Range, RangeError, Status, Store, kept_on_disk
+from paceline.store.stores import LocalFiles, Range, RangeError, Status, Store
 
 NAME = b"s3://bucket/a.tar"
 MIB = 2**20

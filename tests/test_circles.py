@@ -1,0 +1,86 @@
+"""No file leads back to itself by imports, those inside functions too; no function is longer than a screen; and the package's size."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import paceline
+
+PACKAGE = Path(paceline.__file__).parent
+MOST_LINES_OF_A_FUNCTION = 80
+# What the package has today. A change that adds says what it removed; these numbers fall.
+MOST_LINES, MOST_FILES = 72_000, 570
+
+
+def sources() -> dict[str, Path]:
+    """Module -> its file."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(tree: ast.Module, known: dict[str, Path]) -> Iterator[str]:
+    """Modules of ours that a file imports, anywhere but for types alone."""
+    for_types = {
+        id(inside)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inside in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module in known:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Some modules that lead back to the first of them; [] where there is no circle."""
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module in done:
+            return []
+        for other in sorted(graph[module]):
+            if found := walk(other, [*way, module]):
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(graph) if (found := walk(module, []))), [])
+
+
+def test_no_file_leads_back_to_itself() -> None:
+    known = sources()
+    graph = {module: set(imported(ast.parse(path.read_text()), known)) - {module} for module, path in known.items()}
+    # `paceline.train` and `paceline.load` are brought when they are asked for: the package itself leads everywhere.
+    graph = {module: others - {"paceline"} for module, others in graph.items() if module != "paceline"}
+    assert circle(graph) == []
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION:
+                    long[f"{path.relative_to(PACKAGE)}:{node.name}"] = lines
+    assert long == {}
+
+
+def test_the_package_does_not_grow() -> None:
+    files = list(PACKAGE.rglob("*.py"))
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    assert lines <= MOST_LINES and len(files) <= MOST_FILES, f"{lines:,} lines in {len(files)} files"
