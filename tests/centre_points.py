@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.batch import Batch, DetectionBatch
+from paceline.config.bounds import BelowOne, Count, check_bounds
 from paceline.config.detection import BoxInput, SSDModel, check_detection
-from paceline.config.recipe import Recipe, refuse_outside
+from paceline.config.recipe import Recipe
 from paceline.config.trunk import Depth, TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.initialise import draw_layers
@@ -40,8 +41,8 @@ PEAK, LEAST_PEAK, PRIOR = 0.54 / 6, 0.4, 0.01
 class Peaks:
     """From maps to detections."""
 
-    score_above: float = 0.01  # a peak's score must be above this
-    keep: int = 100  # detections of an image at most
+    score_above: BelowOne = 0.01  # a peak's score must be above this
+    keep: Count = 100  # detections of an image at most
     plus_one: bool = False  # widths and heights are one pixel larger, as SSD's evaluation has it
 
 
@@ -50,8 +51,8 @@ class CentreModel(TrunkModel):
     """A trunk whose maps of stride 8 to 32 are added up, coarse to fine, to one that a single convolution reads."""
 
     depth: Depth = 10  # layers of the ResNet
-    width: int = 32  # filters of the stem; the stages have 1, 2, 4 and 8 times as many
-    channels: int = 64  # filters of the map that is read
+    width: Count = 32  # filters of the stem; the stages have 1, 2, 4 and 8 times as many
+    channels: Count = 64  # filters of the map that is read
     detect: Peaks = field(default_factory=Peaks)  # decoding
 
 
@@ -66,14 +67,8 @@ def recipe() -> CentreRecipe:
 
 def check(recipe: CentreRecipe) -> None:
     """Raises RecipeError naming the flag."""
+    check_bounds(recipe)
     check_detection(replace(recipe, model=SSDModel()))
-    width, channels, detect = recipe.model.width, recipe.model.channels, recipe.model.detect
-    refuse_outside(
-        ("--model.width", width, width >= 1, "must be 1 or more"),
-        ("--model.channels", channels, channels >= 1, "must be 1 or more"),
-        ("--model.detect.score-above", detect.score_above, 0 <= detect.score_above < 1, "a score lies in [0, 1)"),
-        ("--model.detect.keep", detect.keep, detect.keep >= 1, "must be 1 or more"),
-    )
 
 
 class CentrePoints(nn.Module):

@@ -6,20 +6,24 @@ import contextlib
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Annotated, Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 from paceline.cli.choose import choose_recipe, choose_system
 from paceline.cli.nodes import nodes_of
 from paceline.cli.shared_flags import check_shared
 from paceline.cli.voice import speaks
+from paceline.config.bounds import bounds_in_words
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.machine.published import published_for, system_for
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
 Fields = TypeVar("Fields")
 
@@ -151,9 +155,9 @@ def asks_machine(system_name: str, words: Sequence[str]) -> bool:
 
 
 def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str, description: str) -> Any:
+    _check_names(words, known, prog)
     import tyro
 
-    _check_names(words, known, prog)
     return tyro.cli(
         kind,
         default=default,
@@ -161,7 +165,40 @@ def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], 
         prog=f"paceline {prog}",
         description=description or None,
         console_outputs=speaks(),
+        registry=_with_bounds(),
     )
+
+
+def _with_bounds() -> ConstructorRegistry:
+    """The parser's rules; the help of a field ends with its bounds."""
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec
+
+    registry, usual = ConstructorRegistry(), False
+
+    @registry.struct_rule
+    def bounded(info: StructTypeInfo) -> StructConstructorSpec | None:
+        nonlocal usual
+        if usual or not dataclasses.is_dataclass(info.type):
+            return None
+        usual = True  # this rule is not asked for what the parser's own makes of the class
+        try:
+            found = ConstructorRegistry.get_struct_spec(info)
+        finally:
+            usual = False
+        if not isinstance(found, StructConstructorSpec):
+            return None
+        texts = (partial(_help_of, info.type, entry.name, entry.helptext) for entry in found.fields)
+        return dataclasses.replace(
+            found, fields=tuple(dataclasses.replace(entry, helptext=text) for entry, text in zip(found.fields, texts))
+        )
+
+    return registry
+
+
+def _help_of(kind: Any, name: str, text: str | Callable[[], str | None] | None) -> str | None:
+    text = text() if callable(text) else text
+    bounds = bounds_in_words(kind, name)
+    return f"{text}; {bounds}" if text and bounds else text
 
 
 def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, check_bounds
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import RESNET, TrunkModel, trunk_rules
 
@@ -13,6 +14,7 @@ from paceline.config.trunk import RESNET, TrunkModel, trunk_rules
 Stem = Literal["imagenet", "small"]
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 Exif = Literal["ignore", "apply"]
+Ratios = tuple[AboveZero, AboveZero]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class ResNetModel(TrunkModel):
     stem_channels: Literal[3, 4] = 3  # input channels; 4 adds a zero channel, as MXNet's NHWC kernels wanted
     init: Literal["mlperf", "torchvision"] = "torchvision"  # initial weights
     zero_init_last_gamma: bool = False  # start each residual branch at zero
-    label_smoothing: float = 0.1  # probability taken from the true class
+    label_smoothing: BelowOne = 0.1  # probability taken from the true class
     smoothing: Literal["torch", "mxnet"] = "torch"  # over all K classes (torch), or over the other K-1 (mxnet)
 
 
@@ -31,14 +33,14 @@ class ResNetModel(TrunkModel):
 class PhotoInput:
     """How a photo becomes network input. Recorded in the run, never changed by what happens to be installed."""
 
-    size: int = 224  # side of the training input, pixels
-    area: tuple[float, float] = (0.08, 1.0)  # RandomResizedCrop: range of the crop's share of the photo
-    aspect: tuple[float, float] = (3 / 4, 4 / 3)  # RandomResizedCrop: range of width / height, drawn log-uniformly
-    flip: float = 0.5  # probability of a horizontal flip
+    size: Count = 224  # side of the training input, pixels
+    area: tuple[Share, Share] = (0.08, 1.0)  # RandomResizedCrop: range of the crop's share of the photo
+    aspect: Ratios = (3 / 4, 4 / 3)  # RandomResizedCrop: range of width / height, drawn log-uniformly
+    flip: Fraction = 0.5  # probability of a horizontal flip
     eval_resize: int = 256  # evaluation: the shorter side is resized to this, pixels
-    eval_size: int = 224  # evaluation: side of the centre crop, pixels
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
+    eval_size: Count = 224  # evaluation: side of the centre crop, pixels
+    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
+    std: tuple[AboveZero, AboveZero, AboveZero] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs the extra fast: paceline list decoders
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
@@ -52,6 +54,7 @@ def check_classification(recipe: PhotoRecipe) -> None:
 
     Raises RecipeError naming the flag.
     """
+    check_bounds(recipe)
     refuse_huge(recipe)
     model, photo = recipe.model, recipe.input
     (low, high), (narrow, wide) = photo.area, photo.aspect
@@ -60,15 +63,10 @@ def check_classification(recipe: PhotoRecipe) -> None:
         ("--model.stem", model.stem, model.stem == "imagenet" or model.trunk == RESNET, f"--model.trunk {model.trunk} has its own"),
         ("--model.stem-channels", model.stem_channels, model.stem_channels == 3 or model.trunk == RESNET,
          f"--model.trunk {model.trunk} takes 3"),
-        ("--model.bn-eps", model.bn_eps, 0 < model.bn_eps < math.inf, "must be above 0"),
-        ("--model.label-smoothing", model.label_smoothing, 0 <= model.label_smoothing < 1, "lies in [0, 1)"),
-        ("--input.size", photo.size, photo.size >= 1, "must be 1 or more"),
-        ("--input.eval-size", photo.eval_size, photo.eval_size >= 1, "must be 1 or more"),
         ("--input.eval-resize", photo.eval_resize, photo.eval_resize >= photo.eval_size,
          f"must be at least --input.eval-size, which is {photo.eval_size}"),
-        ("--input.area", photo.area, 0 < low <= high <= 1, "shares of the photo, the smaller first, in (0, 1]"),
-        ("--input.aspect", photo.aspect, 0 < narrow <= wide < math.inf, "width / height, the smaller first, above 0"),
-        *photo_rules(photo),
+        ("--input.area", photo.area, low <= high, "shares of the photo, the smaller first"),
+        ("--input.aspect", photo.aspect, narrow <= wide, "width / height, the smaller first"),
     )  # fmt: skip
     # The stem halves the picture once or twice, three stages halve it again.
     side = math.ceil(photo.size / (32 if model.stem == "imagenet" else 16))
@@ -78,12 +76,3 @@ def check_classification(recipe: PhotoRecipe) -> None:
          f"with --global-batch {recipe.global_batch} and --input.size {photo.size} the last BatchNorm has a single value "
          "to take statistics of; use more images or a larger size"),
     )  # fmt: skip
-
-
-def photo_rules(photo: Any) -> tuple[tuple[str, Any, bool, str], ...]:
-    """What holds of the fields that every input of photos has, for `refuse_outside`."""
-    return (
-        ("--input.flip", photo.flip, 0 <= photo.flip <= 1, "a probability lies in [0, 1]"),
-        ("--input.std", photo.std, all(0 < value < math.inf for value in photo.std), "must be above 0"),
-        ("--input.mean", photo.mean, all(math.isfinite(value) for value in photo.mean), "must be finite"),
-    )

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from paceline.config.classification import Decoder, Exif, photo_rules
-from paceline.config.detection import Brightness, Jitter, Resize, colour_rules, object_rules
+from annotated_types import Ge, MinLen, MultipleOf
+
+from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, ZeroOrMore, check_bounds
+from paceline.config.classification import Decoder, Exif
+from paceline.config.detection import Brightness, Jitter, Resize, Turns
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import TrunkModel, trunk_rules
 
@@ -34,31 +37,34 @@ HeadInit = Literal["torchvision", "gluoncv"]
 Clip = Literal["before", "after"]
 WholeSides = Literal["cut", "rounded"]
 Paste = Literal["torchvision", "gluoncv"]
+BoxScales = tuple[AboveZero, AboveZero, AboveZero, AboveZero]
+Channels = Annotated[int, Ge(0), MultipleOf(8)]
+Lengths = Annotated[tuple[Annotated[int, Ge(32)], ...], MinLen(1)]
 
 
 @dataclass(frozen=True)
 class RPN:
     """The region proposal network: anchors, their targets, and how proposals are made of them."""
 
-    channels: int = 0  # channels of its 3x3 convolution; 0 = as the pyramid (GluonCV: 1024)
-    sizes: tuple[float, ...] = (32.0, 64.0, 128.0, 256.0, 512.0)  # anchor side of each level, pixels
-    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)  # height / width of a cell's anchors
+    channels: Whole = 0  # channels of its 3x3 convolution; 0 = as the pyramid (GluonCV: 1024)
+    sizes: tuple[AboveZero, ...] = (32.0, 64.0, 128.0, 256.0, 512.0)  # anchor side of each level, pixels
+    ratios: Annotated[tuple[AboveZero, ...], MinLen(1)] = (0.5, 1.0, 2.0)  # height / width of a cell's anchors
     rounding: Rounding = "half_even"  # of anchors: half to even, Faster R-CNN's way (by edges: MLPerf's), or exact
-    positive_iou: float = 0.7  # an anchor is positive from this IoU with an object on
-    negative_iou: float = 0.3  # an anchor is negative below this IoU with every object
+    positive_iou: Share = 0.7  # an anchor is positive from this IoU with an object on
+    negative_iou: Share = 0.3  # an anchor is negative below this IoU with every object
     best_anchor: BestAnchor = "positive"  # an object's best anchor below negative_iou: positive, or negative (GluonCV)
     edges: Edges = "all"  # anchors that cross the photo's border: all train, or only those inside (MLPerf, GluonCV)
-    samples: int = 256  # anchors of an image that enter the losses
-    positive_share: float = 0.5  # of them positive at most
-    beta: float = 1 / 9  # where smooth L1 turns from quadratic to linear
-    pre_train: int = 2000  # best anchors that enter suppression in training: of each level, or of the image
-    pre_test: int = 1000  # the same at test time
-    post_train: int = 2000  # proposals kept in training
-    post_test: int = 1000  # proposals kept at test time
+    samples: Count = 256  # anchors of an image that enter the losses
+    positive_share: Share = 0.5  # of them positive at most
+    beta: AboveZero = 1 / 9  # where smooth L1 turns from quadratic to linear
+    pre_train: Count = 2000  # best anchors that enter suppression in training: of each level, or of the image
+    pre_test: Count = 1000  # the same at test time
+    post_train: Count = 2000  # proposals kept in training
+    post_test: Count = 1000  # proposals kept at test time
     post_of: PostOf = "image"  # whether post_train counts per image, or per image of the loss group on average (MLPerf)
-    post_group: int = 0  # with post_of batch: a loss group's proposals in all; 0 = post_train for each of its images
+    post_group: Whole = 0  # with post_of batch: a loss group's proposals in all; 0 = post_train for each of its images
     nms_over: NMSOver = "level"  # boxes of one level compete, or all of an image (GluonCV)
-    iou: float = 0.7  # of two proposals that overlap by more, the better one stays
+    iou: Share = 0.7  # of two proposals that overlap by more, the better one stays
     least_side: float = 1e-3  # narrower or lower proposals are dropped, pixels
     limit: float = math.log(1000 / 16)  # most that a width or height may grow, logarithm (GluonCV: 4.42)
 
@@ -67,20 +73,20 @@ class RPN:
 class RoI:
     """Regions: which proposals train, how they are pooled, and the box head."""
 
-    iou: float = 0.5  # a proposal is positive from this IoU with an object on
+    iou: Share = 0.5  # a proposal is positive from this IoU with an object on
     samples: int = 512  # regions of an image that enter the class loss
-    positive_share: float = 0.25  # of them positive at most
+    positive_share: Share = 0.25  # of them positive at most
     fill: Fill = "negatives"  # places that lack negatives stay empty, or take positives too (GluonCV)
-    side: int = 7  # cells along a pooled region's side
+    side: Count = 7  # cells along a pooled region's side
     pooling: Pooling = "direct"  # pool 7x7 cells, or twice as many, averaged, and levels by sides + 1 (GluonCV)
     mode: PoolingMode = "align"  # RoIAlign, or RoIPool: the largest pixel of each cell, its edges rounded
-    sampling_ratio: int = 2  # sample points along a cell's side; mode align
+    sampling_ratio: Count = 2  # sample points along a cell's side; mode align
     aligned: bool = False  # shift by half a pixel (detectron2); mode align
-    convs: int = 0  # 3x3 convolutions of the box head, before one fully connected layer; 0 = none, and two of those
-    conv_channels: int = 0  # their width; 0 = as the pyramid
-    channels: int = 1024  # width of the fully connected layers
-    beta: float = 1 / 9  # where smooth L1 turns from quadratic to linear (MLPerf, GluonCV: 1)
-    weights: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0)  # scales of dx, dy, dw, dh
+    convs: Whole = 0  # 3x3 convolutions of the box head, before one fully connected layer; 0 = none, and two of those
+    conv_channels: Channels = 0  # their width; 0 = as the pyramid
+    channels: Count = 1024  # width of the fully connected layers
+    beta: AboveZero = 1 / 9  # where smooth L1 turns from quadratic to linear (MLPerf, GluonCV: 1)
+    weights: BoxScales = (10.0, 10.0, 5.0, 5.0)  # scales of dx, dy, dw, dh
     limit: float = math.log(1000 / 16)  # most that a width or height may grow, logarithm (GluonCV: 4.42)
 
 
@@ -88,26 +94,26 @@ class RoI:
 class MaskHead:
     """The mask head and its targets."""
 
-    convs: int = 4  # 3x3 convolutions
-    channels: int = 0  # their width; 0 = as the pyramid
-    side: int = 14  # cells along a pooled region's side; masks have twice as many
+    convs: Count = 4  # 3x3 convolutions
+    channels: Channels = 0  # their width; 0 = as the pyramid
+    side: Annotated[int, Ge(2)] = 14  # cells along a pooled region's side; masks have twice as many
     target: MaskTarget = "soft"  # share of the object in a cell, or whether it is at least a half (MLPerf)
-    canvas: int = 112  # masks of larger objects are stored at so many points along a side
-    sampling_ratio: int = 0  # targets: sample points along a cell's side; 0: as many as it has pixels (GluonCV: 2)
+    canvas: Annotated[int, Ge(8)] = 112  # masks of larger objects are stored at so many points along a side
+    sampling_ratio: Whole = 0  # targets: sample points along a cell's side; 0: as many as it has pixels (GluonCV: 2)
 
 
 @dataclass(frozen=True)
 class InstanceDetect:
     """From class scores to detections."""
 
-    score_above: float = 0.05  # a detection's class probability must be above this
-    iou: float = 0.5  # of two boxes of one class that overlap by more, the better one stays
-    keep: int = 100  # detections of an image at most (GluonCV: 1000)
+    score_above: BelowOne = 0.05  # a detection's class probability must be above this
+    iou: Share = 0.5  # of two boxes of one class that overlap by more, the better one stays
+    keep: Count = 100  # detections of an image at most (GluonCV: 1000)
     candidates: int = 1000  # best pairs of region and class that enter suppression on an accelerator
     least_side: float = 1e-2  # narrower or lower boxes are dropped, pixels
     clip: Clip = "before"  # boxes are cut at the photo's border before suppression, or after masks are found (GluonCV)
     paste: Paste = "torchvision"  # a mask's box in whole pixels: cut, or rounded and smaller masks smoothed (GluonCV)
-    mask_above: float = 0.5  # a pixel belongs to the object where its probability is above this
+    mask_above: BelowOne = 0.5  # a pixel belongs to the object where its probability is above this
 
 
 @dataclass(frozen=True)
@@ -116,15 +122,15 @@ class MaskRCNNModel(TrunkModel):
 
     norm: Norm = "frozen"  # the trunk's normalisation: BatchNorm with fixed statistics, BatchNorm, or GroupNorm
     frozen: FrozenLayers = "stem_and_first"  # trunk layers that do not train; resnet only
-    bn_eps: float = 1e-5  # normalisation epsilon; torchvision's COCO_V1 weights want 0
+    bn_eps: ZeroOrMore = 1e-5  # normalisation epsilon; torchvision's COCO_V1 weights want 0
     first_level: Literal[2, 3] = 2  # finest level of the pyramid: stride 4 or 8
-    channels: int = 256  # channels of the pyramid
+    channels: Annotated[int, Ge(8), MultipleOf(8)] = 256  # channels of the pyramid
     fpn_norm: LayerNorm = "none"  # normalisation in the pyramid
     head_norm: HeadNorm = "none"  # normalisation in the mask head, and in the box head's convolutions
     top: TopLevel = "pool"  # level 6: every second cell of level 5, or a convolution on level 5's lateral (GluonCV)
     init: HeadInit = "torchvision"  # law of the first weights of pyramid and heads; GluonCV's is its own
     accuracies: bool = False  # log GluonCV's six training accuracies too, rpn_acc to mask_fg_acc
-    loss_group: int = 0  # images over which losses are normalised together; 0 = the global batch
+    loss_group: Whole = 0  # images over which losses are normalised together; 0 = the global batch
     rpn: RPN = field(default_factory=RPN)  # region proposal network
     roi: RoI = field(default_factory=RoI)  # regions and box head
     mask: MaskHead = field(default_factory=MaskHead)  # mask head
@@ -135,28 +141,28 @@ class MaskRCNNModel(TrunkModel):
 class InstanceInput:
     """How a photo and its objects become network input. Recorded in the run, never changed by what happens to be installed."""
 
-    short: tuple[int, ...] = (800,)  # length of the photo's shorter side, pixels; several: one is drawn for each step
+    short: Lengths = (800,)  # length of the photo's shorter side, pixels; several: one is drawn for each step
     long: int = 1333  # most that the longer side may have, pixels; the photo is made smaller for it
     sides: WholeSides = "cut"  # resized sides are cut to whole pixels, or rounded (GluonCV)
     padding: Padding = "buckets"  # pad to one of a few shapes, or to the batch's largest photo, rounded up
-    multiple: int = 32  # heights and widths of inputs are multiples of this
-    crop: float = 1.0  # a random crop keeps at least this share of each side; 1 = none
-    flip: float = 0.5  # probability of a horizontal flip
+    multiple: Annotated[int, Ge(32), MultipleOf(32)] = 32  # heights and widths of inputs are multiples of this
+    crop: Share = 1.0  # a random crop keeps at least this share of each side; 1 = none
+    flip: Fraction = 0.5  # probability of a horizontal flip
     jitter: Jitter = "none"  # colour jitter in HSV with random order, by one matrix, or none
-    brightness: float = 0.125  # factor from 1-b to 1+b
+    brightness: Fraction = 0.125  # factor from 1-b to 1+b
     brightness_form: Brightness = "multiply"  # or add from -b to +b, of the full scale
-    contrast: float = 0.5  # factor from 1-c to 1+c
-    saturation: float = 0.5  # factor from 1-s to 1+s
-    hue: float = 0.05  # turn from -h to +h, in turns
+    contrast: Fraction = 0.5  # factor from 1-c to 1+c
+    saturation: Fraction = 0.5  # factor from 1-s to 1+s
+    hue: Turns = 0.05  # turn from -h to +h, in turns
     resize: Resize = "bilinear-antialias"  # how a photo becomes that size
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)  # divides afterwards
+    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
+    std: tuple[AboveZero, AboveZero, AboveZero] = (0.229, 0.224, 0.225)  # divides afterwards
     decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs the extra fast: paceline list decoders
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     drop_empty: bool = True  # training images without objects are left out
-    least_area: float = 0.0  # training objects of a smaller annotated area are left out, square pixels (GluonCV: 1)
-    least_box: float = 0.0  # and those whose box has a smaller area inside the photo, square pixels (GluonCV: 4)
-    most_objects: int = 0  # of a photo with more training objects only so many, the largest, are learned; 0 = all
+    least_area: ZeroOrMore = 0.0  # training objects of a smaller annotated area are left out, pixels^2 (GluonCV: 1)
+    least_box: ZeroOrMore = 0.0  # and those whose box has a smaller area inside the photo, square pixels (GluonCV: 4)
+    most_objects: Whole = 0  # of a photo with more training objects only so many, the largest, are learned; 0 = all
 
 
 InstanceRecipe = Recipe[MaskRCNNModel, InstanceInput]
@@ -167,63 +173,24 @@ def check_instances(recipe: InstanceRecipe) -> None:
 
     Raises RecipeError naming the flag.
     """
+    check_bounds(recipe)
     refuse_huge(recipe)
     model, photo = recipe.model, recipe.input
-    rpn, roi, mask, detect = model.rpn, model.roi, model.mask, model.detect
+    rpn, roi, detect = model.rpn, model.roi, model.detect
     levels = 7 - model.first_level
     group = model.loss_group
     refuse_outside(
         *trunk_rules(model),
-        ("--model.channels", model.channels, model.channels >= 8 and model.channels % 8 == 0, "must be a multiple of 8"),
-        ("--model.bn-eps", model.bn_eps, 0 <= model.bn_eps < math.inf, "must not be negative"),
-        ("--model.loss-group", group, group >= 0 and (not group or recipe.global_batch % group == 0),
+        ("--model.loss-group", group, not group or recipe.global_batch % group == 0,
          f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),
-        ("--model.rpn.channels", rpn.channels, rpn.channels >= 0, "must not be negative"),
-        ("--model.rpn.sizes", rpn.sizes, len(rpn.sizes) == levels and all(size > 0 for size in rpn.sizes),
-         f"one size above 0 for each of the {levels} levels"),
-        ("--model.rpn.ratios", rpn.ratios, len(rpn.ratios) > 0 and all(0 < ratio < math.inf for ratio in rpn.ratios),
-         "one ratio or more, above 0"),
-        ("--model.rpn.positive-iou", rpn.positive_iou, 0 < rpn.positive_iou <= 1, "an IoU lies in (0, 1]"),
-        ("--model.rpn.negative-iou", rpn.negative_iou, 0 < rpn.negative_iou <= rpn.positive_iou,
-         "above 0 and not above --model.rpn.positive-iou"),
-        ("--model.rpn.samples", rpn.samples, rpn.samples >= 1, "must be 1 or more"),
-        ("--model.rpn.positive-share", rpn.positive_share, 0 < rpn.positive_share <= 1, "a share lies in (0, 1]"),
-        ("--model.rpn.beta", rpn.beta, 0 < rpn.beta < math.inf, "must be above 0"),
-        *((f"--model.rpn.{name.replace('_', '-')}", getattr(rpn, name), getattr(rpn, name) >= 1, "must be 1 or more")
-          for name in ("pre_train", "pre_test", "post_train", "post_test")),
-        ("--model.rpn.post-group", rpn.post_group, rpn.post_group == 0 or (rpn.post_group > 0 and rpn.post_of == "batch"),
-         "must be 0 or more, and counts with --model.rpn.post-of batch alone"),
-        ("--model.rpn.iou", rpn.iou, 0 < rpn.iou <= 1, "an IoU lies in (0, 1]"),
-        ("--model.roi.iou", roi.iou, 0 < roi.iou <= 1, "an IoU lies in (0, 1]"),
+        ("--model.rpn.sizes", rpn.sizes, len(rpn.sizes) == levels, f"one size for each of the {levels} levels"),
+        ("--model.rpn.negative-iou", rpn.negative_iou, rpn.negative_iou <= rpn.positive_iou,
+         "must not be above --model.rpn.positive-iou"),
+        ("--model.rpn.post-group", rpn.post_group, rpn.post_group == 0 or rpn.post_of == "batch",
+         "counts with --model.rpn.post-of batch alone"),
         ("--model.roi.samples", roi.samples, roi.samples * roi.positive_share >= 1,
          "must leave room for a positive region: 1 / --model.roi.positive-share or more"),
-        ("--model.roi.positive-share", roi.positive_share, 0 < roi.positive_share <= 1, "a share lies in (0, 1]"),
-        ("--model.roi.side", roi.side, roi.side >= 1, "must be 1 or more"),
-        ("--model.roi.sampling-ratio", roi.sampling_ratio, roi.sampling_ratio >= 1, "must be 1 or more"),
-        ("--model.roi.convs", roi.convs, roi.convs >= 0, "must not be negative"),
-        ("--model.roi.conv-channels", roi.conv_channels, roi.conv_channels >= 0 and roi.conv_channels % 8 == 0,
-         "a multiple of 8, or 0"),
-        ("--model.roi.channels", roi.channels, roi.channels >= 1, "must be 1 or more"),
-        ("--model.roi.beta", roi.beta, 0 < roi.beta < math.inf, "must be above 0"),
-        ("--model.roi.weights", roi.weights, all(0 < weight < math.inf for weight in roi.weights), "must be above 0"),
-        ("--model.mask.convs", mask.convs, mask.convs >= 1, "must be 1 or more"),
-        ("--model.mask.channels", mask.channels, mask.channels >= 0 and mask.channels % 8 == 0, "a multiple of 8, or 0"),
-        ("--model.mask.side", mask.side, mask.side >= 2, "must be 2 or more"),
-        ("--model.mask.canvas", mask.canvas, mask.canvas >= 8, "must be 8 or more"),
-        ("--model.mask.sampling-ratio", mask.sampling_ratio, mask.sampling_ratio >= 0, "must not be negative"),
-        ("--model.detect.score-above", detect.score_above, 0 <= detect.score_above < 1, "a probability lies in [0, 1)"),
-        ("--model.detect.iou", detect.iou, 0 < detect.iou <= 1, "an IoU lies in (0, 1]"),
-        ("--model.detect.keep", detect.keep, detect.keep >= 1, "must be 1 or more"),
         ("--model.detect.candidates", detect.candidates, detect.candidates >= detect.keep,
          "must not be below --model.detect.keep"),
-        ("--model.detect.mask-above", detect.mask_above, 0 <= detect.mask_above < 1, "a probability lies in [0, 1)"),
-        ("--input.short", photo.short, len(photo.short) > 0 and all(side >= 32 for side in photo.short),
-         "one length or more, of 32 pixels or more"),
-        ("--input.long", photo.long, photo.long >= max(photo.short, default=0), "must not be below --input.short"),
-        ("--input.multiple", photo.multiple, photo.multiple >= 32 and photo.multiple % 32 == 0,
-         "a multiple of 32, the coarsest stride of the trunk"),
-        ("--input.crop", photo.crop, 0 < photo.crop <= 1, "a share lies in (0, 1]"),
-        *photo_rules(photo),
-        *colour_rules(photo),
-        *object_rules(photo),
+        ("--input.long", photo.long, photo.long >= max(photo.short), "must not be below --input.short"),
     )  # fmt: skip

@@ -10,8 +10,11 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from annotated_types import Ge, Le, Lt
+
+from paceline.config.bounds import AboveZero, BelowOne, Fraction, Whole, ZeroOrMore, check_bounds, shown
 from paceline.config.errors import RecipeError
 from paceline.config.schedule import ScheduleKind
 from paceline.config.typed import checked, hints_of
@@ -40,6 +43,7 @@ DATA_CLASSES = {"imagenet": 1_000, "coco": 80, "shapes": 8, "shapes-boxes": 8}
 NO_FLAG = "pretrained"
 # Bounds of the whole numbers in a network and in its input (sides in pixels), of a step's images, and of evaluations.
 MOST_IN_MODEL, MOST_IN_INPUT, MOST_BATCH, MOST_EVALUATIONS = 2**16, 2**14, 2**24, 10**6
+BatchImages = Annotated[int, Ge(1), Le(MOST_BATCH)]
 
 
 @dataclass(frozen=True)
@@ -47,17 +51,17 @@ class Optim:
     """The optimiser. Formulas: paceline/optim/sgd.py, lars.py and adamw.py."""
 
     kind: OptimiserKind = "sgd"  # optimiser
-    lr: float = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
-    momentum: float = 0.9  # momentum coefficient; adamw: of the gradient's average
+    lr: AboveZero = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
+    momentum: BelowOne = 0.9  # momentum coefficient; adamw: of the gradient's average
     momentum_form: MomentumForm = "torch"  # lr outside the velocity (torch), inside, or inside with MXNet's correction
     nesterov: bool = False  # look-ahead gradient; momentum_form torch only
-    weight_decay: float = 1e-4  # L2 coefficient, added to the gradient; adamw: times lr, off the weights
+    weight_decay: ZeroOrMore = 1e-4  # L2 coefficient, added to the gradient; adamw: times lr, off the weights
     decay_on: DecayOn = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
-    lars_eta: float = 0.001  # LARS trust coefficient
-    lars_eps: float = 0.0  # LARS epsilon in the trust ratio's denominator
-    clip_value: float = 0.0  # each gradient element is cut to plus or minus this, before the decay; 0 = off
-    clip_norm: float = 0.0  # a gradient whose norm over all weights is larger is scaled down to it; 0 = off
-    bias_lr: float = 1.0  # factor on the learning rate of biases
+    lars_eta: AboveZero = 0.001  # LARS trust coefficient
+    lars_eps: ZeroOrMore = 0.0  # LARS epsilon in the trust ratio's denominator
+    clip_value: ZeroOrMore = 0.0  # each gradient element is cut to plus or minus this, before the decay; 0 = off
+    clip_norm: ZeroOrMore = 0.0  # a gradient whose norm over all weights is larger is scaled down to it; 0 = off
+    bias_lr: AboveZero = 1.0  # factor on the learning rate of biases
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,14 @@ class Schedule:
 
     kind: ScheduleKind = "cosine"  # shape of the decay after the warm-up
     unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, fractions of the run, or steps
-    warmup: float = 0.0  # length of the linear warm-up, in `unit`
-    warmup_from: float = 0.0  # where the warm-up starts, as a fraction of the peak lr
+    warmup: ZeroOrMore = 0.0  # length of the linear warm-up, in `unit`
+    warmup_from: Fraction = 0.0  # where the warm-up starts, as a fraction of the peak lr
     warmup_first: Literal[-1, 0, 1] = 1  # the first step is this many steps up the ramp; below it the lr is 0; poly2: 1
-    hold: float = 0.0  # until where the peak is held before cosine or poly2 fall, in `unit`
-    horizon: float = 0.0  # where the decay ends, in `unit`; 0 = with the run
-    boundaries: tuple[float, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
-    factor: float = 0.1  # kind steps: the multiplier at each boundary
-    end_lr: float = 0.0  # lr that cosine and poly2 end at
+    hold: ZeroOrMore = 0.0  # until where the peak is held before cosine or poly2 fall, in `unit`
+    horizon: ZeroOrMore = 0.0  # where the decay ends, in `unit`; 0 = with the run
+    boundaries: tuple[AboveZero, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
+    factor: AboveZero = 0.1  # kind steps: the multiplier at each boundary
+    end_lr: ZeroOrMore = 0.0  # lr that cosine and poly2 end at
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,9 @@ class Quality:
 
     targets: tuple[tuple[str, float], ...] = ()  # e.g. top1 0.759; empty = train to the end
     unit: Unit = "epochs"  # what first, every and at count in: epochs, fractions of the run, or steps
-    first: float = 1.0  # first evaluation, in `unit`
+    first: ZeroOrMore = 1.0  # first evaluation, in `unit`
     every: float = 1.0  # distance between evaluations, in `unit`
-    at: tuple[float, ...] = ()  # exact evaluation points, in `unit`; replaces first and every
+    at: tuple[AboveZero, ...] = ()  # exact evaluation points, in `unit`; replaces first and every
 
 
 @dataclass(frozen=True)
@@ -100,16 +104,16 @@ class Recipe(Generic[ModelT, InputT]):
     model: ModelT  # the network and its loss; a typed dataclass of the task
     input: InputT  # how images become network input; a typed dataclass of the task
     target_data: str = "imagenet"  # data set the target was set for: with another one the run goes to its end
-    global_batch: int = 256  # images per optimiser step, over all ranks and accumulations
-    epochs: float = 0.0  # length in passes over the training images; or give images_seen
-    images_seen: int = 0  # length in images; or give epochs
+    global_batch: BatchImages = 256  # images per optimiser step, over all ranks and accumulations
+    epochs: ZeroOrMore = 0.0  # length in passes over the training images; or give images_seen
+    images_seen: Whole = 0  # length in images; or give epochs
     epoch_steps: EpochSteps = "exact"  # an epoch's steps: a fraction, or rounded as the original did
-    bn_span: int = 64  # images that share one set of BatchNorm statistics
+    bn_span: BatchImages = 64  # images that share one set of BatchNorm statistics
     optim: Optim = field(default_factory=Optim)  # the optimiser
     schedule: Schedule = field(default_factory=Schedule)  # the learning rate over time
     quality: Quality = field(default_factory=Quality)  # evaluations and target
-    ema: float = 0.0  # decay per step of an average of the weights that is evaluated instead of them; 0 = none
-    seed: int = 1  # of initial weights, sample order and augmentation
+    ema: BelowOne = 0.0  # decay per step of an average of the weights that is evaluated instead of them; 0 = none
+    seed: Annotated[int, Ge(0), Lt(2**63)] = 1  # of initial weights, sample order and augmentation
     pretrained: str = ""  # published weights that --weights should name (paceline weights get); empty = random values
 
 
@@ -118,46 +122,18 @@ def check_recipe(recipe: Recipe) -> None:
 
     Raises RecipeError naming the field.
     """
-    if recipe.global_batch < 1:
-        raise RecipeError(f"--global-batch {recipe.global_batch}: a step needs at least one image.")
+    check_bounds(recipe)
     if (recipe.epochs > 0) == (recipe.images_seen > 0):
         raise RecipeError(
             f"--epochs {recipe.epochs:g} and --images-seen {recipe.images_seen}: give the length once. "
             "Set one of them above 0 and the other to 0."
         )
-    if recipe.bn_span < 1:
-        raise RecipeError(f"--bn-span {recipe.bn_span}: BatchNorm statistics need at least one image.")
     optim, schedule, quality = recipe.optim, recipe.schedule, recipe.quality
-    refuse_outside(
-        ("--global-batch", recipe.global_batch, recipe.global_batch <= MOST_BATCH, f"must be {MOST_BATCH:,} or less"),
-        ("--bn-span", recipe.bn_span, recipe.bn_span <= MOST_BATCH, f"must be {MOST_BATCH:,} or less"),
-        ("--epochs", recipe.epochs, 0 <= recipe.epochs < math.inf, "the length must be finite and not negative"),
-        ("--images-seen", recipe.images_seen, recipe.images_seen >= 0, "the length must not be negative"),
-        ("--ema", recipe.ema, 0 <= recipe.ema < 1, "the decay per step lies in [0, 1)"),
-        ("--seed", recipe.seed, 0 <= recipe.seed < 2**63, "a seed lies in [0, 2^63)"),
-        ("--optim.lr", optim.lr, 0 < optim.lr < math.inf, "the learning rate must be above 0 and finite"),
-        ("--optim.momentum", optim.momentum, 0 <= optim.momentum < 1, "momentum lies in [0, 1)"),
-        ("--optim.weight-decay", optim.weight_decay, 0 <= optim.weight_decay < math.inf, "must not be negative"),
-        ("--optim.lars-eta", optim.lars_eta, 0 < optim.lars_eta < math.inf, "must be above 0"),
-        ("--optim.lars-eps", optim.lars_eps, 0 <= optim.lars_eps < math.inf, "must not be negative"),
-        ("--optim.clip-value", optim.clip_value, 0 <= optim.clip_value < math.inf, "must not be negative; 0 is off"),
-        ("--optim.clip-norm", optim.clip_norm, 0 <= optim.clip_norm < math.inf, "must not be negative; 0 is off"),
-        ("--optim.bias-lr", optim.bias_lr, 0 < optim.bias_lr < math.inf, "a factor must be above 0 and finite"),
-        ("--schedule.warmup-from", schedule.warmup_from, 0 <= schedule.warmup_from <= 1, "a fraction lies in [0, 1]"),
-        ("--schedule.factor", schedule.factor, 0 < schedule.factor < math.inf, "must be above 0"),
-        ("--schedule.end-lr", schedule.end_lr, 0 <= schedule.end_lr < math.inf, "must not be negative"),
-        ("--quality.first", quality.first, 0 <= quality.first < math.inf, "must not be negative"),
-    )
-    end = 1.0 if schedule.unit == "run" else math.inf
     for flag, value in (("warmup", schedule.warmup), ("hold", schedule.hold), ("horizon", schedule.horizon)):
-        if not 0 <= value <= end or value == math.inf:
-            raise RecipeError(
-                f"--schedule.{flag} {value:g}: lies in [0, {end:g}], counted in {_counted(schedule.unit)}."
-            )
-    if any(later <= earlier for earlier, later in zip((0.0, *schedule.boundaries), schedule.boundaries)):
-        raise RecipeError(f"--schedule.boundaries {_listed(schedule.boundaries)}: must be above 0 and ascending.")
-    if not all(0 < point < math.inf for point in quality.at):
-        raise RecipeError(f"--quality.at {_listed(quality.at)}: evaluation points must be above 0.")
+        if schedule.unit == "run" and value > 1:
+            raise RecipeError(f"--schedule.{flag} {value:g}: must be in [0, 1], counted in fractions of the run.")
+    if any(later <= earlier for earlier, later in zip(schedule.boundaries, schedule.boundaries[1:])):
+        raise RecipeError(f"--schedule.boundaries {shown(schedule.boundaries)}: must be ascending.")
     for name, value in quality.targets:
         # A little above 1 is a way to ask for a target that no run meets; 75.9 is a percentage written by mistake.
         if not 0 <= value < 2:
@@ -213,16 +189,7 @@ def refuse_outside(*rules: tuple[str, Any, bool, str]) -> None:
     """
     for flag, value, holds, what in rules:
         if not holds:
-            shown = _listed(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else value
-            raise RecipeError(f"{flag} {shown}: {what}.")
-
-
-def _listed(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:g}" for value in values)
-
-
-def _counted(unit: Unit) -> str:
-    return "fractions of the run" if unit == "run" else unit
+            raise RecipeError(f"{flag} {shown(value)}: {what}.")
 
 
 def check_batch_and_lr(

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline.config.bounds import Count, Whole, check_bounds
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.plain_file import read_plain
@@ -58,19 +59,19 @@ class Controls:
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
     stage: str = ""  # copy the photos to this folder on a disk of each node first, and read them there; empty = no
     weights: str = ""  # start from these: a file, a checkpoint folder, published ones by name, none (docs/weights.md)
-    steps: int = 0  # stop after this many steps; 0 = the recipe's length. A larger number goes on with the run in --out
-    limit_train: int = 0  # use only N training images, evenly spread; 0 = all
-    limit_val: int = 0  # use only N validation images, evenly spread; 0 = all
+    steps: Whole = 0  # stop after so many steps; 0 = the recipe's length. A larger number goes on with the run in --out
+    limit_train: Whole = 0  # use only N training images, evenly spread; 0 = all
+    limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all
     time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
-    patience: int = 0  # stop after this many evaluations without a better result; 0 = never
-    log_every: int = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
-    save_every: int = 0  # steps between checkpoints; 0 = one an epoch
-    eval_every: int = 0  # steps between evaluations; 0 = as the recipe says
-    eval_ranks: int = 0  # of the ranks that are started, the last N only evaluate, beside training; 0 = all do both
-    keep: int = 2  # newest checkpoints that stay on disk, beside the best
+    patience: Whole = 0  # stop after this many evaluations without a better result; 0 = never
+    log_every: Whole = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
+    save_every: Whole = 0  # steps between checkpoints; 0 = one an epoch
+    eval_every: Whole = 0  # steps between evaluations; 0 = as the recipe says
+    eval_ranks: Whole = 0  # of the ranks that are started, the last N only evaluate, beside training; 0 = all do both
+    keep: Count = 2  # newest checkpoints that stay on disk, beside the best
     mirror: str = ""  # copy the run to this folder of a bucket, s3://BUCKET/PREFIX, and go on from there in an empty --out; empty = no
-    keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
+    keep_every: Whole = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored
     exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
@@ -258,21 +259,7 @@ def check_controls(controls: Controls) -> None:
 
     Raises RecipeError naming the flag.
     """
-    for name in (
-        "steps",
-        "limit_train",
-        "limit_val",
-        "patience",
-        "log_every",
-        "save_every",
-        "eval_every",
-        "eval_ranks",
-        "keep_every",
-    ):
-        if getattr(controls, name) < 0:
-            raise RecipeError(f"--{name.replace('_', '-')} {getattr(controls, name)}: must be 0 (off) or more.")
-    if controls.keep < 1:
-        raise RecipeError(f"--keep {controls.keep}: at least the newest checkpoint stays.")
+    check_bounds(controls)
     if controls.mirror and not _BUCKET_FOLDER.fullmatch(controls.mirror):
         raise RecipeError(
             f"--mirror {controls.mirror}: name a folder of a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "

@@ -5,11 +5,13 @@ Every field's comment stands on the field's own line: it is that field's help te
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Le
+
+from paceline.config.bounds import check_bounds
 from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.
@@ -20,6 +22,9 @@ Fabric = Literal["", "tcp", "roce", "ib", "efa"]
 Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
 MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
+Threads = Annotated[int, Ge(0), Le(MOST_THREADS)]
+Forward = Annotated[int, Ge(0), Le(MOST_IMAGES)]
+Size = Annotated[float, Gt(0), Le(MOST_GIB)]
 # What a launcher tells a process about its place (ranks/launcher.py), and our secret, which must not stand in run.json.
 NOT_OURS_TO_SET = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|(SLURM|OMPI|PMI|PMIX|PALS|TORCHELASTIC)_.*|PACELINE_SECRET"
@@ -31,19 +36,19 @@ class System:
     """One kind of machine, as the Plan and the loop need to know it."""
 
     accelerator: Accelerator = "cpu"  # what computes: torch's device type (cuda is ROCm too)
-    per_node: int = 1  # ranks on one node (accelerators; on a CPU, processes)
-    memory_gib: float = 8.0  # memory of one rank, in GiB
-    images_per_forward: int = 0  # most images in one forward; 0 = what the memory estimate allows
+    per_node: Annotated[int, Ge(1), Le(MOST_RANKS)] = 1  # ranks on one node (accelerators; on a CPU, processes)
+    memory_gib: Size = 8.0  # memory of one rank, in GiB
+    images_per_forward: Forward = 0  # most images in one forward; 0 = what the memory estimate allows
     precision: Precision = "fp32"  # type of the matrix products; weights, losses and norms stay fp32
-    loss_scale: float = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
+    loss_scale: Annotated[float, Ge(0), Le(2.0**127)] = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
     graph: bool = False  # capture each input shape's whole step as a CUDA graph and replay it; no GPU has run it yet
-    loader_threads: int = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
-    fetch_threads: int = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
+    loader_threads: Threads = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
+    fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
-    intra_op_threads: int = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of the node
-    prefetch: int = 3  # batches that the loader keeps ready
+    intra_op_threads: Threads = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of a node
+    prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH)] = 3  # batches that the loader keeps ready
     cache: str = "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of the free, for far stores
     check_photos: bool = True  # compare the bytes of each photo that is read with the digest that prepare noted
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
@@ -51,13 +56,13 @@ class System:
     interface: str = ""  # network interface between nodes, of NCCL and gloo alike; empty = the one that leads to rank 0
     fabric: Fabric = ""  # network between nodes: tcp, roce, ib or efa; empty = unknown, nothing is set for it
     env: tuple[str, ...] = ()  # environment variables of every rank, NAME=VALUE; those that are set already stay
-    bucket_mib: float = 25.0  # gradients travel in buckets of this many MiB, while the backward goes on
+    bucket_mib: Size = 25.0  # gradients travel in buckets of this many MiB, while the backward goes on
     compress: Literal["none", "bf16", "fp16"] = "none"  # number format in which gradients travel; refused by --exact
     chip: str = ""  # the accelerator's name, for people and for published rates
-    sockets: int = 0  # CPU sockets of a node; 0 = unknown
-    cores_per_socket: int = 0  # physical cores of a socket; 0 = unknown
-    threads_per_core: int = 0  # hardware threads of a core; 0 = unknown
-    host_memory_gib: float = 0.0  # main memory of a node, in GiB; 0 = unknown
+    sockets: Threads = 0  # CPU sockets of a node; 0 = unknown
+    cores_per_socket: Threads = 0  # physical cores of a socket; 0 = unknown
+    threads_per_core: Threads = 0  # hardware threads of a core; 0 = unknown
+    host_memory_gib: Annotated[float, Ge(0), Le(MOST_GIB)] = 0.0  # main memory of a node, in GiB; 0 = unknown
 
 
 def check_system(system: System) -> None:
@@ -65,29 +70,13 @@ def check_system(system: System) -> None:
 
     Raises RecipeError naming the flag.
     """
-    for name, most, zero in (
-        ("images_per_forward", MOST_IMAGES, "automatic"),
-        ("loader_threads", MOST_THREADS, "automatic"),
-        ("fetch_threads", MOST_THREADS, "automatic"),
-        ("intra_op_threads", MOST_THREADS, "automatic"),
-        ("loss_scale", 2.0**127, "automatic"),
-        ("sockets", MOST_THREADS, "unknown"),
-        ("cores_per_socket", MOST_THREADS, "unknown"),
-        ("threads_per_core", MOST_THREADS, "unknown"),
-        ("host_memory_gib", MOST_GIB, "unknown"),
-    ):
-        if not 0 <= getattr(system, name) <= most:
-            raise RecipeError(
-                f"--system.{name.replace('_', '-')} {getattr(system, name):g}: lies in 0 ({zero}) to {most:g}."
-            )
+    check_bounds(system, "--system.")
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
     if system.graph and system.accelerator != "cuda":
         raise RecipeError(
             f"--system.graph: CUDA graphs are captured on cuda, and this run computes on {system.accelerator}. Leave it away."
         )
-    if not 0 < system.bucket_mib <= MOST_GIB:
-        raise RecipeError(f"--system.bucket-mib {system.bucket_mib:g}: must be above 0 and at most {MOST_GIB:g}.")
     if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):
         raise RecipeError(
             f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."
@@ -95,11 +84,6 @@ def check_system(system: System) -> None:
     env_pairs(system)
     cache_bytes(system.cache)
     store_cache_bytes(system.store_cache)
-    if system.per_node < 1 or system.prefetch < 1 or not 0 < system.memory_gib < math.inf:
-        raise RecipeError("--system.per-node, --system.prefetch and --system.memory-gib must be above 0.")
-    for name, most in (("per_node", MOST_RANKS), ("prefetch", MOST_PREFETCH), ("memory_gib", MOST_GIB)):
-        if getattr(system, name) > most:
-            raise RecipeError(f"--system.{name.replace('_', '-')} {getattr(system, name):g}: must be {most:g} or less.")
 
 
 def env_pairs(system: System) -> dict[str, str]:

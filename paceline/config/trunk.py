@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline.config.bounds import AboveZero, Count, Share
+
 RESNET = "resnet"
 FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.trunk; models/trunk.py makes them
 # Of your own: what stands there -> (what stands behind it, the recipe's fields, the form) -> a trunk.
@@ -22,25 +24,22 @@ class TrunkModel:
 
     trunk: str = RESNET  # resnet, or timm/NAME as timm has it: depth, width, groups and bn_eps are resnet's alone
     depth: Depth = 50  # layers of the ResNet; up to 34 of basic blocks, above of bottlenecks
-    width: int = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
-    groups: int = 1  # ResNeXt: parts of a bottleneck's 3x3 convolution (32)
+    width: Count = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
+    groups: Count = 1  # ResNeXt: parts of a bottleneck's 3x3 convolution (32)
     group_width: int = 64  # ResNeXt: filters of a part in the first stage at width 64 (4, 8); 128 and groups 1: wide
     stride_in: StrideIn = "3x3"  # which convolution of a bottleneck strides; 1x1: MSRA's and detectron2's ResNets
     padding: Padding = "both"  # where it strides, even sides are padded on both, or at their end alone (TensorFlow)
-    bn_eps: float = 1e-5  # BatchNorm epsilon
-    bn_momentum: float = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
+    bn_eps: AboveZero = 1e-5  # BatchNorm epsilon
+    bn_momentum: Share = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
 
 
 def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
-    """What must hold for the trunk of any network, for `refuse_outside`."""
+    """What must hold between the fields of any network's trunk, for `refuse_outside`."""
     plain, families = model.groups == 1 and model.group_width == 64, (*FAMILIES, *TRUNKS)
     usual, timm = model.stride_in == "3x3" and model.padding == "both", model.trunk.startswith("timm/")
     return (
         ("--model.trunk", model.trunk, model.trunk.partition("/")[0] in families,
          f"there is no such trunk; there are {', '.join(families)}"),
-        ("--model.width", model.width, model.width >= 1, "must be 1 or more"),
-        ("--model.bn-momentum", model.bn_momentum, 0 < model.bn_momentum <= 1, "a weight lies in (0, 1]"),
-        ("--model.groups", model.groups, model.groups >= 1, "must be 1 or more"),
         ("--model.group-width", model.group_width, model.width * model.group_width >= 64,
          f"with --model.width {model.width} a group of the first stage has less than one filter"),
         ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or not model.trunk.startswith("timm/"),

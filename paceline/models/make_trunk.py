@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.config.bounds import check_bounds
 from paceline.config.recipe import refuse_outside
 from paceline.config.trunk import RESNET, TRUNKS, TrunkModel, trunk_rules
 from paceline.models.resnet import make_resnet
@@ -13,6 +14,7 @@ def make_trunk(model: TrunkModel, form: Form) -> Trunk:
 
     Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
     """
+    check_bounds(model, "--model.")
     refuse_outside(*trunk_rules(model))
     family, _, name = model.trunk.partition("/")
     if family in TRUNKS:

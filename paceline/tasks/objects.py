@@ -5,9 +5,10 @@ Letters: N photos of a split   M objects   K classes, 1..K
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from paceline.config.detection import LearnedObjects
 from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
 from paceline.store.box_split import BoxSplit, open_boxes
@@ -16,6 +17,17 @@ from paceline.tasks.metrics.coco import GroundTruth, subset
 from paceline.tasks.self_check import ground_truth_scores_one
 from paceline.tasks.task import Task
 from paceline.tasks.workload import Workload
+
+
+class LearnedObjects(Protocol):
+    """The fields of an input that say which of the training objects are learned."""
+
+    @property
+    def least_area(self) -> float: ...
+    @property
+    def least_box(self) -> float: ...
+    @property
+    def most_objects(self) -> int: ...
 
 
 class ObjectTask(Task):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.config.errors import RecipeError
-from paceline.config.recipe import override
+from paceline.config.recipe import check_recipe
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
@@ -20,7 +22,8 @@ COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 )
 def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value) -> None:
     made = RECIPES[recipe]()
-    changed = override(made, {f"input.{name}": value})
     workload_of(made.task).check(made)
-    with pytest.raises(RecipeError, match=f"^--input.{name} "):
-        workload_of(changed.task).check(changed)
+    changed = replace(made, input=replace(made.input, **{name: value}))
+    for refusing in (workload_of(made.task).check, check_recipe):
+        with pytest.raises(RecipeError, match=f"^--input.{name} "):
+            refusing(changed)

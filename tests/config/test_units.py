@@ -89,5 +89,5 @@ def test_poly2_has_its_own_first_step():
 
 def test_a_length_in_steps_may_be_any_and_one_of_the_run_may_not():
     check_recipe(replace(RECIPE, schedule=Schedule(unit="steps", warmup=500)))
-    with pytest.raises(RecipeError, match=r"lies in \[0, 1\], counted in fractions of the run"):
+    with pytest.raises(RecipeError, match=r"must be in \[0, 1\], counted in fractions of the run"):
         check_recipe(replace(RECIPE, schedule=Schedule(unit="run", warmup=500)))

@@ -10,6 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
+from paceline.config.bounds import check_bounds
 from paceline.config.classification import ResNetModel
 from paceline.config.detection import SSDModel
 from paceline.config.errors import RecipeError
@@ -178,7 +179,8 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
 )
 def test_parts_that_cannot_be_are_refused_by_their_flag(model, changes, says):
     with pytest.raises(RecipeError, match=says):
-        refuse_outside(*trunk_rules(replace(model, **changes)))
+        check_bounds(changed := replace(model, **changes), "--model.")
+        refuse_outside(*trunk_rules(changed))
 
 
 def test_an_unknown_trunk_names_the_known_ones():

@@ -20,8 +20,10 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats import coco2017
 from paceline.datasets.formats.coco2017 import Counts
 from paceline.store.download import wanted
-from paceline.store.download.sources import COCO_2017, DATA_SETS, IMAGENET, VOC_2007, Archive
+from paceline.store.download.sources import DATA_SETS, Archive
 from paceline.store.manifest import Manifest
+
+COCO_2017, IMAGENET, VOC_2007 = (DATA_SETS[name].archives for name in ("coco2017", "imagenet", "voc2007"))
 
 # Of the folders that each of COCO's archives holds.
 INSIDE = {"annotations_trainval2017.zip": "annotations", "val2017.zip": "val2017", "train2017.zip": "train2017"}

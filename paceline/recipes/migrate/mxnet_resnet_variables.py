@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from paceline.recipes.migrate.table import Entry, direct, gone, settled
 
 # Variable -> (flag of train_imagenet.py that it becomes, run_and_time.sh's default; None = a configuration must say it).
@@ -122,40 +125,4 @@ ENVIRONMENT = (
 )  # fmt: skip
 
 
-def _config(
-    nodes: int, images: int, lr: float, warmup: int, epochs: int, offset: int, wd: str, minutes: str, more: str = ""
-) -> str:
-    """A configuration's assignments; where all agree the value stands here.
-
-    minutes  of a job with NEXP trials
-    """
-    return (
-        f"export DGXNNODES={nodes} DGXNGPU=8 DGXNSOCKET=2 DGXHT=2 OPTIMIZER=sgdwfastlars BATCHSIZE={images} KVSTORE=horovod LR={lr} WARMUP_EPOCHS={warmup}"
-        f" EVAL_OFFSET={offset} EVAL_PERIOD=4 WD={wd} MOM=0.9 LARSETA=0.001 LABELSMOOTHING=0.1 LRSCHED=pow2 NETWORK=resnet-v1b-fl"
-        f" DALI_NVJPEG_MEMPADDING=256 DALI_PREALLOCATE_WIDTH=5980 DALI_PREALLOCATE_HEIGHT=6430 DALI_TMP_BUFFER_HINT=355568328"
-        f" DALI_PREFETCH_QUEUE=3 DALI_THREADS=6 DALI_HW_DECODER_LOAD=0.99 HOROVOD_CYCLE_TIME=0.1 HOROVOD_FUSION_THRESHOLD=67108864"
-        f" WALLTIME={minutes} {more}; export NUMEPOCHS=${{NUMEPOCHS:-{epochs}}}"
-    )
-
-
-SHARP = "SBATCH_NETWORK=sharp"
-COLLNET = "NCCL_COLLNET_ENABLE=1 NCCL_ALGO=COLLNETCHAIN SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING=0"
-MAINLOOP = (
-    "NETWORK=resnet-v1b-mainloop-fl DALI_PREFETCH_QUEUE=5 DALI_ROI_DECODE=1 DALI_DONT_USE_MMAP=1 DALI_CACHE_SIZE=12288"
-)
-STATS = "NETWORK=resnet-v1b-stats-fl DALI_PREFETCH_QUEUE=5 DALI_ROI_DECODE=1 DALI_CACHE_SIZE=0 DALI_HW_DECODER_LOAD=0"
-CONFIGS = {
-    "config_DGXH100.sh": _config(1, 400, 11.0, 2, 37, 2, "5.0e-05", "NEXP*20+5", MAINLOOP),
-    "config_DGXH100_multi_4x8x100.sh": _config(4, 100, 10.7, 5, 37, 2, "5.0e-05", "NEXP*12+10", "DALI_CACHE_SIZE=42288 DALI_DONT_USE_MMAP=1"),
-    "config_DGXH100_multi_8x8x50.sh": _config(8, 50, 11.0, 2, 37, 2, "5.0e-05", "NEXP*6+6", "DALI_CACHE_SIZE=42288 DALI_THREADS=8 DALI_HW_DECODER_LOAD=0.8 INPUT_BATCH_MULTIPLIER=16"),
-    "config_DGXH100_multi_64x8x40.sh": _config(64, 40, 22.0, 12, 52, 1, "2.5e-05", "NEXP*5+5", f"DALI_CACHE_SIZE=24576 INPUT_BATCH_MULTIPLIER=8 {SHARP}"),
-    "config_DGXH100_multi_96x8x42.sh": _config(96, 42, 21.2, 16, 58, 3, "2.5e-05", "NEXP*8+10", f"MOM=0.95 DALI_CACHE_SIZE=24576 INPUT_BATCH_MULTIPLIER=8 {SHARP}"),
-    "config_DGXH100_multi_448x8x16.sh": _config(448, 16, 23.0, 32, 78, 0, "2.5e-5", "NEXP*7+25", f"MOM=0.95 BN_GROUP=2 USE_NVSHMEM=1 DALI_CACHE_SIZE=24576 DALI_THREADS=8 INPUT_BATCH_MULTIPLIER=16 DALI_TMP_BUFFER_HINT=118522776 {SHARP} {COLLNET}"),
-    # ASUSTeK's.
-    "config_DGXA100.sh": _config(1, 408, 10.5, 2, 37, 3, "5.0e-05", "NEXP*40+5", STATS),
-    "config_DGXA100_multi_8x8x51.sh": _config(8, 51, 10.5, 2, 37, 2, "5.0e-05", "NEXP*8+10", f"DALI_CACHE_SIZE=12288 DALI_HW_DECODER_LOAD=0.7 {SHARP}"),
-    "config_ESC4000-E11.sh": _config(1, 408, 7.5, 2, 37, 2, "5.0e-05", "NEXP*40+5", f"DGXNGPU=4 {STATS}"),
-    "config_ESC8000A-E12.sh": _config(1, 400, 11.0, 2, 37, 2, "5.0e-05", "NEXP*20+5", MAINLOOP),
-    "config_ESC4000-E11_common.sh": "export DGXNGPU=4 DGXNSOCKET=2 DGXHT=2 OMPI_MCA_btl=^openib DALI_DONT_USE_MMAP=0",
-    "config_DGXA100_common.sh": "export DGXNGPU=8 DGXNSOCKET=2 DGXHT=2 OMPI_MCA_btl=^openib DALI_DONT_USE_MMAP=0",
-}  # fmt: skip
+CONFIGS: dict[str, str] = json.loads(Path(__file__).with_name("mxnet_resnet_configs.json").read_text("utf-8"))

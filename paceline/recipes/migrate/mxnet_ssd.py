@@ -6,13 +6,14 @@ config_*.sh, scripts/train/dgx1) and NVIDIA/benchmarks/ssd/implementations/mxnet
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from paceline.config.plan import steps_in_epoch
 from paceline.config.recipe import Recipe
-from paceline.recipes.migrate.mxnet_ssd_configs import CONFIGS, DGX1
 from paceline.recipes.migrate.table import (
     Call,
     Facts,
@@ -29,6 +30,8 @@ from paceline.recipes.migrate.table import (
 from paceline.recipes.ssd import TRAIN_IMAGES, mxnet
 
 WEIGHTS = "resnet34-mlperf"
+# What each config_*.sh of Dell and NVIDIA exports, and the scripts of scripts/train/dgx1, as shell text.
+CONFIGS, DGX1 = json.loads(Path(__file__).with_name("mxnet_ssd_configs.json").read_text("utf-8")).values()
 # In every training; rows of docs/deviations.md.
 DIFFERS = (
     ("JPEGs are decoded on the CPU, at 1/2 to 1/8 where the crop stays large enough", "decoding"),

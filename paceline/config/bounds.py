@@ -1,0 +1,122 @@
+"""Bounds beside the fields: the ranges that annotations of a dataclass state, one check for all, and their words.
+
+    momentum: BelowOne = 0.9
+    multiple: Annotated[int, Ge(32), MultipleOf(32)] = 32
+
+--help and refusals take their words from the annotation. What depends on a second field is a function's to refuse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
+
+from paceline.config.errors import RecipeError
+
+AboveZero = Annotated[float, Gt(0), Lt(math.inf)]
+ZeroOrMore = Annotated[float, Ge(0), Lt(math.inf)]
+Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+Share = Annotated[float, Gt(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+Count = Annotated[int, Ge(1)]
+Whole = Annotated[int, Ge(0)]
+
+
+def check_bounds(node: Any, above: str = "--") -> None:
+    """Refuse the first field whose value is outside the bounds of its annotation, in groups of fields below it too.
+
+    node    a dataclass
+    above   what stands before a field's name in its flag: "--", "--system."
+    Raises RecipeError with flag, value and bounds.
+    """
+    for entry in fields(node):
+        value, flag = getattr(node, entry.name), above + entry.name.rstrip("_").replace("_", "-")
+        bounds = _bounded(type(node)).get(entry.name, ())
+        if is_dataclass(value):
+            check_bounds(value, f"{flag}.")
+        elif not all(_holds(bound, value) for bound in bounds):
+            raise RecipeError(f"{flag} {shown(value)}: must be {_in_words(bounds)}.")
+
+
+def bounds_in_words(kind: type, name: str) -> str:
+    """A field's bounds for its help: "in [0, 1)", "1 or more"; "" where it has none."""
+    return _in_words(_bounded(kind).get(name, ())).removesuffix(" and finite")
+
+
+def shown(value: Any) -> str:
+    """A value as a person would write it behind its flag."""
+    if isinstance(value, tuple):
+        return " ".join(map(shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@cache
+def _bounded(kind: type) -> dict[str, tuple[Any, ...]]:
+    """Field -> its bounds, of the fields that have some."""
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:  # annotations of a class of one's own that name what its module no longer has
+        return {}
+    return {name: bounds for name, hint in hints.items() if (bounds := tuple(_bounds(hint)))}
+
+
+def _bounds(hint: Any) -> Iterator[Any]:
+    """The bounds in an annotation; those of a tuple's entries, which are of one kind, first."""
+    if get_origin(hint) is tuple:
+        yield from _bounds(get_args(hint)[0])
+    elif get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        yield from _bounds(inner)
+        yield from (note for note in notes if isinstance(note, Gt | Ge | Lt | Le | MultipleOf | MinLen))
+
+
+def _holds(bound: Any, value: Any) -> bool:
+    if isinstance(bound, MinLen):
+        return len(value) >= bound.min_length
+    if isinstance(value, tuple):
+        return all(_holds(bound, entry) for entry in value)
+    match bound:
+        case Gt(limit):
+            return value > limit
+        case Ge(limit):
+            return value >= limit
+        case Lt(limit):
+            return value < limit
+        case Le(limit):
+            return value <= limit
+    return value % bound.multiple_of == 0
+
+
+def _in_words(bounds: tuple[Any, ...]) -> str:
+    low = high = None
+    before = ""
+    for bound in bounds:
+        match bound:
+            case Gt() | Ge():
+                low = bound
+            case Lt() | Le():
+                high = bound
+            case MultipleOf(step):
+                before += f"a multiple of {step}, "
+            case MinLen(least):
+                before = f"{least} or more values, each {before}"
+    return before + _range(low, high) if bounds else ""
+
+
+def _range(low: Gt | Ge | None, high: Lt | Le | None) -> str:
+    bottom: Any = -math.inf if low is None else low.gt if isinstance(low, Gt) else low.ge
+    top: Any = math.inf if high is None else high.lt if isinstance(high, Lt) else high.le
+    if bottom == -math.inf:
+        return "finite" if top == math.inf else f"{top:,g} or less"
+    if top == math.inf:
+        start = f"above {bottom:,g}" if isinstance(low, Gt) else f"{bottom:,g} or more"
+        return f"{start} and finite" if high is not None else start
+    if isinstance(low, Ge) and isinstance(high, Le) and top > 1:
+        return f"from {bottom:,} to {top:,}"
+    return f"in {'[' if isinstance(low, Ge) else '('}{bottom:,}, {top:,}{']' if isinstance(high, Le) else ')'}"

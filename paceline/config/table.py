@@ -1,0 +1,51 @@
+"""Published tables: JSON files beside the module that reads them, each row checked and made a frozen dataclass."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from paceline.config.bounds import check_bounds
+from paceline.config.errors import RecipeError
+from paceline.config.typed import checked, hints_of
+
+Row = TypeVar("Row")
+
+
+def read_rows(file: Path, kind: type[Row]) -> tuple[Row, ...]:
+    """The rows of a file that holds a list. Raises RecipeError naming file, row and key for what is no such row."""
+    return tuple(_row(kind, facts, f"{file.name}[{number}]") for number, facts in enumerate(_parsed(file, list)))
+
+
+def read_menu(file: Path, kind: type[Row]) -> dict[str, Row]:
+    """The rows of a file that holds a table, by their names; otherwise as `read_rows`."""
+    return {name: _row(kind, facts, f"{file.name}: {name}") for name, facts in _parsed(file, dict).items()}
+
+
+def _parsed(file: Path, kind: type) -> Any:
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except ValueError as problem:
+        raise RecipeError(f"{file}: this table is damaged ({problem}). Install paceline again.") from None
+    if type(found) is not kind:
+        raise RecipeError(f"{file}: this table must be a {kind.__name__}.")
+    return found
+
+
+def _row(kind: Any, facts: Any, where: str) -> Any:
+    facts, hints = checked(dict, facts, where), hints_of(kind)
+    needed = {entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING}  # type: ignore[arg-type]
+    if wrong := sorted((facts.keys() - hints.keys()) | (needed - facts.keys())):
+        raise RecipeError(f"{where}: {'unknown' if wrong[0] in facts else 'missing'} key {wrong[0]!r}.")
+    row = kind(**{name: _value(hints[name], value, f"{where}: {name}") for name, value in facts.items()})
+    check_bounds(row, f"{where}: --")
+    return row
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    inner = get_args(hint)[:1]
+    if get_origin(hint) is tuple and is_dataclass(inner[0]):
+        return tuple(_row(inner[0], facts, f"{where}[{place}]") for place, facts in enumerate(value))
+    return checked(hint, value, where)
