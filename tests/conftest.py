@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Before any test module is imported: tests/examples.py multiplies by max_examples / 100.
+    # Before any test module is imported: tests/example_counts.py multiplies by max_examples / 100.
     settings.register_profile("suite", max_examples=100, deadline=None)
     settings.register_profile("nightly", max_examples=2000, deadline=None)
     settings.load_profile("nightly" if config.getoption("--nightly") else "suite")

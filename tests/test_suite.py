@@ -64,7 +64,7 @@ def pytest_collect_file(file_path, parent):
 
 
 def test_every_file_of_tests_is_collected_by_the_suites_own_configuration(tmp_path):
-    # What pytest leaves out by itself has names that rooms have too, "dist" and "build" among them.
+    # What pytest leaves out by itself has names that a room may get: "dist", "build".
     root = Path(__file__).parents[1]
     (tmp_path / "visited.py").write_text(VISITED)
     # Without the plugin that would import them, the files are only found.

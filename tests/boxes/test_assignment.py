@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

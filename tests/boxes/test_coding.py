@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

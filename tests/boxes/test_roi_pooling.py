@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 import torchvision
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 

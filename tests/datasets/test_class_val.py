@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, write_json
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from photo_folders import paint, silent

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from instance_sets import json_file, make_instances

@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.transform import _resize_image_and_masks

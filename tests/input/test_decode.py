@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from drawn import some
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from examples import examples
 from paceline.batch import InstanceObjects
 from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput

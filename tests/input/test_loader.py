@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins import InMemory, drawn, made_up, tiny_photo
 
 import paceline.input.loader as loader_module
 import paceline.store.overdue as overdue
-from examples import examples
 from paceline.batch import Batch
 from paceline.config.errors import DataError
 from paceline.input.draw import Draw

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 

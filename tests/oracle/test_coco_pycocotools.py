@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from official_coco import assert_same, judge, loaded, results_of, truth_of

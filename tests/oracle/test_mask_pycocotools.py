@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import examples
+from example_counts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mask_scenes import Scene, mask_scene

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from examples import examples
 from paceline.batch import Objects
 from paceline.pages.marks import PALETTE, Mark, beside, colour_of, marks_picture
 from paceline.pages.names import SMALLEST_LETTERS, best_names, place_names

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from examples import examples
 from paceline.batch import InstanceObjects
 from paceline.pages.marks import Mark, colour_of, marks_picture
 from paceline.pages.masks import FILL, HUES, instance_colour, mask_pixels, placed_pixels, with_masks

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from detected_runs import HERE, NAMES, THERE, TWELVE, image_of, make_run, predictions_of, report_of, write_predictions
-from examples import examples
+from example_counts import examples
 from html_pages import picture_in
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from coco_sets import make_set
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools.coco import COCO

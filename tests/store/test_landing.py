@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from lazy_streams import Eager, LazyStreams
@@ -15,7 +16,6 @@ from stand_ins import made_up
 from torch.utils import _python_dispatch
 
 import paceline.input.loader as loader_module
-from examples import examples
 from paceline.batch import ALIGNMENT, DetectionBatch, Objects, detection_batch, laid_out, room_for
 from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated

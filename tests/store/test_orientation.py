@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 from drawn import some
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from orientation import encode, note, noted, shown, stored

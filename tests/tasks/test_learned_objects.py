@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.recipes import RECIPES

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from examples import examples
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
