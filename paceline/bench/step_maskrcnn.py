@@ -81,7 +81,7 @@ class MaskRCNNBench(StepBench):
         photo = InstanceInput()
         network = MaskRCNN(self.net, self.classes)
         initialise_mask_rcnn(network, torch.Generator().manual_seed(0))
-        calm(network.backbone.body, ("bn3", "bn2"), self.net.depth)
+        scale_residuals(network.backbone.body, ("bn3", "bn2"), self.net.depth)
         return placed(Segmenter(network, mean=photo.mean, std=photo.std, settings=self.net), self.system, device)
 
     def scenes(self, device: torch.device) -> Iterator[tuple[str, Scene]]:
@@ -147,7 +147,7 @@ class MaskRCNNBench(StepBench):
         return compressed
 
 
-def calm(trunk: nn.Module, names: tuple[str, str], depth: int) -> None:
+def scale_residuals(trunk: nn.Module, names: tuple[str, str], depth: int) -> None:
     """Let each residual block add LAST_NORM of what it would; names: its last norm's with three convolutions, with two."""
     name = names[0] if depth >= 50 else names[1]
     for path, module in trunk.named_modules():

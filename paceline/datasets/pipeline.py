@@ -252,7 +252,7 @@ def _previous(place: Path, root: Path) -> Manifest | None:
         if index_damage(manifest) is not None:
             return None
     except DataError:
-        # Damaged, or of another version: it is about to be replaced, and is only not asked what it knew.
+        # Damaged, or of another version: unreadable, so its results are not reused.
         return None
     return manifest if manifest.root_path == root else None
 

@@ -125,7 +125,7 @@ def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) ->
     """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
 
     libjpeg decodes as many rows as the frame header names. Naming fewer makes it stop there, which saves their Huffman
-    decoding, the dearest part; the rows above come out unchanged but for the last, whose colour is interpolated with a
+    decoding, the most expensive part; the rows above come out unchanged but for the last, whose colour is interpolated with a
     row that is missing, so two more than needed are named.
     """
     encoded: bytes | bytearray = data

@@ -23,7 +23,7 @@ class Sink(Protocol):
 
 
 class Follower:
-    """All that a sink of the house can be told; what it does not listen to passes by. Raising ends the run."""
+    """What the package's own sinks are called with; every callback is optional. Raising ends the run."""
 
     def start(self, step: int, seconds: float) -> None:
         """Everything is built; training goes on from `step`."""

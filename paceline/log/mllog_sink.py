@@ -38,7 +38,7 @@ class BenchmarkLog(Follower):
         for line in self._log.damage:
             tell(line)
         # A run that was killed before its first checkpoint starts over, and what it logged goes. Where a run was ended and
-        # goes on, the evaluation that the end brought is none of MLPerf's: the block goes on.
+        # goes on, the final evaluation was off-schedule: keep the block open.
         keep = -1 if resumed_at is None else resumed_at
         self._log.truncate_after(keep, evaluated=evaluated and keep in facts.eval_steps)
         self._log.cache_clear(facts.cache_cleared, at=init_began)

@@ -75,7 +75,11 @@ class SGD(Optimiser):
             return self.may_fuse and self.fused
         if found is not None or isinstance(numbers.lr, Tensor) or weight.dtype != torch.float32:
             return False
-        return weight.numel() % EQUAL_BITS == 0 and lie_alike(weight, gradient) and lie_alike(weight, velocity)
+        return (
+            weight.numel() % EQUAL_BITS == 0
+            and same_memory_order(weight, gradient)
+            and same_memory_order(weight, velocity)
+        )
 
     def _decay(self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]) -> None:
         """g <- g + d w, in place, of those that decay."""
@@ -83,7 +87,7 @@ class SGD(Optimiser):
         decay([gradients[index] for index in decaying], [weights[index] for index in decaying], self.optim.weight_decay)
 
 
-def lie_alike(left: Tensor, right: Tensor) -> bool:
+def same_memory_order(left: Tensor, right: Tensor) -> bool:
     """Whether elements of two tensors of one shape follow each other in memory in the same order. A dimension of size 1 has no say."""
     if left.stride() == right.stride():
         return True

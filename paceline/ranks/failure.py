@@ -88,7 +88,7 @@ class Watch:
             self._talker.join()
             self._messages.set(f"beat/{self._rank}", BYE)
             return
-        # Keeps watching meanwhile: a rank that dies on its last metres still ends this wait, by name.
+        # Keeps watching meanwhile: a rank that dies during shutdown still ends this wait, by name.
         while any(beat != BYE for beat, _ in self._seen.values()):
             time.sleep(self._poll / 5)
         self._stop.set()

@@ -26,7 +26,7 @@ from paceline.ranks.interfaces import describe_interfaces, is_address_of_this_ho
 from paceline.ranks.launcher import THIS_HOST, Launch
 from paceline.ranks.messages import NOTHING, Messages
 from paceline.ranks.roll_call import answer_the_roll, call_the_roll
-from paceline.ranks.secret import GREETING, HOW_TO_SET, NotOurs, OtherSecret, believed, offered, own_secret
+from paceline.ranks.secret import GREETING, HOW_TO_SET, NotOurs, OtherSecret, offered, own_secret, verified_greeting
 
 POLL_SECONDS = 0.1
 # How long a store may take to show its job's greeting before it is taken for a stranger's.
@@ -175,7 +175,7 @@ def _greeted(launch: Launch, deadline: float) -> Messages | NotOurs | str:
             raw = store.compare_set(GREETING, NOTHING, NOTHING)
             try:
                 if raw != NOTHING.encode():
-                    return Messages(store, believed(raw, launch.job, os.environ), launch.rank)
+                    return Messages(store, verified_greeting(raw, launch.job, os.environ), launch.rank)
             except NotOurs as problem:
                 why = problem
             time.sleep(POLL_SECONDS)

@@ -130,7 +130,7 @@ def _place(launch: Launch, folder: Path | None) -> tuple[Path, Path | None]:
     return place, None
 
 
-def believed(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
+def verified_greeting(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
     """The key of the messages that a greeting in the store announces.
 
     raise NotOurs   it is not this job's, or this rank cannot check that

@@ -1,4 +1,4 @@
-"""Does a manifest still speak of the files that are on disk, and is its index what was written?
+"""Check that a manifest and its index still match the files on disk.
 
 Names are compared always, sizes of every file or of a sample. A file that was overwritten by another of the same size
 is not noticed here, but when it is read (store/records.py).

@@ -276,6 +276,6 @@ def open_records(kind: str, places: Places) -> Records:
 
 
 def digest_of(data: bytes) -> int:
-    """The number by which a record's bytes are known again, in the index, in prepare's journal, in a pack: the first 8 bytes of their
-    SHA-256, big-endian. More than 2 kB are hashed without Python's lock."""
+    """Content hash of a record, for the index, prepare's journal and packs: the first 8 bytes of its SHA-256,
+    big-endian. More than 2 kB are hashed without Python's lock."""
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")

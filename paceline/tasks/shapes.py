@@ -1,4 +1,4 @@
-"""Which shapes a run's batches have, and which images share one: all alike, or padded to one of a ladder, likes together.
+"""The shapes of a run's batches: one size, or buckets of sizes with photos grouped by aspect ratio.
 
 Letters: n images   N photos of a split   H, W pixels of the network's input
 """
@@ -84,15 +84,15 @@ class OneShape:
         return permutation(self.images, seed=self.seed, epoch=epoch)
 
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
-        """The one."""
+        """The fixed shape."""
         return self.fit
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """The one."""
+        """The fixed shape."""
         return (self.fit,)
 
     def largest_of_run(self, plan: Plan) -> Fit:
-        """The one."""
+        """The fixed shape."""
         return self.fit
 
     def widest(self) -> Shape:
@@ -104,7 +104,7 @@ class OneShape:
         return None
 
     def of_sample(self, number: int) -> Fit:
-        """The one."""
+        """The fixed shape."""
         return self.fit
 
     def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:

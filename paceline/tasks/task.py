@@ -225,7 +225,7 @@ class Task(ABC):
             epochs, places = self.samples(
                 step, rank=place.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
             )
-            # Of the whole step, which another rank's photos may widen.
+            # Padding must cover the global batch, not only this rank's photos.
             whole = self.samples(step)[1] if self.shapes.vary else places
             fit = self.shapes.of_step(step, self.train_numbers[whole])
             forwards = []

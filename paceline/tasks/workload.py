@@ -45,7 +45,7 @@ class Workload(ABC):
     start: str = ""  # the recipe to begin with
     data: str  # what a data folder holds
 
-    # In a recipe: the two parts that are the workload's own, with their defaults
+    # The workload's own parts of a recipe, as defaults
     model: Any
     input: Any
 

@@ -208,7 +208,7 @@ class Evaluator:
             passed=self.passed,
             stop=self.vote.stopping_here,
         )
-        # Ranks may have come to different places; all of them settle it here, so none waits for another in vain.
+        # Ranks may stop at different batches; they agree here, to avoid a deadlock.
         return None if self.vote.agree(stopped) else score
 
     def _score(self, step: int, score: Score) -> Scoring:

@@ -38,7 +38,7 @@ class Capture(Protocol):
     """Takes down what a device is sent: CUDA's own, or a test's."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Inside, work is sent where captures are made. What a capture will meet again was made and warmed up there."""
+        """Run on the capture stream; warm-up happens here too."""
         ...
 
     def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:

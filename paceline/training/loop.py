@@ -23,7 +23,7 @@ from paceline.tasks.metrics.target import reached
 from paceline.training.checkpoint_facts import EVALUATES
 from paceline.training.evaluate import Evaluator
 from paceline.training.job import Job
-from paceline.training.standing import Ending, Over, over_after
+from paceline.training.standing import Ending, RunEnded, over_after
 from paceline.training.step import TrainStep
 from paceline.training.warm_up import warm_up
 
@@ -76,7 +76,7 @@ def loop(job: Job) -> Ending:
                     begin_evaluation(job, evaluator)
                 elif due.save(state.step):
                     save(job)
-        except Over as over:
+        except RunEnded as over:
             return finish(job, over)
     raise AssertionError("the evaluation after the last step ends every run")
 
@@ -84,7 +84,7 @@ def loop(job: Job) -> Ending:
 def raise_if_over(job: Job) -> bool:
     """Whether training goes on with an evaluation, that of the step where it stands.
 
-    Raises Over where it had ended: it was killed between its last result and the `end` event.
+    Raises RunEnded where it had ended: it was killed between its last result and the `end` event.
     """
     standing = job.standing
     if not job.evaluation_pending and (over := over_after(standing, job.run, job.due)) is not None:
@@ -94,7 +94,7 @@ def raise_if_over(job: Job) -> bool:
 
 
 def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:
-    """One train event. Raises Over when a loss of the interval was not finite on any rank."""
+    """One train event. Raises RunEnded when a loss of the interval was not finite on any rank."""
     state, plan = job.state, job.run.plan
     parts: dict[str, float] = {}
 
@@ -105,7 +105,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
 
     means, bad_step, ranks = state.meters.read(job.world, own_numbers)
     if bad_step is not None:
-        raise Over("failed", job.explain_non_finite(bad_step, means))
+        raise RunEnded("failed", job.explain_non_finite(bad_step, means))
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, as losses are
     facts: dict[str, Any] = facts_of(means)
     if unsettled is not None:
@@ -135,7 +135,7 @@ def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
     recorder.evaluation_begins(step)
     with job.interval.paused():
         if not evaluator.begin():
-            raise Over("interrupted", STOPPED_INSIDE)
+            raise RunEnded("interrupted", STOPPED_INSIDE)
     if job.run.system.score_beside and step < job.due.last_step:
         recorder.training_goes_on()
         recorder.doing("")
@@ -145,7 +145,7 @@ def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
 
 
 def take_result(job: Job, evaluator: Evaluator) -> None:
-    """The pending evaluation's result, if there is one: remember it, and write it down. Raises Over where it ends the run.
+    """The pending evaluation's result, if there is one: remember it, and write it down. Raises RunEnded where it ends the run.
 
     Its event is what a run that goes on knows it by: it comes after all that is written of the evaluation, and before
     anything follows from it.
@@ -156,7 +156,7 @@ def take_result(job: Job, evaluator: Evaluator) -> None:
     with job.interval.paused() as wait:
         result = evaluator.take()
     if result is None:
-        raise Over("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
+        raise RunEnded("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
     is_best = standing.remember(step, result.found.metrics)
     over = over_after(standing, job.run, job.due)
     if over is not None:
@@ -182,7 +182,7 @@ def take_result(job: Job, evaluator: Evaluator) -> None:
 
 
 def save(job: Job) -> None:
-    """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises Over where the weights are not finite.
+    """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises RunEnded where the weights are not finite.
 
     Losses are read once an interval: without this look a checkpoint between two readings could hold what no run can go on from.
     """
@@ -190,7 +190,7 @@ def save(job: Job) -> None:
     if smallest(job.world, int(state.is_finite())) == 0:
         means, bad_step, _ = state.meters.read(job.world)
         what = "gradient" if bad_step is None else "loss"
-        raise Over("failed", job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what))
+        raise RunEnded("failed", job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what))
     told = {"seconds": job.clock.seconds(), EVALUATES: job.due.evaluation(state.step)}
     snapshot = state.snapshot(job.world, {**told, **job.checkpoint_facts})
     if job.writer is not None:
@@ -202,16 +202,16 @@ def save(job: Job) -> None:
 
 
 def stop(job: Job, reason: Reason) -> None:
-    """All ranks were asked to stop after this step: a used-up time budget makes it the last, all else raises Over."""
+    """All ranks were asked to stop after this step: a used-up time budget makes it the last, all else raises RunEnded."""
     if reason == "time budget":
         job.due.end(job.state.step, f"time budget {job.run.controls.time_budget} used up")
         return
     job.recorder.doing("stopping: saving a checkpoint")
     save(job)
-    raise Over("interrupted", f"stopped by a {reason}")
+    raise RunEnded("interrupted", f"stopped by a {reason}")
 
 
-def finish(job: Job, over: Over) -> Ending:
+def finish(job: Job, over: RunEnded) -> Ending:
     """The run's end: the checkpoint is on disk before the `end` event says so."""
     if job.writer is not None:
         job.writer.close()

@@ -1,4 +1,4 @@
-"""What a workload, then a task can do of what was asked: system and metrics, then target and plan, settled or refused."""
+"""Validate a request against its workload and its data: system and metrics, then target and plan."""
 
 from __future__ import annotations
 

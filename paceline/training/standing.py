@@ -71,7 +71,7 @@ class Ending:
         return EXIT_CODES[self.status]
 
 
-class Over(Exception):
+class RunEnded(Exception):
     """The run is over. Raised wherever that is found, on every rank alike; the loop ends the run in one place.
 
     step       after which its weights are the result; None: the newest
@@ -84,11 +84,11 @@ class Over(Exception):
         self.reason, self.step, self.discarded = reason, step, discarded
 
 
-def over_after(standing: Standing, run: Run, due: Due) -> Over | None:
+def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:
     """The end that the newest evaluation brings; None when training goes on."""
     targets, plan, patience = run.recipe.quality.targets, run.plan, run.controls.patience
     if reached(targets, standing.metrics):
-        return Over("success", f"target {in_words(targets)} reached")
+        return RunEnded("success", f"target {in_words(targets)} reached")
     if 0 < patience <= standing.since_best:
         return _without_target(run, f"no better result in {patience} evaluations")
     if standing.step < due.last_step:
@@ -100,14 +100,14 @@ def over_after(standing: Standing, run: Run, due: Due) -> Over | None:
         schedule_in_words(run.recipe, plan, standing.step),
         f"the target {in_words(targets)} belongs to the whole run" if targets else "",
     ]
-    return Over("stopped_early", "; ".join(fact for fact in facts if fact))
+    return RunEnded("stopped_early", "; ".join(fact for fact in facts if fact))
 
 
-def _without_target(run: Run, reason: str) -> Over:
+def _without_target(run: Run, reason: str) -> RunEnded:
     """A run that is over and met no target."""
     target = in_words(run.recipe.quality.targets)
     return (
-        Over("ran_out", f"{reason} without reaching {target}")
+        RunEnded("ran_out", f"{reason} without reaching {target}")
         if target
-        else Over("success", f"{reason}; no target was set")
+        else RunEnded("success", f"{reason}; no target was set")
     )

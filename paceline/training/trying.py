@@ -85,7 +85,7 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
 
 
 def _let_go(device: torch.device) -> None:
-    """Of what nobody has any more; and the peak of a step that did not fit is not the run's."""
+    """Free cached memory, and reset the peak: that of a step which did not fit is not the run's."""
     gc.collect()
     release(device)
 

@@ -159,7 +159,7 @@ def copy_named(
         *(_problem("unknown to this model", strange) if strange else ()),
         *(f"{name} is {tuple(saved[name].shape)}, this model's is {tuple(own[name].shape)}" for name in wrong[:3]),
     ]
-    # Of a file for a trunk alone, what stands on it is no sign of another model.
+    # Head tensors in a backbone file are ignored.
     wanted = [name for name in own if name not in fresh and not name.startswith(allow_missing)]
     if problems or not used or 2 * len(used) < len(wanted):
         raise CheckpointError(

@@ -16,7 +16,7 @@ from paceline.config.errors import RankError
 from paceline.ranks import rendezvous
 from paceline.ranks.launcher import Launch
 from paceline.ranks.messages import Messages
-from paceline.ranks.secret import GREETING, VARIABLE, Greeting, NotOurs, believed, offered, own_secret
+from paceline.ranks.secret import GREETING, VARIABLE, Greeting, NotOurs, offered, own_secret, verified_greeting
 
 ONE_HOST = Launch("torchrun", 0, 2, 0, 2, 0, 1, "127.0.0.1", 29500, "job")
 TWO_HOSTS = Launch("torchrun", 0, 2, 0, 1, 0, 2, "node-a", 29500, "job")
@@ -30,18 +30,18 @@ def stored(secret: bytes, greeting: Greeting) -> bytes:
 
 def test_a_greeting_with_the_secret_of_its_file_is_believed() -> None:
     with offered(ONE_HOST, None, {}) as (secret, greeting):
-        assert believed(stored(secret, greeting), "job", {}) == greeting.key(secret)
+        assert verified_greeting(stored(secret, greeting), "job", {}) == greeting.key(secret)
         raw = stored(secret, greeting)
     assert not Path(greeting.path).parent.exists()
     with pytest.raises(NotOurs, match="cannot read"):
-        believed(raw, "job", {})
+        verified_greeting(raw, "job", {})
 
 
 def test_with_the_launchers_secret_no_file_is_made(tmp_path) -> None:
     environ = {VARIABLE: SECRET}
     with offered(TWO_HOSTS, tmp_path, environ) as (secret, greeting):
         assert secret == SECRET.encode() and greeting.path == "" and not list(tmp_path.iterdir())
-        assert believed(stored(secret, greeting), "job", environ) == greeting.key(secret)
+        assert verified_greeting(stored(secret, greeting), "job", environ) == greeting.key(secret)
 
 
 def test_each_start_has_a_key_of_its_own() -> None:
@@ -74,7 +74,7 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
     good.chmod(0o600)
 
     def key(path: str) -> bytes:
-        return believed(stored(secret, Greeting("job", "1", path)), "job", {})
+        return verified_greeting(stored(secret, Greeting("job", "1", path)), "job", {})
 
     assert key(str(good))
     (tmp_path / "open").write_bytes(secret)
@@ -107,15 +107,15 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
 )
 def test_what_is_no_greeting_is_not_believed(raw) -> None:
     with pytest.raises(NotOurs):
-        believed(raw, "job", {VARIABLE: SECRET})
+        verified_greeting(raw, "job", {VARIABLE: SECRET})
 
 
 def test_a_greeting_of_another_job_or_secret_is_not_believed() -> None:
     raw = stored(b"wrong horse battery staple", Greeting("job", "1", ""))
     with pytest.raises(NotOurs, match=f"another {VARIABLE}"):
-        believed(raw, "job", {VARIABLE: SECRET})
+        verified_greeting(raw, "job", {VARIABLE: SECRET})
     with pytest.raises(NotOurs, match="another job"):
-        believed(stored(SECRET.encode(), Greeting("other", "1", "")), "job", {VARIABLE: SECRET})
+        verified_greeting(stored(SECRET.encode(), Greeting("other", "1", "")), "job", {VARIABLE: SECRET})
 
 
 @pytest.mark.parametrize("secret", ["", "wrong horse battery staple"])
@@ -146,7 +146,7 @@ def test_a_stranger_who_greets_for_a_moment_keeps_no_rank_away(monkeypatch) -> N
 def greeted(raw: bytes, job: str) -> Messages | NotOurs:
     """What a rank makes of a greeting that stays as it is for as long as it looks."""
     try:
-        return Messages(dist.HashStore(), believed(raw, job, os.environ), 1)
+        return Messages(dist.HashStore(), verified_greeting(raw, job, os.environ), 1)
     except NotOurs as problem:
         return problem
 
@@ -155,7 +155,7 @@ def test_a_changed_greeting_is_not_believed() -> None:
     mac, _, text = stored(SECRET.encode(), Greeting("job", "1", "")).partition(b" ")
     changed = json.loads(text) | {"number": "2"}
     with pytest.raises(NotOurs):
-        believed(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
+        verified_greeting(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
 
 
 def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch) -> None:
