@@ -22,7 +22,7 @@ from benchmarks.maskrcnn_operations import compressed, operations
 from benchmarks.plain_loop import plain_loop
 from paceline.bench.harness import OURS, Contender, Made, Menu, Operation, Step
 from paceline.bench.profile import Part, part
-from paceline.bench.step_maskrcnn import MaskRCNNBench, calm, scale_logits
+from paceline.bench.step_maskrcnn import MaskRCNNBench, scale_logits, scale_residuals
 from paceline.bench.step_maskrcnn_scene import Scene
 from paceline.config.errors import UserError
 from paceline.config.instances import MaskRCNNModel
@@ -40,7 +40,7 @@ def contenders(bench: MaskRCNNBench, precision: Precision, scene: Scene, device:
 
     def facebooks() -> Made:
         model = detectron2_model(bench.net, bench.classes)
-        calm(model, ("conv3.norm", "conv2.norm"), bench.net.depth)
+        scale_residuals(model, ("conv3.norm", "conv2.norm"), bench.net.depth)
         return detectron2_step(model.to(device), scene, bench, precision)
 
     return {

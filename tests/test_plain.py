@@ -21,7 +21,10 @@ def test_it_is_read_in_a_minute():
     assert not any("cli" in line or " _" in line for line in lines if line.startswith(("from", "import")))
 
 
-@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
+BY_NIGHT = pytest.param("maskrcnn-tiny", marks=pytest.mark.nightly)  # eight seconds
+
+
+@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", BY_NIGHT])
 def test_its_weights_are_those_of_train(recipe, tmp_path, monkeypatch, capsys):
     if recipe == "resnet50-tiny":
         data = make_photos(tmp_path / "set", train=9, val=3)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -236,14 +236,22 @@ def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
     for name in (name.removeprefix("model.detect.") for name in changes):
         if name not in known:
             raise RecipeError(f"--{name.replace('_', '-')}: {recipe.task} has no such threshold.")
-    return override(recipe, changes)
+    with _own_flags():
+        return override(recipe, changes)
 
 
 def _refuse_early(recipe: Recipe, data: str) -> None:
     """Refuse before torch is loaded thresholds that cannot be and a data folder that is not there. Raises UserError."""
-    try:
+    with _own_flags():
         check_request(recipe, data, scored=True)
-    except RecipeError as problem:  # the checks of a recipe name its own flags
+
+
+@contextmanager
+def _own_flags() -> Iterator[None]:
+    """The checks of a recipe name its flags, which are shorter here."""
+    try:
+        yield
+    except RecipeError as problem:
         raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
 
 

@@ -10,13 +10,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
-
 from paceline.config.errors import RecipeError
+
+
+# The names and fields are those of the package annotated-types. It is not asked for: this room needs the standard library alone, and
+# machines that only measure have no more.
+@dataclass(frozen=True)
+class Gt:
+    """Greater than a number."""
+
+    gt: float
+
+
+@dataclass(frozen=True)
+class Ge:
+    """That number, or greater."""
+
+    ge: float
+
+
+@dataclass(frozen=True)
+class Lt:
+    """Less than a number."""
+
+    lt: float
+
+
+@dataclass(frozen=True)
+class Le:
+    """That number, or less."""
+
+    le: float
+
+
+@dataclass(frozen=True)
+class MultipleOf:
+    """A whole multiple."""
+
+    multiple_of: int
+
+
+@dataclass(frozen=True)
+class MinLen:
+    """At least so many entries."""
+
+    min_length: int
+
 
 AboveZero = Annotated[float, Gt(0), Lt(math.inf)]
 ZeroOrMore = Annotated[float, Ge(0), Lt(math.inf)]
@@ -28,14 +71,15 @@ Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
 
 
-def check_bounds(node: Any, above: str = "--") -> None:
+def check_bounds(node: Any, above: str = "--", *, of: type | None = None) -> None:
     """Refuse the first field whose value is outside the bounds of its annotation, in groups of fields below it too.
 
     node    a dataclass
     above   what stands before a field's name in its flag: "--", "--system."
+    of      a class that it inherits from, whose fields alone are looked at; None = all
     Raises RecipeError with flag, value and bounds.
     """
-    for entry in fields(node):
+    for entry in fields(of or node):
         value, flag = getattr(node, entry.name), above + entry.name.rstrip("_").replace("_", "-")
         bounds = _bounded(type(node)).get(entry.name, ())
         if is_dataclass(value):

@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MultipleOf
-
-from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, ZeroOrMore, check_bounds
+from paceline.config.bounds import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Finite,
+    Fraction,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+    MultipleOf,
+    Share,
+    Whole,
+    ZeroOrMore,
+    check_bounds,
+)
 from paceline.config.classification import Decoder, Exif, Ratios
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 from paceline.config.trunk import Depth, TrunkModel, trunk_rules

@@ -9,9 +9,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, MinLen, MultipleOf
-
-from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, ZeroOrMore, check_bounds
+from paceline.config.bounds import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Finite,
+    Fraction,
+    Ge,
+    MinLen,
+    MultipleOf,
+    Share,
+    Whole,
+    ZeroOrMore,
+    check_bounds,
+)
 from paceline.config.classification import Decoder, Exif
 from paceline.config.detection import Brightness, Jitter, Resize, Turns
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from annotated_types import Ge, Le, Lt
-
-from paceline.config.bounds import AboveZero, BelowOne, Fraction, Whole, ZeroOrMore, check_bounds, shown
+from paceline.config.bounds import AboveZero, BelowOne, Fraction, Ge, Le, Lt, Whole, ZeroOrMore, check_bounds, shown
 from paceline.config.errors import RecipeError
 from paceline.config.schedule import ScheduleKind
 from paceline.config.typed import checked, hints_of

@@ -9,9 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
-
-from paceline.config.bounds import check_bounds
+from paceline.config.bounds import Ge, Gt, Le, check_bounds
 from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.

@@ -14,7 +14,7 @@ def make_trunk(model: TrunkModel, form: Form) -> Trunk:
 
     Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
     """
-    check_bounds(model, "--model.")
+    check_bounds(model, "--model.", of=TrunkModel)
     refuse_outside(*trunk_rules(model))
     family, _, name = model.trunk.partition("/")
     if family in TRUNKS:

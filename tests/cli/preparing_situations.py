@@ -243,7 +243,7 @@ RAISED: dict[str, tuple[tuple[tuple[str, str, str], ...], Callable[[Path, Path],
         lambda here, data: open_boxes(_lacking_boxes(here, data), "train"),
     ),
     "a set that is too large to be verified unasked": (
-        (("datasets/ensure.py", "ensure_prepared", "prepare_command"),),
+        (("datasets/ensure.py", "_class_photos", "prepare_command"),),
         lambda here, data: ensure_prepared(_photos(here, data), say=print, small=9),
     ),
 }

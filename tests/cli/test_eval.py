@@ -106,7 +106,7 @@ def test_thresholds_and_suppression_are_flags(ssd_run, resnet_run, capsys, tmp_p
     few = ("--score-above", 0.0, "--candidates", 10, "--keep", 100)
     assert sum(found(*few, "--iou", 0.01)) < sum(found(*few, "--iou", 1.0))
     assert sum(found("--score-above", 0.0, "--candidates", 2)) < sum(plain)
-    refused(command(capsys, "eval", ssd_run.folder, "--iou", 2), "--iou 2: an IoU lies in (0, 1]")
+    refused(command(capsys, "eval", ssd_run.folder, "--iou", 2), "--iou 2: must be in (0, 1]")
     refused(command(capsys, "eval", resnet_run.folder, "--iou", 0.5), "--iou", "no such threshold")
 
 

@@ -132,6 +132,13 @@ ELSEWHERE = {
     ("datasets/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
         ("datasets/ensure.py", "ensure_prepared", "train"),
     ),
+    (
+        "datasets/test_named_files.py",
+        "test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own",
+    ): (
+        ("datasets/ensure.py", "_annotated_photos", "train"),
+        ("datasets/ensure.py", "_class_photos", "train"),
+    ),
     ("datasets/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
         ("tasks/instance_predictions.py", "require_masks", "train"),
     ),

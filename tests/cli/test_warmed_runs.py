@@ -11,7 +11,7 @@ from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
 import paceline.machine.compiler as compiler
-import paceline.training.setup as setup
+import paceline.training.built as built
 import paceline.training.warm_up as warm_up
 from paceline.log.events import read_events
 from paceline.log.pace import Interval
@@ -169,7 +169,7 @@ def room_for(monkeypatch, images):
         return whole(self, batch)
 
     monkeypatch.setattr(Classifier, "forward", forward)
-    monkeypatch.setattr(setup, "worth_trying", lambda device: True)
+    monkeypatch.setattr(built, "worth_trying", lambda device: True)
 
 
 def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(capsys, tmp_path, monkeypatch):

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import pytest
-from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
 
 from paceline.cli.main import main
-from paceline.config.bounds import AboveZero, BelowOne, Finite, Whole, check_bounds
+from paceline.config.bounds import AboveZero, BelowOne, Finite, Ge, Gt, Le, Lt, MinLen, MultipleOf, Whole, check_bounds
 from paceline.config.errors import RecipeError
 
 

@@ -8,9 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from instance_sets import make_instances
 from PIL import Image
+from tiny_runs import make_photos
 
 from paceline.cli.main import main
+from paceline.config.errors import DataError
+from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
 
 
@@ -97,3 +101,11 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
         assert command.split()[:3] == ["paceline", "train", other]
         assert main(["show", *shlex.split(command)[2:5]]) == 0
         capsys.readouterr()
+
+
+def test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own(tmp_path):
+    folders, boxes = make_photos(tmp_path / "folders"), make_instances(tmp_path / "boxes", train=2, val=1)
+    with pytest.raises(DataError, match=r"class folders without boxes, .*\n  paceline train resnet50-tiny --data "):
+        ensure_prepared(folders, kind="boxes", say=print)
+    with pytest.raises(DataError, match=r"boxes are annotated here, .* on it:\n  paceline train ssd-custom --data "):
+        ensure_prepared(boxes, kind="class-folder", say=print)

@@ -16,6 +16,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.system import System, cache_bytes, check_system
 from paceline.store.byte_cache import CachedRecords
 from paceline.store.index import index_over, whole_files
+from paceline.tasks.task import Task
 from paceline.training import keeping
 from paceline.training.keeping import file_system, is_far, kept_photos
 
@@ -57,10 +58,19 @@ def index_of(folder, photos: int, size: int = 1000):
     return index_over(arrays, folder, "train")
 
 
+class Reader:
+    """A task, as far as it reads photos."""
+
+    reading = Task.reading
+
+    def __init__(self, index):
+        self.train_index = self.val_index = index
+
+
 @pytest.fixture
 def task(tmp_path):
     index = index_of(tmp_path, 30)
-    return SimpleNamespace(train_index=index, val_index=index)
+    return Reader(index)
 
 
 def said_of(task, cache: str, monkeypatch, *, free: int | None, numbers=()) -> list[str]:
@@ -132,7 +142,7 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
     read, left = threading.Barrier(2), threading.Barrier(2)
 
     def rank(number: int) -> None:
-        mine = SimpleNamespace(train_index=index)
+        mine = Reader(index)
         with kept_photos(mine, System(cache="1MiB"), together.world(number), lambda _: None):  # type: ignore[arg-type]
             mine.train_index.records.read_many(range(number * 20, number * 20 + 20))
             read.wait(20)
