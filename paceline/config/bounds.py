@@ -23,42 +23,42 @@ from paceline.config.errors import RecipeError
 class Gt:
     """Greater than a number."""
 
-    gt: float
+    gt: float  # the number
 
 
 @dataclass(frozen=True)
 class Ge:
     """That number, or greater."""
 
-    ge: float
+    ge: float  # the number
 
 
 @dataclass(frozen=True)
 class Lt:
     """Less than a number."""
 
-    lt: float
+    lt: float  # the number
 
 
 @dataclass(frozen=True)
 class Le:
     """That number, or less."""
 
-    le: float
+    le: float  # the number
 
 
 @dataclass(frozen=True)
 class MultipleOf:
     """A whole multiple."""
 
-    multiple_of: int
+    multiple_of: int  # of what
 
 
 @dataclass(frozen=True)
 class MinLen:
     """At least so many entries."""
 
-    min_length: int
+    min_length: int  # how many
 
 
 AboveZero = Annotated[float, Gt(0), Lt(math.inf)]
