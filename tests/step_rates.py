@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from paceline.config.plan import Rates
-from paceline.optim.loss_scale import LossScaler
 from paceline.optim.optimiser import Optimiser
-from paceline.optim.step_numbers import StepNumbers
+from paceline.optim.step_numbers import LossScaler, StepNumbers
 
 
 def take(optimiser: Optimiser, lr: float, *, previous_lr: float = 0.0, scaler: LossScaler | None = None) -> None:

@@ -25,9 +25,9 @@ from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
 from paceline.machine.heap import keep_freed_memory
 from paceline.machine.machine import autocast_for, make_exact
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
+from paceline.optim.step_numbers import LossScaler
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
 from paceline.training.state import State

@@ -3,8 +3,8 @@
 Letters: g gradient of the global batch's mean loss   w weight   m, v moving averages of g and g^2   t steps taken
 w <- w - lr d w;   m <- b1 m + (1 - b1) g;   v <- b2 v + (1 - b2) g^2;
 w <- w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-The decay d is lr-scaled and apart from the gradient. Weights, gradients and averages are float32; t lives on the device, so a step
-that overflowed in fp16 is skipped without the host knowing.
+The decay d is scaled by lr and apart from the gradient. Weights, gradients and averages are float32; t lives on the device, so a
+step that overflowed in fp16 is skipped without a host sync.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from paceline.config.recipe import Optim
 from paceline.optim import foreach
-from paceline.optim.optimiser import Optimiser
-from paceline.optim.parameter_groups import NamedParameter, treated_alike
-from paceline.optim.step_numbers import Number, StepNumbers, times
-from paceline.optim.update import zero_where
+from paceline.optim.optimiser import NamedParameter, Optimiser, treated_alike
+from paceline.optim.sgd import zero_where
+from paceline.optim.step_numbers import StepNumbers, times
 
 # Published defaults (Kingma and Ba 2015).
 SECOND_MOMENT = 0.999
@@ -48,10 +47,13 @@ class AdamW(Optimiser):
         groups = treated_alike(parameters)
         lr, taken = numbers.lr, 1.0 if found is None else 1 - found
         self.steps += taken
-        if self.fused:
+        if self.fused:  # the same in torch's one kernel; a skipped step's gradients may be anything
+            options = {"beta1": momentum, "beta2": SECOND_MOMENT, "eps": EPSILON, "amsgrad": False, "maximize": False}
             for (rate, decays), places in groups.items():
                 alike = [[tensors[place] for place in places] for tensors in (weights, gradients, means, squares)]
-                self._update_fused(*alike, lr=times(lr, rate), weight_decay=decay if decays else 0.0, found=found)
+                steps, weight_decay = [self.steps] * len(places), decay if decays else 0.0
+                rated = times(lr, rate)
+                foreach.fused_adamw_(*alike, [], steps, lr=rated, weight_decay=weight_decay, found_inf=found, **options)
             return
         zero_where(found, gradients)
         for (rate, decays), places in groups.items():
@@ -62,7 +64,7 @@ class AdamW(Optimiser):
         foreach.add_(means, gradients, alpha=1 - momentum)
         foreach.mul_(squares, keep[1])
         foreach.addcmul_(squares, gradients, gradients, value=1 - SECOND_MOMENT)
-        # Where the run's very first step overflowed none is taken yet, and 0 / 0 would make every weight NaN.
+        # If the run's very first step overflowed, none is taken yet, and 0 / 0 would make every weight NaN.
         counted = self.steps.clamp(min=1)
         scale = (lr * taken) / (1 - momentum**counted)
         root = torch.sqrt(1 - SECOND_MOMENT**counted)
@@ -73,35 +75,6 @@ class AdamW(Optimiser):
         for (rate, _), places in groups.items():
             foreach.mul_([moves[place] for place in places], times(scale, rate))
         foreach.sub_(weights, moves)
-
-    def _update_fused(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        means: list[Tensor],
-        squares: list[Tensor],
-        *,
-        lr: Number,
-        weight_decay: float,
-        found: Tensor | None,
-    ) -> None:
-        """The same in torch's one kernel; a skipped step's gradients may be anything."""
-        foreach.fused_adamw_(
-            weights,
-            gradients,
-            means,
-            squares,
-            [],
-            [self.steps] * len(weights),
-            lr=lr,
-            beta1=self.optim.momentum,
-            beta2=SECOND_MOMENT,
-            weight_decay=weight_decay,
-            eps=EPSILON,
-            amsgrad=False,
-            maximize=False,
-            found_inf=found,
-        )
 
     def state(self) -> dict[str, Tensor]:
         """The averages and the step count themselves: "mean.<name>", "square.<name>", "steps"."""

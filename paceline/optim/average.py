@@ -1,9 +1,9 @@
 """An exponential moving average of the weights, to evaluate and keep instead of the weights themselves.
 
 average <- decay * average + (1 - decay) * weight, after every optimiser step, over parameters and BatchNorm's running
-statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the weights as they are when it is
-made, so it is made after somebody's weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`); what
-is handed over is 1 - decay, the share that is new (step_numbers.py).
+statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the current weights, so make it after
+pretrained weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`); `update` takes 1 - decay, the share
+that is new (step_numbers.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from paceline.optim import foreach
+from paceline.optim.foreach import copy_into
 from paceline.optim.step_numbers import Number
-from paceline.optim.tensor_state import copy_into
 
 
 class WeightAverage:
-    """The average of one model's floating-point state."""
+    """The average of one model's floating-point state: parameters and saved buffers, without counters."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.sources = _floating_state(model)
+        state = model.state_dict(keep_vars=True)
+        self.sources: dict[str, Tensor] = {name: part for name, part in state.items() if part.is_floating_point()}
         self.averages = {name: tensor.detach().clone() for name, tensor in self.sources.items()}
 
     @torch.no_grad()
@@ -57,9 +58,3 @@ class WeightAverage:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy a saved state in. Raises CheckpointError for another set of names or shapes."""
         copy_into(self.averages, state, "weight average")
-
-
-def _floating_state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved floating-point buffers by name: what `state_dict` has, without counters."""
-    state = model.state_dict(keep_vars=True)
-    return {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}

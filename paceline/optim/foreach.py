@@ -5,7 +5,14 @@ A trailing _ changes the first list in place, as everywhere in torch.
 
 # pyright: reportPrivateImportUsage=false
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
+
+from paceline.config.errors import CheckpointError
 
 add, add_ = torch._foreach_add, torch._foreach_add_
 mul, mul_ = torch._foreach_mul, torch._foreach_mul_
@@ -16,3 +23,30 @@ clamp_min_, clamp_max_ = torch._foreach_clamp_min_, torch._foreach_clamp_max_
 norm, sqrt = torch._foreach_norm, torch._foreach_sqrt
 fused_sgd_, fused_adamw_ = torch._fused_sgd_, torch._fused_adamw_  # a whole step in one kernel
 unscale_ = torch._amp_foreach_non_finite_check_and_unscale_
+
+
+@torch.no_grad()
+def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Copy saved[name] into targets[name] for every name; `what` names the tensors in the message.
+
+    Copying, never replacing, keeps memory formats, graph captures and every other holder of the tensors intact.
+    Raises CheckpointError when names or shapes differ; then nothing was copied.
+    """
+
+    def some(names: list[str]) -> str:
+        return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "none"
+
+    missing = [name for name in targets if name not in saved]
+    unknown = [name for name in saved if name not in targets]
+    problem = f"the saved {what} belongs to something else: "
+    if missing or unknown:
+        raise CheckpointError(
+            f"{problem}{len(missing)} tensors missing ({some(missing)}), {len(unknown)} unknown ({some(unknown)})"
+        )
+    for name, target in targets.items():
+        if saved[name].shape != target.shape:
+            raise CheckpointError(
+                f"{problem}{name} has shape {tuple(saved[name].shape)}, needed is {tuple(target.shape)}"
+            )
+    for name, target in targets.items():
+        target.copy_(saved[name])

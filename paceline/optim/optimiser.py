@@ -1,19 +1,69 @@
-"""What all optimisers share: gradients made ready for a step, and tensors of their own that a checkpoint saves by name."""
+"""What all optimisers share: which tensors decay and at which rate, gradients made ready for a step, state for a checkpoint.
+
+Source of the groups: MLPerf's MXNet ResNet decays `*_weight` and the FC bias, never BatchNorm's gamma and beta, and gives LARS to
+everything but gamma, beta and bias.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from paceline.config.recipe import Optim
+from paceline.config.recipe import DecayOn, Optim
 from paceline.optim import foreach
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import NamedParameter
-from paceline.optim.step_numbers import StepNumbers
-from paceline.optim.tensor_state import copy_into
+from paceline.optim.foreach import copy_into
+from paceline.optim.step_numbers import LossScaler, StepNumbers
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+# Keeps a clipped norm's factor finite for a gradient of zeros (torch's value).
+NORM_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class NamedParameter:
+    """A trainable tensor with its name in the model and how the optimiser treats it."""
+
+    name: str
+    tensor: nn.Parameter
+    decays: bool
+    adapts: bool
+    rate: float = 1.0  # factor on the learning rate
+
+
+def named_parameters(model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.0) -> list[NamedParameter]:
+    """Every trainable parameter of `model`, each once, in module order; frozen ones are left out.
+
+    decay_on  all: every tensor decays; no_norm: weights and biases of convolutions and linear layers;
+              no_norm_no_bias: their weights alone
+    bias_lr   factor on the learning rate of every bias, a normalisation layer's too, as Detectron's BIAS_LR_FACTOR
+    A tensor adapts (LARS) when it is neither a bias nor a normalisation layer's.
+    """
+    parameters: list[NamedParameter] = []
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        norm = isinstance(module, NORMS)
+        for name, tensor in module.named_parameters(recurse=False):
+            if id(tensor) in seen or not tensor.requires_grad:
+                continue
+            seen.add(id(tensor))
+            weight = not norm and name != "bias"
+            decays = decay_on == "all" or (not norm and (decay_on == "no_norm" or weight))
+            full = f"{prefix}.{name}" if prefix else name
+            rate = bias_lr if name == "bias" else 1.0
+            parameters.append(NamedParameter(full, tensor, decays, adapts=weight, rate=rate))
+    return parameters
+
+
+def treated_alike(parameters: Sequence[NamedParameter]) -> dict[tuple[float, bool], list[int]]:
+    """(Factor on the learning rate, whether it decays) -> places in `parameters` of those that have both, in order."""
+    places: dict[tuple[float, bool], list[int]] = {}
+    for place, parameter in enumerate(parameters):
+        places.setdefault((parameter.rate, parameter.decays), []).append(place)
+    return places
 
 
 class Optimiser(ABC):
@@ -23,7 +73,7 @@ class Optimiser(ABC):
         """
         parameters  what to train, what of it decays, and at which share of the learning rate (`named_parameters`)
         optim       the recipe's settings
-        own         names of tensors that each parameter has here, such as "velocity"; they start at zero
+        own         names of the tensors kept for each parameter, such as "velocity"; they start at zero
         """
         self.parameters, self.optim = list(parameters), optim
         self.own = {name: [torch.zeros_like(parameter.tensor) for parameter in parameters] for name in own}
@@ -35,8 +85,7 @@ class Optimiser(ABC):
     def step(self, numbers: StepNumbers, *, scaler: LossScaler | None = None) -> None:
         """Update every parameter that has a gradient; the gradients serve as scratch. No host sync.
 
-        numbers  of this step
-        scaler   divides the gradients first; a step that overflowed changes nothing but the scale
+        scaler  divides the gradients first; a step that overflowed changes nothing but the scale
         """
         chosen = [place for place, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
         if not chosen:
@@ -62,7 +111,8 @@ class Optimiser(ABC):
         """One step of those parameters that have a gradient, in place.
 
         gradients  of the global batch's mean loss, unscaled and clipped; with `own`, in the order of `parameters`
-        found      None, or a float32 scalar on the device that is 1 where the step must be skipped (the gradients are then anything)
+        found      None, or a float32 scalar on the device that is 1 where the step must be skipped (the gradients are then
+                   anything)
         """
 
     def zero_grad(self) -> None:
@@ -83,21 +133,12 @@ class Optimiser(ABC):
         copy_into(self.state(), state, "optimiser state")
 
 
-# Gradient clipping, on the device: the host never learns whether anything was clipped.
-#
-# Letters: g gradient of the global batch's mean loss, of all ranks, unscaled, before decay   c bound
-# value  each element of g to [-c, c], as MXNet's clip_gradient
-# norm   g * min(1, c / (||g|| + 1e-6)), the norm over all tensors, as torch.nn.utils.clip_grad_norm_
-
-
-# Keeps the factor finite for a gradient of zeros (torch's value).
-NORM_EPSILON = 1e-6
-
-
 def clip_gradients(gradients: Sequence[Tensor], *, value: float, norm: float) -> None:
-    """Clip in place, by value, by norm, or not at all.
+    """Clip in place, on the device: the host never learns whether anything was clipped.
 
-    value, norm  c; 0 = off
+    gradients  of the global batch's mean loss, of all ranks, unscaled, before decay
+    value      each element to [-value, value], as MXNet's clip_gradient; 0 = off
+    norm       g * min(1, norm / (||g|| + 1e-6)), ||g|| over all tensors, as torch.nn.utils.clip_grad_norm_; 0 = off
     NaN stays NaN either way, and an infinite element makes all of a clipped norm's gradients NaN.
     """
     if not gradients:

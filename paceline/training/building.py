@@ -15,9 +15,9 @@ from paceline.config.plan import Plan
 from paceline.config.run import Run
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.optim.average import WeightAverage
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.make import make_optimiser
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim import make_optimiser
+from paceline.optim.optimiser import named_parameters
+from paceline.optim.step_numbers import LossScaler
 from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task

@@ -21,8 +21,8 @@ from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError
 from paceline.models.batch_norm import average_running_statistics, batch_norms
 from paceline.optim.average import WeightAverage
-from paceline.optim.loss_scale import LossScaler
 from paceline.optim.optimiser import Optimiser
+from paceline.optim.step_numbers import LossScaler
 from paceline.ranks.world import World
 from paceline.training.meters import Meters
 

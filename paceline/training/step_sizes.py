@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from paceline.optim.loss_scale import LossScaler
+from paceline.optim.step_numbers import LossScaler
 
 # A network is shown in so many parts at least, where it has them.
 FEWEST_PARTS = 3

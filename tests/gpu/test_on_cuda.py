@@ -18,9 +18,9 @@ from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import System
 from paceline.input.loader import Loader
 from paceline.models.initialise import initialise
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
+from paceline.optim.step_numbers import LossScaler
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.meters import Meters
 from paceline.training.state import State

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim
 from paceline.optim import sgd
-from paceline.optim.lars import LARS
-from paceline.optim.parameter_groups import NamedParameter
-from paceline.optim.sgd import SGD
+from paceline.optim.optimiser import NamedParameter
+from paceline.optim.sgd import LARS, SGD
 from paceline.optim.step_numbers import StepNumbers
 
 # Whole lines of 64 elements, and others; dimensions of size 1, whose strides say nothing.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline.config.errors import CheckpointError
-from paceline.optim.loss_scale import LossScaler
+from paceline.optim.step_numbers import LossScaler
 
 
 @pytest.mark.parametrize("bad", [None, float("inf"), float("-inf"), float("nan")])

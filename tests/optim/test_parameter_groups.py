@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.optimiser import named_parameters
 
 
 class Block(nn.Module):

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim, OptimiserKind
 from paceline.optim.average import WeightAverage
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.make import OPTIMISERS, make_optimiser
-from paceline.optim.parameter_groups import NamedParameter, named_parameters
-from paceline.optim.step_numbers import StepNumbers, momentum_at
+from paceline.optim import OPTIMISERS, make_optimiser
+from paceline.optim.optimiser import NamedParameter, named_parameters
+from paceline.optim.step_numbers import LossScaler, StepNumbers, momentum_at
 
 STEPS = 20
 OVERFLOWS = (0, 1, 7, 13)

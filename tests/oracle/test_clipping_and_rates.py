@@ -10,11 +10,9 @@ from torch import nn
 
 from paceline.config.recipe import Optim
 from paceline.optim.adamw import AdamW
-from paceline.optim.lars import LARS
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.optimiser import clip_gradients
-from paceline.optim.parameter_groups import named_parameters, treated_alike
-from paceline.optim.sgd import SGD
+from paceline.optim.optimiser import clip_gradients, named_parameters, treated_alike
+from paceline.optim.sgd import LARS, SGD
+from paceline.optim.step_numbers import LossScaler
 
 
 def network() -> nn.Module:

@@ -15,7 +15,7 @@ from paceline.config.schedule import learning_rate
 from paceline.input.buckets import resized, resized_all
 from paceline.input.crop import Window
 from paceline.input.resample import resample_torch
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.recipes.maskrcnn import gluoncv, gluoncv_192
 

@@ -22,7 +22,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
-from paceline.optim.loss_scale import LossScaler
+from paceline.optim.step_numbers import LossScaler
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank

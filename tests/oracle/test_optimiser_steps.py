@@ -14,11 +14,10 @@ from torch import nn
 from paceline.config.errors import CheckpointError
 from paceline.config.recipe import Optim, OptimiserKind
 from paceline.optim.adamw import AdamW
-from paceline.optim.lars import LARS
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.make import OPTIMISERS, make_optimiser
-from paceline.optim.parameter_groups import NamedParameter, named_parameters
-from paceline.optim.sgd import SGD
+from paceline.optim import OPTIMISERS, make_optimiser
+from paceline.optim.optimiser import NamedParameter, named_parameters
+from paceline.optim.sgd import LARS, SGD
+from paceline.optim.step_numbers import LossScaler
 
 SHAPES = {"conv.weight": (4, 3, 2, 2), "bn.weight": (4,), "bn.bias": (4,), "fc.weight": (5, 6), "fc.bias": (5,)}
 

@@ -23,8 +23,7 @@ from paceline.config.plan import rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.models.batch_norm import commit_running_statistics
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.step_numbers import StepNumbers
+from paceline.optim.step_numbers import LossScaler, StepNumbers
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

@@ -15,9 +15,9 @@ from paceline.config.recipe import Optim
 from paceline.config.system import System
 from paceline.log.events import COUNT
 from paceline.models.batch_norm import configure_batch_norm
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
+from paceline.optim.step_numbers import LossScaler
 from paceline.training.loss_groups import configure_loss_groups, group_losses
 from paceline.training.meters import Meters
 from paceline.training.state import State

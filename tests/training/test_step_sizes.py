@@ -11,10 +11,9 @@ from torch import nn
 
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim
-from paceline.optim.loss_scale import LossScaler
-from paceline.optim.make import make_optimiser
-from paceline.optim.parameter_groups import named_parameters
-from paceline.optim.step_numbers import StepNumbers
+from paceline.optim import make_optimiser
+from paceline.optim.optimiser import named_parameters
+from paceline.optim.step_numbers import LossScaler, StepNumbers
 from paceline.training.step_sizes import StepSizes, parts_of
 
 

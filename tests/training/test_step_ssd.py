@@ -14,7 +14,7 @@ from paceline.config.recipe import Optim, override
 from paceline.config.system import System
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.models.ssd import initialise_ssd
-from paceline.optim.parameter_groups import named_parameters
+from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
