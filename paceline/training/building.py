@@ -14,8 +14,8 @@ from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
 from paceline.config.run import Run
 from paceline.models.batch_norm import configure_batch_norm
-from paceline.optim.average import WeightAverage
 from paceline.optim import make_optimiser
+from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.step_numbers import LossScaler
 from paceline.ranks.world import World

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim, OptimiserKind
-from paceline.optim.average import WeightAverage
 from paceline.optim import OPTIMISERS, make_optimiser
+from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import NamedParameter, named_parameters
 from paceline.optim.step_numbers import LossScaler, StepNumbers, momentum_at
 

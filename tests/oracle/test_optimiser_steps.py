@@ -13,8 +13,8 @@ from torch import nn
 
 from paceline.config.errors import CheckpointError
 from paceline.config.recipe import Optim, OptimiserKind
-from paceline.optim.adamw import AdamW
 from paceline.optim import OPTIMISERS, make_optimiser
+from paceline.optim.adamw import AdamW
 from paceline.optim.optimiser import NamedParameter, named_parameters
 from paceline.optim.sgd import LARS, SGD
 from paceline.optim.step_numbers import LossScaler
