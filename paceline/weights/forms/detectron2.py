@@ -4,7 +4,7 @@ Letters: K classes
 Class scores have the background last there and first here; boxes and masks have no row for it there. MSRA's networks, which
 the model zoo starts from, take BGR pixels and stride in a bottleneck's first 1x1 convolution; torchvision's do not. Which of them
 a file is of, its author, its pixel_std or its norms tell: `made_for`.
-Source of the names: detectron2 (modeling/backbone/resnet.py, fpn.py, meta_arch/rcnn.py; checkpoint/c2_model_loading.py).
+Source of the names: detectron2 (modeling/backbone/resnet.py, fpn.py, meta_arch/rcnn.py; c2_model_loading.py in checkpoint/).
 """
 
 from __future__ import annotations

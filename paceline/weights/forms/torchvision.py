@@ -1,7 +1,7 @@
 """torchvision's weights, whose names are ours: older files' names are changed, and what it has no network for is not written.
 
 timm's ResNets have the same names and the same networks.
-Source: torchvision (models/resnet.py, models/detection/mask_rcnn.py, from 0.2 on).
+Source: torchvision (models: resnet.py, mask_rcnn.py in detection/, from 0.2 on).
 """
 
 from __future__ import annotations

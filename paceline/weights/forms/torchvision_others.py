@@ -1,6 +1,6 @@
 """torchvision's detectors that none of our networks is, told from the names of their tensors: what they are, and what of them fits.
 
-Source: torchvision (models/detection/faster_rcnn.py, mask_rcnn.py, keypoint_rcnn.py, retinanet.py, fcos.py, ssd.py).
+Source: torchvision (models/detection/: faster_rcnn.py, mask_rcnn.py, keypoint_rcnn.py, retinanet.py, fcos.py, ssd.py).
 """
 
 from __future__ import annotations
