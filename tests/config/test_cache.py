@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config import cache
+from paceline.config import cache as module
 from paceline.config.cache import cache_folder, remembered, source_digest
 from paceline.config.errors import UserError
 
@@ -90,7 +90,7 @@ def test_without_a_cache_that_can_be_written_answers_are_worked_out_anew(monkeyp
 
 def test_a_changed_source_file_is_another_source(monkeypatch, tmp_path):
     (tmp_path / "config").mkdir()
-    monkeypatch.setattr(cache, "__file__", str(tmp_path / "config" / "cache.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "config" / "cache.py"))
     digests = set()
     for text in ("x = 1", "x = 2"):
         (tmp_path / "any.py").write_text(text)
