@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.plain_file import read_plain
-from paceline.datasets.journal import Journal, read_journal
+from paceline.datasets.journal import PrepareJournal, read_journal
 from paceline.datasets.verify import Facts, NotAnImage, verify
 from paceline.machine.detect import cpu_cores
 from paceline.store.header import MOST_BYTES
@@ -145,7 +145,7 @@ def inspect_photos(
     number = len(names)
     found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
     is_known = _recall(found, names, [known, read_journal(journal)])
-    writer = Journal(journal)
+    writer = PrepareJournal(journal)
 
     def inspect_batch(first: int) -> int:
         new = []
@@ -178,7 +178,6 @@ def inspect_photos(
                     progress(done, number)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        writer.close()
     return found
 
 

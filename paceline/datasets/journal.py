@@ -10,7 +10,6 @@ that it was verified. Where the cache cannot be written there is none, and a kil
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import UserError
-from paceline.config.plain_file import open_plain
+from paceline.config.journal import Journal, read_lines
 from paceline.datasets.verify import Facts
 from paceline.store.manifest import cache_place
 
@@ -39,49 +38,32 @@ def journal_of(place: Path) -> Path | None:
 
 def read_journal(path: Path | None) -> Iterator[tuple[bytes, Facts]]:
     """(name, facts) of every whole line; nothing where there is no journal of this user's. Of a name twice the later one counts."""
-    try:
-        file = os.fdopen(open_plain(path or ""), "rb")
-    except OSError:
+    if path is None:
         return
-    with file:
-        if os.fstat(file.fileno()).st_uid != os.geteuid():  # a cache folder may be shared
-            return
-        # A longer line than any of ours is read in pieces, none of which counts.
-        for line in iter(lambda: file.readline(MOST_LINE), b""):
+    with suppress(OSError):
+        for line in read_lines(path, MOST_LINE, own=True):  # a cache folder may be shared
             version, _, rest = line.partition(b" ")
             crc, _, rest = rest.partition(b" ")
             words = rest.split()
-            if version == VERSION and crc == b"%08x" % zlib.crc32(rest) and len(words) == 7:
+            if version == VERSION and crc == b"%08x" % zlib.crc32(rest + b"\n") and len(words) == 7:
                 yield unquote_to_bytes(words[6]), Facts(*map(int, words[:6]))
 
 
-class Journal:
-    """Open for appending, from any number of threads. What cannot be written is not remembered, which costs time alone."""
+class PrepareJournal:
+    """Appended to from any number of threads. What cannot be written is not remembered, which costs time alone."""
 
     def __init__(self, path: Path | None) -> None:
-        # A link or a pipe of this name must not lead elsewhere, nor keep us waiting.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._descriptor = -1
+        self._journal: Journal | None = None
         if path is not None:
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._descriptor = os.open(path, flags, 0o600)
-        # After a torn line, begin on a new one. Empty lines are skipped.
-        self._write(b"\n")
+                self._journal = Journal(path, shared=True, most=None, mode=0o600)
 
     def append(self, batch: Iterable[tuple[bytes, Facts]]) -> None:
         """Add files that were verified; they survive the death of this process from here on."""
-        self._write(b"".join(_line(name, facts) for name, facts in batch))
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _write(self, lines: bytes) -> None:
-        with suppress(OSError):
-            while lines and self._descriptor >= 0:  # a nearly full disk takes a part, and the next write says so
-                lines = lines[os.write(self._descriptor, lines) :]
+        if self._journal is not None:
+            with suppress(OSError):
+                self._journal.append(b"".join(_line(name, facts) for name, facts in batch))
 
 
 def _line(name: bytes, facts: Facts) -> bytes:

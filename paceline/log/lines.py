@@ -1,50 +1,40 @@
-"""A text file that grows by whole lines and survives a kill: what events.jsonl and mllog.txt are written through.
+"""Text files that grow by whole lines and survive a kill (config/journal.py): events.jsonl, mllog.txt, pack.jsonl.
 
-A process killed in the middle of a write leaves a torn last line. It is cut when the file is taken up again, so every
-line that a reader finds is whole; a rewrite (for resuming) appears whole or not at all.
+A rewrite (for resuming) appears whole or not at all.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.config.commands import shown
 from paceline.config.errors import UserError
+from paceline.config.journal import MOST_BYTES, Journal
 from paceline.config.plain_file import read_entry
 from paceline.config.whole import write_whole
 
-_BLOCK = 1 << 16
-# Three thousand ranks that log every step of a day write half of it.
-MOST_BYTES = 1 << 29
-
 
 class LineFile:
-    """Appends lines to `path`; each has left the process when `append` returns, and is on the disk if `durable`.
+    """A journal of text, whose errors say what to do; `torn` as there.
 
-    It is opened for each line: a line an interval is rare, and there is nothing to close, whatever way a run ends.
-    torn: whether a last line without its end was cut when the file was taken up.
     Raises UserError where the file cannot be written (full disk, read-only folder).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.torn = _cut_torn_tail(path)
+            self._journal = Journal(path)
         except OSError as error:
             raise cannot_write(path, error) from error
+        self.torn = self._journal.torn
 
     def append(self, line: str, *, durable: bool = False) -> None:
         """Write one line (without its newline). `durable` waits until the disk has it."""
         try:
-            with open(self.path, "ab", opener=_own) as file:
-                file.write(line.encode() + b"\n")
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
+            self._journal.append(line.encode() + b"\n", durable=durable)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
@@ -66,30 +56,6 @@ class LineFile:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         return len(lines) - len(kept)
-
-
-def _own(path: str, flags: int) -> int:
-    """An opener: neither follows a link nor waits for a pipe's reader, nor makes a file anew that was removed meanwhile."""
-    return os.open(path, flags & ~os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-
-
-def _cut_torn_tail(path: Path) -> bool:
-    with open(
-        os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "r+b"
-    ) as file:
-        size = end = file.seek(0, os.SEEK_END)
-        if size > MOST_BYTES:  # a hole of any length, which is read as zeros
-            raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {MOST_BYTES:,} that are read", str(path))
-        whole = 0
-        while end > 0 and whole == 0:
-            start = max(0, end - _BLOCK)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            whole = 0 if newline < 0 else start + newline + 1
-            end = start
-        if whole < size:
-            file.truncate(whole)
-        return whole < size
 
 
 def name_lines(numbers: Sequence[int]) -> str:

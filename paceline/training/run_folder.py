@@ -5,7 +5,6 @@ A folder that a failed start made is taken away again; one that holds a finished
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from paceline.checkpoint.background import CheckpointWriter
 from paceline.checkpoint.layout import check_space, list_steps, step_name
 from paceline.checkpoint.snapshot import bytes_of
 from paceline.config.errors import UserError
+from paceline.config.journal import lock
 from paceline.config.plain_file import read_entry
 from paceline.config.recipe import Recipe
 from paceline.config.run import MOST_BYTES, Controls, Run
@@ -251,17 +251,11 @@ def _make(path: Path, what: str) -> Path | None:
 
 def _lock(path: Path) -> IO[bytes]:
     """Hold the folder for as long as this process lives."""
-    file = None
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.fdopen(os.open(path / ".lock", flags, 0o666), "rb+", buffering=0)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fdopen(lock(path / ".lock"), "rb+", buffering=0)
     except BlockingIOError:
-        assert file is not None
-        file.close()
         raise UserError(
             f"{path}: another process is training in this folder. Wait for it, or choose another --out."
         ) from None
     except OSError as problem:
         raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
-    return file

@@ -207,9 +207,7 @@ OWN_WAYS = {
     "checkpoint/write.py": 2,  # written just now, and read back
     "checkpoint/layout.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
-    "log/lines.py": 4,  # takes no link, and is opened for writing
     "pages/page.py": 1,  # the template of a workload of one's own: code
-    "training/run_folder.py": 1,  # the lock, which takes no link
     "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "bench/mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/keeping.py": 1,  # the kernel's

@@ -15,7 +15,7 @@ from photo_folders import paint, silent
 from paceline.config.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.journal import Journal, journal_of, read_journal
+from paceline.datasets.journal import PrepareJournal, journal_of, read_journal
 from paceline.datasets.verify import Facts
 from paceline.store.index import Index
 from paceline.store.manifest import cache_place, find_manifest
@@ -79,9 +79,8 @@ def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
     odd = b"train/a b/\xff\n%.jpg"
     facts = Facts(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
     for name in (b"first", odd):
-        journal = Journal(path)
+        journal = PrepareJournal(path)
         journal.append([(name, facts)])
-        journal.close()
         with open(path, "ab") as file:
             file.write(torn)
     assert [entry for entry in read_journal(path) if entry[0] != b"name-without-newline"] == [
@@ -92,9 +91,8 @@ def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
 
 def test_a_changed_bit_of_the_journal_makes_its_photo_be_verified_again(tmp_path):
     path, facts = tmp_path / "journal", Facts(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
-    journal = Journal(path)
+    journal = PrepareJournal(path)
     journal.append([(b"a/b.jpg", facts), (b"c.jpg", facts)])
-    journal.close()
     data, whole = path.read_bytes(), {(b"a/b.jpg", facts), (b"c.jpg", facts)}
     for bit in range(0, 8 * len(data), 7):
         flipped = bytearray(data)
@@ -106,12 +104,11 @@ def test_a_changed_bit_of_the_journal_makes_its_photo_be_verified_again(tmp_path
 def test_a_journal_that_a_folder_brings_is_not_believed(photos, verified):
     """As an earlier version left it, and as this one writes it: beside the photos neither is looked at, or touched."""
     for name in ("prepare.journal", "another.journal"):
-        journal = Journal(photos / name)
+        journal = PrepareJournal(photos / name)
         for path in sorted(photos.rglob("*.jpg")):
             status = path.stat()
             facts = Facts(status.st_size, status.st_mtime_ns, 12, 16, 0, 7)
             journal.append([(os.fsencode(path.relative_to(photos)), facts)])
-        journal.close()
     before = (photos / "prepare.journal").read_bytes()
     prepare_folder(photos)
     assert len(verified) == 10 and (photos / "prepare.journal").read_bytes() == before

@@ -20,7 +20,7 @@ from paceline.config.whole import write_whole
 from paceline.datasets.containers.contents import container_stamp
 from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 from paceline.datasets.formats.class_names import first_twice
-from paceline.datasets.journal import Journal, journal_of
+from paceline.datasets.journal import PrepareJournal, journal_of
 from paceline.datasets.pack.objects import SAID
 from paceline.datasets.pack.plan import Shard, Source
 from paceline.datasets.pack.request import Form, PackRequest
@@ -70,12 +70,9 @@ def prepare_packed(
         classes=str(out / CLASSES) if with_list else "",
         on_class_mismatch="warn",
     )
-    writer = Journal(journal_of(out))
-    try:
-        for source in sources.values():
-            writer.append(_known(out, source, shards))
-    finally:
-        writer.close()
+    writer = PrepareJournal(journal_of(out))
+    for source in sources.values():
+        writer.append(_known(out, source, shards))
     packed = prepare_containers(
         wanted,
         out=out,

@@ -6,7 +6,6 @@ the checksums of all that belongs to it. Each line has a checksum of its own; a 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain
+from paceline.config.journal import lock
+from paceline.config.plain_file import open_plain, open_plain_sized
 from paceline.config.sealed import is_whole, parse, sealed
 from paceline.datasets.pack.plan import Shard
 from paceline.log.lines import LineFile
@@ -106,10 +106,8 @@ def locked(out: Path) -> Iterator[None]:
     """Makes the folder and holds it. Raises DataError where another process does, or it cannot be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # A link of this name in somebody's folder would lead to another file, and what is there is not cut.
-        descriptor = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        descriptor = lock(out / LOCK)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
             os.close(descriptor)
@@ -128,7 +126,7 @@ def _begins_as_ours(path: Path) -> bool:
     """Whether a file begins as `PackRecord.begin` does, or with as much of it as a kill left; a link is none of ours."""
     beginning = b'{"pack": '
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor, _ = open_plain_sized(path, links=False)
         with os.fdopen(descriptor, "rb") as file:
             return beginning.startswith(file.read(len(beginning)))
     except OSError:
