@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paceline.store.store_of import store_of
+from paceline.store.object_store import store_of
 from paceline.store.stores import Range
 
 THREADS = 16

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from paceline.config.commands import to_install
 from paceline.config.errors import UserError
 from paceline.store.bucket_access import in_words, open_place, patience_seconds
-from paceline.store.store_of import store_of
+from paceline.store.object_store import store_of
 from paceline.store.stores import scheme_of
 
 # Parts of one object under way at once, of 5 MiB each: what is in flight is memory of a process that trains.

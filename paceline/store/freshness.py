@@ -25,8 +25,8 @@ from paceline.store.background import Background
 from paceline.store.class_folder import list_folder
 from paceline.store.index import index_damage, open_split, places_of, remedy
 from paceline.store.manifest import FILES, BoxCounts, Manifest, Split
+from paceline.store.object_store import store_of
 from paceline.store.records import digest_of
-from paceline.store.store_of import store_of
 from paceline.store.stores import LocalFiles, Status, StoreTrouble, scheme_of
 
 # What glob.escape puts around a character.

@@ -23,8 +23,9 @@ from paceline.config.errors import DataError
 from paceline.store.background import Background
 from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.read_ahead import read_ahead
-from paceline.store.stores import Range, RangeError, Status, Store, StoreTrouble, scheme_of
+from paceline.store.stores import LocalFiles, Range, RangeError, Status, Store, StoreTrouble, scheme_of
 
+REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
 # Requests under way at once, of all threads that ask one store.
 MOST_REQUESTS = 256
 _WILD = "*?["
@@ -167,6 +168,17 @@ class ObjectStore(Store):
             if place is None:
                 place = self._places[scheme, host] = open_place(scheme, host, self._patience)
         return place, key
+
+
+def store_of(name: bytes | str) -> Store:
+    """A store that reads this file and others with its scheme. Raises DataError where there is none."""
+    scheme = scheme_of(name)
+    if not scheme:
+        return LocalFiles()
+    if scheme not in REMOTE:
+        known = ", ".join(f"{known}://" for known in REMOTE)
+        raise DataError(f"{os.fsdecode(name)}: nothing here reads {scheme}:// (known: paths, {known}).")
+    return ObjectStore()
 
 
 def _parts(name: str) -> tuple[str, str, str]:

@@ -27,7 +27,7 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized
-from paceline.store.store_of import store_of
+from paceline.store.object_store import store_of
 from paceline.store.stores import LocalFiles, Range, RangeError, Store, StoreTrouble, pread, scheme_of
 
 

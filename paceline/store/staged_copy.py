@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from paceline.config.errors import DataError, UserError
 from paceline.store.background import Background
+from paceline.store.object_store import store_of
 from paceline.store.records import digest_of
 from paceline.store.staged_folder import (
     COPYING,
@@ -32,7 +33,6 @@ from paceline.store.staged_folder import (
     part_line,
     read_ledger,
 )
-from paceline.store.store_of import store_of
 from paceline.store.stores import Range, Store, StoreTrouble, pread, scheme_of
 
 THREADS, PART_BYTES = 8, 32 << 20

@@ -246,7 +246,7 @@ def test_where_it_cannot_write_it_says_so_and_photos_are_read_all_the_same(
 PROGRAM = """
 import random, sys
 from paceline.store.cached_store import CachedStore
-from paceline.store.store_of import store_of
+from paceline.store.object_store import store_of
 from paceline.store.stores import Range
 name, seed, size = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3])
 store = CachedStore(store_of(name), 2 * 2**20)

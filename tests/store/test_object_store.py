@@ -23,8 +23,8 @@ from paceline.config.errors import DataError, UserError
 from paceline.store import bucket_access, object_store, read_ahead
 from paceline.store.bucket_access import in_words
 from paceline.store.cached_store import kept_on_disk
+from paceline.store.object_store import store_of
 from paceline.store.records import Places, RangeRecords
-from paceline.store.store_of import store_of
 from paceline.store.stores import LocalFiles, Range, RangeError, Store, StoreTrouble
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")

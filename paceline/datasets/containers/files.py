@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 from paceline.config.errors import DataError
 from paceline.machine.detect import cpu_cores
 from paceline.store.containers.reading import Truncated
-from paceline.store.store_of import store_of
+from paceline.store.object_store import store_of
 from paceline.store.stores import Status, Store, StoreTrouble, scheme_of
 
 Entry = TypeVar("Entry")
