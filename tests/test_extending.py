@@ -13,9 +13,9 @@ from paceline.config.errors import UserError
 from paceline.config.run import Controls
 from paceline.log.console import Console
 from paceline.log.events import read_events
-from paceline.log.follower import Facts
 from paceline.log.recorder import Recorder
-from paceline.log.sinks import makers
+from paceline.log.sinks import Facts
+from paceline.log.trackers import makers
 from paceline.ranks import launcher
 
 PAGES = Path(__file__).parents[1] / "docs" / "extending"

@@ -72,12 +72,7 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        keep: int = 2,
-        keep_every: int | None = None,
-        changed: Callable[[], None] = lambda: None,
+        self, folder: Path, *, keep: int = 2, keep_every: int | None = None, changed: Callable[[], None] = lambda: None
     ):
         self._changed = changed
         self._folder, self._keep, self._keep_every = folder, keep, keep_every

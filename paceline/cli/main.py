@@ -20,8 +20,7 @@ from types import FrameType, ModuleType
 from paceline.cli.voice import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
-from paceline.log.last_words import have_last_words
-from paceline.log.output import lasting_output
+from paceline.log.output import guard_exit, lasting_output
 from paceline.ranks.exit_code import leave_exit_code
 
 # Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`; `from` is a word of Python's.
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())
     settle_environment()
-    have_last_words()
+    guard_exit()
     words = list(sys.argv[1:] if arguments is None else arguments)
     with lasting_output() as output:
         if not words or words[0] not in WORKERS:

@@ -19,8 +19,8 @@ from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls, run_file
 from paceline.config.submission import check_submission
 from paceline.log.console import open_console
-from paceline.log.last_words import have_last_words
-from paceline.log.sinks import makers
+from paceline.log.output import guard_exit
+from paceline.log.trackers import makers
 from paceline.ranks.launcher import read_launch
 from paceline.training.going_on import stand_of
 from paceline.training.opening import check_request
@@ -65,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
 
     with open_console(asked.controls, read_launch(os.environ).rank) as console:
         for note in notes:
-            console.tell(note)
+            console.warning(note)
         console.doing("starting")
 
         from paceline.training.call import run_training
         from paceline.training.request import Request
 
-        have_last_words()
+        guard_exit()
         request = Request(
             name=asked.name,
             recipe=asked.recipe,

@@ -1,7 +1,7 @@
-"""What a person sees while a run goes on: one live line on a terminal, plain lines anywhere else.
+"""The console of a run: one live line on a terminal, plain lines anywhere else.
 
-Permanent lines (evaluations, checkpoints, notes) scroll by; on a terminal one line below them shows where the run stands
-(live_line.py). A log file or a pipe gets one line an interval: no colour, no carriage return. One process speaks: rank 0.
+Permanent lines (evaluations, checkpoints, notes) scroll by; on a terminal one line below them shows the progress (live_line.py).
+A log file or a pipe gets one line an interval: no colour, no carriage return. Only rank 0 prints.
 """
 
 from __future__ import annotations
@@ -15,9 +15,24 @@ from types import TracebackType
 from typing import TextIO
 
 from paceline.config.printable import printable
+from paceline.config.reporting import Reporter
 from paceline.config.run import Controls
+from paceline.log.events import metrics_of
 from paceline.log.live_line import LiveLine, Now
-from paceline.log.prose import byte_size, duration, flop_rate, leading_metrics, metric_label, metric_text, quantity
+from paceline.log.prose import (
+    byte_size,
+    captured_late,
+    compiled_again,
+    duration,
+    flop_rate,
+    leading_metrics,
+    left_open,
+    metric_label,
+    metric_text,
+    quantity,
+    warm_up_text,
+)
+from paceline.log.sinks import Event, Facts, Follower
 
 # A share of time spent waiting for input above this is worth a line of advice.
 SLOW_INPUT = 0.05
@@ -25,10 +40,12 @@ SLOW_INPUT = 0.05
 SLOW_REPORTS = 2
 # Where an epoch takes a few steps, a line for each checkpoint would hide all others.
 SECONDS_BETWEEN_CHECKPOINT_LINES = 10.0
+# Fields of a train event that deserve one warning: what should not have happened once the clock ran.
+WARN_ONCE = {"recompilations": compiled_again, "late_captures": captured_late}
 
 
 def open_console(controls: Controls, rank: int) -> Console:
-    """The console of a run: with --json beside the events, on stderr; on ranks other than 0 one that says nothing."""
+    """The console of a run; with --json beside the events, on stderr."""
     # Where both are one terminal, a line that is drawn again would run into the events.
     plain = rank > 0 or (controls.json and sys.stdout.isatty())
     return Console(
@@ -36,11 +53,11 @@ def open_console(controls: Controls, rank: int) -> Console:
     )
 
 
-class Console:
+class Console(Reporter):
     """Shows a run of `total_steps` optimiser steps on `out`; closed by its context.
 
     target    the quality target in words, such as "top1 72 %"; "" when there is none
-    quiet     only what `tell` is given is printed
+    quiet     only warnings are printed
     terminal  live line and colour (True), plain lines (False), or what `out` is (None)
     """
 
@@ -59,7 +76,7 @@ class Console:
         self._metrics = ""
         self._slow_reports = 0
         self._advised = False
-        self._checkpoint_told = -math.inf
+        self._checkpoint_shown = -math.inf
         self._now = Now(what="preparing", total=total_steps)
         if terminal is None:
             terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
@@ -75,17 +92,17 @@ class Console:
         self.close()
 
     def plan(self, total_steps: int, *, target: str, global_batch: int) -> None:
-        """What the run will be, once that is known."""
+        """Set what the run will be, once that is known."""
         self._target = target
         self._now.total, self._now.batch = total_steps, global_batch
 
-    def say(self, text: str) -> None:
-        """A permanent line (or several)."""
+    def line(self, text: str, style: str = "") -> None:
+        """Print a permanent line (or several), unless quiet."""
         if not self._quiet:
-            self.tell(text)
+            self.warning(text, style)
 
-    def tell(self, text: str, style: str = "") -> None:
-        """A permanent line that a quiet console prints too: a warning, or the end."""
+    def warning(self, text: str, style: str = "") -> None:
+        """Print a permanent line, on a quiet console too: a warning, or the end."""
         text = printable(text)  # names of files and classes are other people's
         if self._live:
             self._live.print(text, style)
@@ -94,25 +111,31 @@ class Console:
 
     @property
     def is_live(self) -> bool:
-        """Whether a line is drawn again and again, in which what goes on is counted."""
+        """Whether a live line is drawn."""
         return self._live is not None
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Count `what` in the live line."""
+        if (self._now.what, self._now.of) != (what, total):
+            self.doing(what, total)
+        self._now.done = done
+
     def doing(self, what: str, of: int = 0) -> None:
-        """What goes on from now; empty is training. of: how many of it there are, where `done` counts them."""
+        """Set the live line's activity; empty is training. of: how many units it has, where `done` counts them."""
         self._now.turn_to(what, time.monotonic(), of)
         if self._live:
             self._live.draw()
 
     def done(self, count: int) -> None:
-        """So many more of what goes on."""
+        """Count so many more units of the activity."""
         self._now.done = min(self._now.of, self._now.done + count)
 
     def stopping(self, asked: Callable[[], bool]) -> None:
-        """`asked` tells, whenever the line is drawn, whether the run was told to stop: a slow step goes on to its end."""
+        """`asked` returns, whenever the line is drawn, whether a stop was requested: a slow step continues to its end."""
         self._now.stopping = asked
 
     def stepped(self, step: int) -> None:
-        """`step` optimiser steps were sent to the device. Called after every one: it only takes notes."""
+        """`step` optimiser steps were sent to the device. Called after every one, so it only stores numbers."""
         clock = time.monotonic()
         self._now.turn_to("", clock)
         self._now.step = step
@@ -131,7 +154,7 @@ class Console:
         flop_per_second: float = 0.0,
         peak_memory: int = 0,
     ) -> None:
-        """Where training stands; once an interval.
+        """Show the progress of training, once an interval.
 
         data_wait                     share of the interval spent waiting for input, 0..1
         flop_per_second, peak_memory  of all ranks; bytes of the one that has held most; 0 = not known
@@ -158,30 +181,29 @@ class Console:
                 wait,
                 f"ETA {duration(eta_seconds)}",
             ]
-            self.say("  ".join(parts))
+            self.line("  ".join(parts))
         self._advise(data_wait)
 
     def evaluation(
         self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False
     ) -> None:
-        """A finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
+        """Show a finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
         self._metrics = "  ".join(
             f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics)
         )
         target = f"  (target {self._target})" if self._target else ""
         line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
-        if not self._quiet:
-            self.tell(line, style="bold")
+        self.line(line, style="bold")
 
     def note_checkpoint(self, step: int, name: str) -> None:
-        """A checkpoint has been written; of several in a few seconds one is told."""
+        """Show that a checkpoint has been written; of several in a few seconds, one."""
         clock = time.monotonic()
-        if not self._quiet and clock - self._checkpoint_told >= SECONDS_BETWEEN_CHECKPOINT_LINES:
-            self._checkpoint_told = clock
-            self.tell(f"step {step:,}  saved {name}", style="dim")
+        if clock - self._checkpoint_shown >= SECONDS_BETWEEN_CHECKPOINT_LINES:
+            self._checkpoint_shown = clock
+            self.line(f"step {step:,}  saved {name}", style="dim")
 
     def close(self) -> None:
-        """Take the live line away: what is said from here on are plain lines. A second call does nothing."""
+        """Remove the live line; later lines are plain ones. A second call does nothing."""
         live, self._live = self._live, None
         if live:
             live.close()
@@ -190,7 +212,71 @@ class Console:
         self._slow_reports = self._slow_reports + 1 if data_wait > SLOW_INPUT else 0
         if self._slow_reports >= SLOW_REPORTS and not self._advised:
             self._advised = True
-            self.tell(
+            self.warning(
                 f"note: the step waits for images {100 * data_wait:.0f} % of the time, so the input is the bottleneck; "
                 "paceline bench input shows where its time goes"
             )
+
+
+class OnConsole(Follower):
+    """Shows a run's events on the console."""
+
+    def __init__(self, console: Console, facts: Facts) -> None:
+        self._console, self._facts = console, facts
+        self._warned: set[str] = set()  # kinds of warnings that were shown
+        console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
+
+    def passed(self, step: int, seconds: float) -> None:
+        """Move the live line."""
+        self._console.stepped(step)
+
+    def evaluation_begins(self, step: int) -> None:
+        """Count photos in the live line from here on."""
+        self._console.doing("evaluating", self._facts.val_images)
+
+    def train(self, event: Event, *, eta_seconds: float) -> None:
+        """Show the progress of training."""
+        self._warn_of(event.get("approximated", {}), event["step"])
+        for name, text_of in WARN_ONCE.items():
+            if event.get(name) and name not in self._warned:
+                self._warned.add(name)
+                self._console.warning(text_of(event[name], event["step"]))
+        self._console.train(
+            *(event[name] for name in ("step", "epoch", "loss", "lr", "images_per_second", "data_wait")),
+            eta_seconds,
+            event.get("flop_per_second", 0.0),
+            event.get("peak_memory", 0),
+        )
+
+    def evaluation(self, event: Event, *, best: bool) -> None:
+        """Show an evaluation's result."""
+        self._warn_of(event.get("approximated", {}), event["step"])
+        self._console.evaluation(event["step"], event["epoch"], metrics_of(event), event["eval_seconds"], best)
+
+    def write(self, event: Event) -> None:
+        """Show a checkpoint, the warm-up, or that the run was resumed."""
+        if event["event"] == "checkpoint":
+            self._console.note_checkpoint(event["step"], event["name"])
+        elif event["event"] == "warm_up":
+            self._console.line(warm_up_text(event))
+        elif event["event"] == "resume":
+            world, after = event["world"], event.get("after", "").replace("_", " ")
+            given_more = f": it had ended ({after}), and was given more" if after else ""
+            self._console.line(
+                f"resumed from {event['checkpoint']} on {world} rank{'s' if world > 1 else ''}{given_more}"
+            )
+
+    def end(self, event: Event, *, target_met: bool) -> None:
+        """Remove the live line, and show how the run ended."""
+        self._console.close()
+        self._console.warning(f"{event['status'].replace('_', ' ')}: {event['reason']}")
+        if discarded := event["discarded_steps"]:
+            step = event["step"]
+            self._console.warning(f"{discarded:,} steps trained while step {step:,} was being scored are discarded")
+
+    def _warn_of(self, approximated: Mapping[str, int], step: int) -> None:
+        """Warn once of each kind of approximation that an accelerator made; the events have every number."""
+        for name, count in approximated.items():
+            if count and name not in self._warned:
+                self._warned.add(name)
+                self._console.warning(left_open(name, count, step))

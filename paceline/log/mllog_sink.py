@@ -1,33 +1,29 @@
-"""A run's moments as MLPerf's lines: which epoch and which block they belong to. The lines themselves are mllog.py's."""
+"""A run's moments as MLPerf's lines: which epoch and which block they belong to. mllog.py writes the lines."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.config.plan import epoch_ends, epochs_done
-from paceline.log.follower import Event, Facts, Follower
+from paceline.config.reporting import Reporter
 from paceline.log.mllog import MLLog
+from paceline.log.sinks import Event, Facts, Follower
 
 
 class BenchmarkLog(Follower):
-    """Writes RUN/mllog.txt.
-
-    tell   is told what of an older log is damaged
-    others as for the Recorder
-    """
+    """Writes RUN/mllog.txt. Damage of an older log is a warning; the other arguments are those of Recorder."""
 
     def __init__(
         self,
         folder: Path,
         facts: Facts,
-        *,
+        reporter: Reporter,
         resumed_at: int | None,
         evaluated: bool,
         init_began: float | None,
-        tell: Callable[[str], None],
     ) -> None:
         self._facts = facts
         self._evaluated = evaluated
@@ -36,9 +32,9 @@ class BenchmarkLog(Follower):
         self._went_on: float | None = None  # when training went on beside the scoring under way, seconds since 1970
         self._log = MLLog(folder / "mllog.txt")
         for line in self._log.damage:
-            tell(line)
-        # A run that was killed before its first checkpoint starts over, and what it logged goes. Where a run was ended and
-        # goes on, the final evaluation was off-schedule: keep the block open.
+            reporter.warning(line)
+        # A run that was killed before its first checkpoint starts over, and what it logged is cut. Where a run had ended and
+        # is resumed, the final evaluation was off-schedule: keep the block open.
         keep = -1 if resumed_at is None else resumed_at
         self._log.truncate_after(keep, evaluated=evaluated and keep in facts.eval_steps)
         self._log.cache_clear(facts.cache_cleared, at=init_began)
@@ -46,12 +42,12 @@ class BenchmarkLog(Follower):
         self._log.submission(**facts.submission)
 
     def start(self, step: int, seconds: float) -> None:
-        """MLPerf's clock starts."""
+        """Write everything up to run_start, and open the first block and epoch."""
         self._log.run_facts(self._facts.mllog)
         self._log.weights_initialization(self._facts.weights)
         self._log.init_stop()
         self._log.run_start(train_samples=self._facts.train_images, eval_samples=self._facts.val_images)
-        # A run that goes on inside a block or an epoch is still in it: only what begins at `step` was cut.
+        # A run resumed inside a block or an epoch is still in it: only what begins at `step` was cut.
         self._epoch_begun = (step, seconds)
         epoch_begins = step == 0 or epoch_ends(step, self._facts.steps_per_epoch)
         if not self._evaluated:
@@ -63,7 +59,7 @@ class BenchmarkLog(Follower):
             self._open_epoch(step, seconds)
 
     def passed(self, step: int, seconds: float) -> None:
-        """Closes an epoch where one ends."""
+        """Close an epoch where one ends."""
         if not epoch_ends(step, self._facts.steps_per_epoch):
             return
         epoch = epochs_done(step, self._facts.steps_per_epoch)
@@ -77,19 +73,19 @@ class BenchmarkLog(Follower):
             self._open_epoch(step, seconds)
 
     def evaluation_begins(self, step: int) -> None:
-        """eval_start."""
+        """Write eval_start."""
         self._log.eval_start(epoch_num=self._epoch(step), step=step)
         self._went_on = None
 
     def training_goes_on(self) -> None:
-        """Takes the time at which the next block begins."""
+        """Note the time at which the next block begins."""
         self._went_on = time.time()
 
     def result(self, step: int, metrics: Mapping[str, float], *, headline: str, went_on: float, ends: bool) -> None:
-        """The accuracy, and the block's end.
+        """Write the accuracy, and the block's end.
 
         Training may be further by now. The next block and epoch are written here all the same, with the time when training
-        went on, so that none is left open where the result ends the run.
+        continued, so that none is left open where the result ends the run.
         """
         beside = self._went_on is not None and not ends
         if beside:
@@ -104,7 +100,7 @@ class BenchmarkLog(Follower):
             self._next_block(step, went_on)
 
     def end(self, event: Event, *, target_met: bool) -> None:
-        """run_stop. A run without a target, or cut short as asked, did its work but has no success to show."""
+        """Write run_stop; a run without a target, or cut short as asked, is no success."""
         self._log.run_stop("success" if target_met else "aborted", step=event["step"])
 
     def _next_block(self, step: int, seconds: float, *, at: float | None = None) -> None:

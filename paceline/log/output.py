@@ -1,23 +1,33 @@
-"""Standard output that may go away: a reader of the pipe that leaves, a full disk, a terminal that is closed.
+"""Standard output that may fail (a pipe's reader that leaves, a full disk, a closed terminal), and libraries that call exit().
 
-What a command prints is not its work: training goes on without a reader, and says so once where it still can. While
+What a command prints is not its work: training continues without a reader, and prints so once where it still can. While
 `lasting_output` holds, nothing that prints, in any thread or library, is stopped by that.
+OpenMP that gets no thread, and OpenBLAS that gets no memory, call exit() in the middle of a run: destructors then run under
+threads that still work, and the process crashes or never ends. After `guard_exit` a line is printed, and it ends at once.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import faulthandler
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
+
+_FAILED = 3
+# Identifies our handlers to the C library: any address that nobody else has.
+_handle = ctypes.create_string_buffer(1)
+_callbacks: list[Callable[..., None]] = []  # C code holds them, so they must live
 
 
 class Lasting:
     """A text stream whose writes do not fail; what comes after the first failure is dropped.
 
-    goes_on     in words, what happens without output; "" says nothing of the loss
-    quiet_pipe  say nothing where a pipe's reader left, as `head` does on purpose
+    goes_on     what happens without output, in words, for the message; "" prints none
+    quiet_pipe  print no message where a pipe's reader left, as `head` does on purpose
     lost        the error that ended the output; None while it works
     """
 
@@ -65,7 +75,7 @@ class Lasting:
 
 @contextmanager
 def lasting_output() -> Iterator[Lasting]:
-    """Printing to stdout and stderr cannot fail inside; -> stdout, whose `goes_on` the caller may say better.
+    """Printing to stdout and stderr cannot fail inside; -> stdout, whose `goes_on` the caller may set.
 
     Inside another such block it is that block's.
     """
@@ -82,7 +92,7 @@ def lasting_output() -> Iterator[Lasting]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        out.goes_on = ""  # whoever still holds it has nothing more to say of its loss
+        out.goes_on = ""  # whoever still holds it prints no message any more
         sys.stdout, sys.stderr = kept
 
 
@@ -99,3 +109,43 @@ def _fill_closed() -> None:
     # Python has no stream object for a descriptor that was closed when it started.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def guard_exit() -> None:
+    """From here to the interpreter's end, exit() called by a library prints why and ends this process with code 3.
+
+    Call it again after loading libraries: their destructors then come after it.
+    A crash (SIGSEGV and its like) prints where each thread was, unless somebody has arranged for that already.
+    """
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "__cxa_finalize"):
+        return
+    if not _callbacks:
+        atexit.register(_forget, libc)
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_print_and_end)
+    _callbacks.append(callback)
+    libc.__cxa_atexit(callback, None, _handle)
+
+
+def _print_and_end(_: object) -> None:
+    if not _callbacks:
+        return
+    # The library's own line stands above this one.
+    print(
+        "paceline: a library ended this process, most likely for want of memory or threads: give it more "
+        "(`ulimit -v`, `ulimit -u`), or fewer --system.loader-threads and a smaller --system.images-per-forward "
+        "(the result is the same)",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(_FAILED)
+
+
+def _forget(libc: ctypes.CDLL) -> None:
+    """The interpreter ends in good order: no handler may be left that needs Python once Python is gone."""
+    kept = _callbacks.copy()
+    _callbacks.clear()
+    libc.__cxa_finalize(_handle)  # runs the handlers of this handle and removes them
+    kept.clear()

@@ -1,16 +1,19 @@
-"""Clocks of a run: how long it has gone on, over resumes too, and how fast an interval between two train events was."""
+"""Clocks of a run, the throughput of its intervals, and two warnings: a rank that holds up the others, a gradient that spikes."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 class Clock:
-    """Wall-clock seconds of the run; `before` is what earlier processes of it took."""
+    """Wall-clock seconds of the run; `before`: the seconds of its earlier processes."""
 
     def __init__(self, before: float = 0.0) -> None:
         self._before = before
@@ -31,8 +34,8 @@ class Pause:
 class Interval:
     """Throughput between two train events; evaluations are not counted as training time.
 
-    flop      of so many images with so many pixels in all, of one rank; None where it is not known
-    compiled  how many graphs this process has compiled; None where it compiles none
+    flop      FLOP of a number of images with a number of pixels in all, on one rank; None where it is not known
+    compiled  returns how many graphs this process has compiled; None where it compiles none
     """
 
     def __init__(
@@ -62,12 +65,12 @@ class Interval:
             )
 
     def own_microseconds(self, step: int, waited: float, computing: float) -> int:
-        """Of a step of this interval, what this rank takes for itself: waiting for its input, and computing for so many seconds."""
+        """Microseconds of a step that this rank takes for itself: waiting for its input, and computing for `computing` seconds."""
         return round(1e6 * (max(0.0, waited - self._waited) / max(1, step - self._step) + computing))
 
     def close(self, step: int, waited: float) -> dict[str, float]:
-        """-> images_per_second, flop_per_second where it is known, data_wait (share of the interval spent waiting for input), and
-        recompilations where there were any; a new interval starts.
+        """Start a new interval; -> images_per_second, flop_per_second where it is known, data_wait (share of the interval spent
+        waiting for input), and recompilations where there were any.
         """
         elapsed = max(time.monotonic() - self._began - self._paused, 1e-9)
         pace = {
@@ -83,7 +86,7 @@ class Interval:
 
     @contextmanager
     def paused(self) -> Iterator[Pause]:
-        """Time inside does not count, and nor do graphs."""
+        """Neither time nor compiled graphs count inside."""
         pause, began, compiled = Pause(), time.monotonic(), self._compilations()
         try:
             yield pause
@@ -93,33 +96,52 @@ class Interval:
             self._compiled += self._compilations() - compiled
 
 
-# A rank that takes so many times the median of all, in so many intervals running, holds the others up.
+# A rank that takes this many times the median of all, in this many consecutive intervals, holds the others up.
 SLOW_RANK, SLOW_INTERVALS = 1.25, 3
+# A gradient norm this many times the median of the last readings is a spike; fewer readings than FEWEST give no warning.
+SPIKE, READINGS, FEWEST = 10.0, 20, 5
 
 
 class Stragglers:
-    """Finds the rank that the others wait for: by what each takes for itself, interval after interval. Rank 0 keeps one."""
+    """Finds the rank that the others wait for, by the time that each takes for itself. Rank 0 has one."""
 
     def __init__(self, hosts: Sequence[str] = ()) -> None:
-        """hosts: of each rank; empty where they are not known."""
+        """hosts: host of each rank; empty where they are not known."""
         self._hosts = hosts
-        self._slow: dict[int, int] = {}  # rank -> intervals running
-        self._told: set[int] = set()
+        self._slow: dict[int, int] = {}  # rank -> consecutive slow intervals
+        self._named: set[int] = set()
 
     def look(self, seconds: Sequence[float]) -> str:
-        """What each rank took for a step of the newest interval; -> what to say, "" for nothing. A rank is named once."""
+        """Take each rank's seconds for a step of the newest interval; -> a warning, "" for none. A rank is named once."""
         if len(seconds) < 2 or not all(seconds):
             return ""
         median = statistics.median_low(seconds)  # of two ranks the faster one
         slow = {rank for rank, took in enumerate(seconds) if took >= SLOW_RANK * median}
         self._slow = {rank: self._slow.get(rank, 0) + 1 for rank in slow}
-        lasting = [rank for rank in slow if self._slow[rank] >= SLOW_INTERVALS and rank not in self._told]
+        lasting = [rank for rank in slow if self._slow[rank] >= SLOW_INTERVALS and rank not in self._named]
         if not lasting:
             return ""
         rank = max(lasting, key=lambda rank: seconds[rank])
-        self._told.add(rank)
+        self._named.add(rank)
         where = f" on {self._hosts[rank]}" if rank < len(self._hosts) else ""
         return (
             f"note: rank {rank}{where} takes {seconds[rank]:.3g} s for its part of a step, {seconds[rank] / median:.2g} times the "
             f"median of {median:.3g} s, for {SLOW_INTERVALS} intervals now: the other ranks wait for it"
         )
+
+
+class Spikes:
+    """Finds a gradient far above those before it, the first sign of a run that is about to diverge."""
+
+    def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
+        """events: those of the run so far where it is resumed, so that it notices what an unbroken run would."""
+        norms = (event.get("gradient_norm", math.nan) for event in events if event["event"] == "train")
+        self._norms = deque((norm for norm in norms if math.isfinite(norm)), maxlen=READINGS)
+
+    def look(self, norm: float) -> float:
+        """-> how many times the median `norm` is, where that is a spike; else 0."""
+        if not math.isfinite(norm):
+            return 0.0  # an overflow of fp16, which is counted, or the run's end, whose reason says more
+        median = statistics.median(self._norms) if len(self._norms) >= FEWEST else 0.0
+        self._norms.append(norm)
+        return norm / median if median and norm >= SPIKE * median else 0.0

@@ -1,6 +1,6 @@
-"""One place that a run tells what happens: events.jsonl, and a list of sinks that follow it.
+"""The recorder of a run: it writes events.jsonl and calls the sinks that follow the run.
 
-Only rank 0 speaks and writes. Every other rank has a Recorder too, whose methods do nothing.
+Only rank 0 prints and writes. Every other rank has a Recorder too, whose methods do nothing.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.log.console import Console
-from paceline.log.console_sink import OnConsole
+from paceline.log.console import Console, OnConsole
 from paceline.log.events import EventLog, numbers_back, one_line, plain
-from paceline.log.follower import Event, Facts, Follower
 from paceline.log.mllog_sink import BenchmarkLog
-from paceline.log.sinks import Maker
+from paceline.log.sinks import Event, Facts, Follower
+from paceline.log.trackers import Maker
 
 
 class Printed(Follower):
     """--json: every event on stdout, one JSON object a line."""
 
     def write(self, event: Event) -> None:
-        """Print it, as events.jsonl has it but for the checksum."""
+        """Print an event, as events.jsonl has it but for the checksum."""
         print(one_line(plain(event)), flush=True)
 
 
 class Recorder:
-    """Tells a run's story to every log.
+    """Records a run in every log.
 
-    folder       the run's folder; None on ranks that keep quiet
-    console      where people are told
-    sinks        who follows beside console and MLPerf's log; they are made first: one that refuses finds all as it was
+    folder       the run's folder; None on ranks that record nothing
+    sinks        make the sinks beside console and MLPerf's log; they come first: one that refuses finds everything unchanged
     json         whether events are printed to stdout too
-    resumed_at   the checkpoint's step where the run goes on; None for a fresh run
-    evaluated    whether the result of that step's evaluation is known, if one is due; otherwise it comes again
-    init_began   when this process began to build what the run needs, seconds since 1970
+    resumed_at   step of the checkpoint that the run resumes from; None for a fresh run
+    evaluated    whether the result of that step's evaluation is known, if one is due; otherwise it is made again
+    init_began   when this process began to build the run, seconds since 1970
     Raises UserError where a sink cannot be made, or a file cannot be written.
     """
 
@@ -59,56 +57,53 @@ class Recorder:
             return
         try:
             for make in sinks:
-                self._sinks.append(make(folder, resumed_at, console.tell))
+                self._sinks.append(make(folder, resumed_at, console))
             self._events = EventLog(folder / "events.jsonl")
             for line in self._events.damage():
-                console.tell(line)
+                console.warning(line)
             # A run that was killed before its first checkpoint starts over, and what it logged goes.
             self._events.truncate_after(-1 if resumed_at is None else resumed_at)
             self._sinks += [Printed()] if json else []
             self._sinks.append(OnConsole(console, facts))
-            log = BenchmarkLog(
-                folder, facts, resumed_at=resumed_at, evaluated=evaluated, init_began=init_began, tell=console.tell
-            )
-            self._sinks.append(log)
+            self._sinks.append(BenchmarkLog(folder, facts, console, resumed_at, evaluated, init_began))
         except BaseException:
             self.close()
             raise
 
-    def tell(self, text: str) -> None:
-        """A line for people, however quiet they want it."""
+    def warning(self, text: str) -> None:
+        """Print a line, on a quiet console too."""
         if self._events is not None:
-            self._console.tell(text)
+            self._console.warning(text)
 
     def doing(self, what: str, of: int = 0) -> None:
-        """What goes on where that is not training, for the live line; empty is training."""
+        """Set the live line's activity; empty is training."""
         if self._events is not None:
             self._console.doing(what, of)
 
     def stopping(self, asked: Callable[[], bool]) -> None:
-        """`asked` tells whether the run was told to stop, for the live line."""
+        """`asked` returns whether a stop was requested, for the live line."""
         if self._events is not None:
             self._console.stopping(asked)
 
     def scored(self, images: int) -> None:
-        """So many more images of the evaluation under way are done, on all ranks."""
+        """Count so many more images of the running evaluation, on all ranks."""
         if self._events is not None:
             self._console.done(images)
 
     def start(self, step: int, seconds: float) -> None:
-        """Everything is built; training goes on from `step`."""
+        """Everything is built; training starts or resumes at `step`."""
         for sink in self._sinks:
             sink.start(step, seconds)
 
     def resume(self, step: int, seconds: float, *, checkpoint: str, world: int, after: str = "") -> None:
-        """The run goes on from a checkpoint; `after` is the status with which it had ended, where it was given more."""
+        """The run resumes from a checkpoint; `after`: the status with which it had ended, where it was given more."""
         facts = {"after": after} if after else {}
         event = self._written("resume", step, seconds, checkpoint=checkpoint, world=world, **facts)
         for sink in self._sinks:
             sink.write(event)
 
     def warmed_up(self, step: int, seconds: float, **facts: Any) -> None:
-        """The discarded steps before `step` are done; facts: as log/events.py has them."""
+        """The warm-up before `step` is done; facts: as log/events.py has them."""
         event = self._written("warm_up", step, seconds, **facts)
         for sink in self._sinks:
             sink.write(event)
@@ -130,7 +125,7 @@ class Recorder:
             sink.evaluation_begins(step)
 
     def training_goes_on(self) -> None:
-        """Training goes on beside the scoring of the evaluation that began last."""
+        """Training continues beside the scoring of the evaluation that began last."""
         for sink in self._sinks:
             sink.training_goes_on()
 
@@ -150,17 +145,17 @@ class Recorder:
         ends: bool,
         discarded_steps: int = 0,
     ) -> None:
-        """The result of the evaluation after `step` steps; training may be further by now.
+        """Record the result of the evaluation after `step` steps; training may be further by now.
 
-        best     whether it is the best so far
-        approximated  what accelerators left open, by name; none on a CPU
-        went_on  the run's seconds from which the training after that step counts
-        ends     whether that training counts for nothing: the run ends with this result
+        best             whether it is the best so far
+        approximated     what accelerators left open, by name; none on a CPU
+        went_on          the run's seconds from which the training after that step counts
+        ends             whether the run ends with this result, and that training counts for nothing
         discarded_steps  how many steps of it there were
         """
         for sink in self._sinks:
             sink.result(step, metrics, headline=headline, went_on=went_on, ends=ends)
-        # The event comes last: where it is, all else is, and a run that goes on does not evaluate again.
+        # The event comes last: where it is, all else is, and a resumed run does not evaluate again.
         facts: dict[str, Any] = {"eval_parts": dict(eval_parts)}
         if discarded_steps:
             facts["discarded_steps"] = discarded_steps
@@ -189,11 +184,11 @@ class Recorder:
         discarded_steps: int = 0,
         **more: Any,
     ) -> None:
-        """The run ends, one way or another, with the weights after `step` steps; so many were trained past them.
+        """Record the run's end, with the weights after `step` steps; `discarded_steps` were trained past them.
 
-        target_met  MLPerf's success: a run without a target, or cut short as asked, did its work but has none to show
+        target_met  MLPerf's success: a run without a target, or cut short as asked, has none
         since_best  evaluations since the best one
-        more        what else is known at a run's end: joules, joules_by, mirror, as log/events.py says
+        more        joules, joules_by, mirror, where they are known (log/events.py)
         """
         self._ended = True
         facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps, **more}
@@ -202,7 +197,7 @@ class Recorder:
             sink.end(event, target_met=target_met)
 
     def fail(self, step: int, seconds: float, *, best: Mapping[str, float], reason: str) -> None:
-        """The run broke; nothing happens when it had ended already."""
+        """Record that the run broke, unless it had ended already."""
         if not self._ended:
             self.end(step, seconds, status="failed", target_met=False, best=best, reason=reason)
 
@@ -212,7 +207,7 @@ class Recorder:
             sink.close()
 
     def _written(self, kind: str, step: int, seconds: float, **facts: Any) -> Event:
-        """One event, once it is in events.jsonl; empty on ranks that keep quiet, which have no sink."""
+        """Write one event to events.jsonl, and return it; {} on ranks that record nothing, which have no sink."""
         if self._events is None:
             return {}
         epoch = step / self._facts.steps_per_epoch

@@ -1,70 +1,190 @@
-"""Who is told what happens in a run: the moments there are, and the sinks that `--sink` names.
+"""Sinks follow a run: the callbacks they have, and the thread in which a sink named by --sink runs.
 
-A sink of somebody's own has `write(event)` and `close()`, and is made by `(run, resumed_at)`; it lives in a thread of its own
-(beside.py). The house's own are told in the loop itself, of moments that are no events too.
+A user's sink has `write(event)` and `close()` and is made by `(run, resumed_at)`. However slow it is and however it fails,
+training continues: it lives in a thread of its own. The package's own sinks (`Follower`) are called in the training loop itself,
+at moments that are no events too.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import copy
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from paceline.config.commands import to_install
 from paceline.config.errors import UserError
-from paceline.config.python_file import from_file, is_in_file
-from paceline.config.run import Controls
-from paceline.log.follower import Follower, Sink
+from paceline.config.reporting import Reporter
+from paceline.threads import Thread
 
-# (the run's folder with its run.json, the step that a resumed run goes on from or None, says a line) -> Follower
-Maker = Callable[[Path, int | None, Callable[[str], None]], Follower]
-# --sink NAME: the package that it needs, which is an extra of the same name.
-TRACKERS = ("wandb", "mlflow")
+# As log/events.py describes it, and as read_events gives it: numbers that are not finite are floats.
+Event = Mapping[str, Any]
+# Events that may wait for a sink; a run has some hundreds. A sink that falls back further is dropped: memory is finite.
+MOST_WAITING = 10_000
+# How long the end of a run waits for a sink to take the waiting events, and to close.
+CLOSE_SECONDS = 60.0
 
 
-def makers(controls: Controls) -> list[Maker]:
-    """What makes the sinks that were asked for, those that may refuse first.
+class Sink(Protocol):
+    """Somebody who follows events.jsonl as it is written: a tracker."""
 
-    Raises UserError for a name that is none, a package that is not installed, a Python file without such a function.
+    def write(self, event: Event) -> None:
+        """One event."""
+        ...
+
+    def close(self) -> None:
+        """The run is over, one way or another."""
+        ...
+
+
+class Follower:
+    """The callbacks of the package's own sinks; every one is optional. An exception ends the run."""
+
+    def start(self, step: int, seconds: float) -> None:
+        """Everything is built; training starts or resumes at `step`."""
+
+    def passed(self, step: int, seconds: float) -> None:
+        """After every step."""
+
+    def evaluation_begins(self, step: int) -> None:
+        """An evaluation after `step` steps starts."""
+
+    def training_goes_on(self) -> None:
+        """Training continues beside the scoring of the evaluation that began last."""
+
+    def result(self, step: int, metrics: Mapping[str, float], *, headline: str, went_on: float, ends: bool) -> None:
+        """The result of an evaluation, before its event is written; arguments as for Recorder.evaluation."""
+
+    def write(self, event: Event) -> None:
+        """An event of a kind that has no method below."""
+
+    def train(self, event: Event, *, eta_seconds: float) -> None:
+        """A train event."""
+        self.write(event)
+
+    def evaluation(self, event: Event, *, best: bool) -> None:
+        """An eval event; best: whether its result is the best so far."""
+        self.write(event)
+
+    def end(self, event: Event, *, target_met: bool) -> None:
+        """The end event."""
+        self.write(event)
+
+    def close(self) -> None:
+        """Flush what is pending; a second call does nothing."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts of a run that the logs need before it starts."""
+
+    target: str  # in words, for the console
+    total_steps: int
+    global_batch: int
+    steps_per_epoch: float
+    eval_steps: Sequence[int]
+    train_images: int
+    val_images: int
+    submission: Mapping[str, Any]  # MLPerf's benchmark, org, division, status, platform, and its number of accelerators
+    cache_cleared: bool  # for MLPerf: whether the systems' caches were cleared before
+    mllog: Mapping[str, Any]  # MLPerf keys and values, in order
+    weights: Iterable[str]  # names of the tensors that were initialised
+    accuracy: Callable[[Mapping[str, float]], Any]  # an evaluation's metrics -> MLPerf's eval_accuracy
+
+
+class Beside(Follower):
+    """Passes events on to a sink in another thread, where it is made, called and closed.
+
+    So whatever the sink opens (a database, a connection) stays with one thread. A sink that raises is reported once and gets no
+    further event.
+
+    name      as --sink has it, for messages
+    make      makes the sink; called in that thread, and waited for
+    reporter  gets a warning where the sink fails or lags, in the thread that calls this object
+    Raises UserError where the sink cannot be made, or is none.
     """
-    found: list[Maker] = []
-    for name in controls.sink:
-        if controls.sink.count(name) > 1:
-            raise UserError(f"--sink {name}: named twice; it would be told everything twice.")
-        found.append(_beside(name, _tracker(name)))
-    return [*found, _tensorboard] if controls.tensorboard else found
 
+    def __init__(self, name: str, make: Callable[[], Sink], reporter: Reporter) -> None:
+        self._name, self._reporter = name, reporter
+        self._events: queue.Queue[Event | None] = queue.Queue(MOST_WAITING)
+        self._begun = threading.Event()
+        self._refusal: UserError | None = None
+        self._failure = ""  # why the sink gets no more events
+        self._lags = False  # so nobody waits for it any more
+        self._reported = False
+        # A daemon: a sink that hangs must not keep the process from ending.
+        self._thread = Thread(target=self._live, args=(make,), name=f"sink {name}", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._refusal is not None:
+            raise self._refusal
 
-def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
-    if name in TRACKERS:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of that name here, as W&B makes one, is no package
-            raise UserError(f"--sink {name}: the package {name} is not installed: {to_install(name)}")
-        if name == "wandb":
-            from paceline.log.wandb import WeightsAndBiases as Tracker
+    def write(self, event: Event) -> None:
+        """Queue an event, and return at once."""
+        try:
+            self._events.put_nowait(copy.deepcopy(event))  # the sink may change its own copy
+        except queue.Full:
+            self._failure = self._failure or f"it is {MOST_WAITING:,} events behind"
+            self._lags = True
+        self._report_failure()
+
+    def passed(self, step: int, seconds: float) -> None:
+        """Report a failure of the sink since the last call."""
+        self._report_failure()
+
+    def close(self) -> None:
+        """Wait until the sink has taken everything and is closed, no longer than CLOSE_SECONDS."""
+        if self._thread.is_alive() and not self._lags:
+            with suppress(queue.Full):  # reported below
+                if not self._failure:
+                    self._events.put(None, timeout=CLOSE_SECONDS)
+                self._thread.join(CLOSE_SECONDS)  # for a failed sink too: it is being closed
+            self._lags = self._thread.is_alive()
+            if self._lags:
+                self._failure = self._failure or f"it was still busy {CLOSE_SECONDS:g} s after the end of the run"
+        self._report_failure()
+
+    def _report_failure(self) -> None:
+        if self._failure and not self._reported:
+            self._reported = True
+            self._reporter.warning(
+                f"--sink {self._name}: {self._failure}; it is told nothing more of this run, which does not need it"
+            )
+
+    def _live(self, make: Callable[[], Sink]) -> None:
+        sink = self._made(make)
+        self._begun.set()
+        if sink is None:
+            return
+        try:
+            while (event := self._events.get()) is not None:
+                if self._failure:
+                    break
+                sink.write(event)
+        except BaseException as problem:  # SystemExit too: it must not end the process
+            self._failure = _in_a_line(problem)
+        try:
+            sink.close()
+        except BaseException as problem:
+            self._failure = self._failure or _in_a_line(problem)
+
+    def _made(self, make: Callable[[], Sink]) -> Sink | None:
+        try:
+            sink = make()
+        except UserError as problem:
+            self._refusal = UserError(f"--sink {self._name}: {problem}")
+        except BaseException as problem:
+            self._refusal = UserError(f"--sink {self._name}: it cannot be begun ({_in_a_line(problem)}).")
         else:
-            from paceline.log.mlflow import MLflow as Tracker
-        return Tracker
-    if not is_in_file(name):
-        raise UserError(
-            f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
-        )
-    make: Any = from_file(name, "sink")
-    if callable(make):
-        return make  # pyright: ignore[reportReturnType]: what it makes is looked at when it does
-    raise UserError(
-        f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
-    )
+            if all(callable(getattr(sink, method, None)) for method in ("write", "close")):
+                return sink
+            self._refusal = UserError(
+                f"--sink {self._name}: what it made, a {type(sink).__name__}, lacks write(event) or close()."
+            )
+        return None
 
 
-def _beside(name: str, make: Callable[[Path, int | None], Sink]) -> Maker:
-    from paceline.log.beside import Beside
-
-    return lambda run, resumed_at, say: Beside(name, lambda: make(run, resumed_at), say)
-
-
-def _tensorboard(run: Path, resumed_at: int | None, say: Callable[[str], None]) -> Follower:
-    from paceline.log.tensorboard import TensorBoard
-
-    return TensorBoard(run / "tensorboard", purge_step=resumed_at)
+def _in_a_line(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}".splitlines()[0].removesuffix(": ")

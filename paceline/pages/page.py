@@ -31,8 +31,8 @@ from paceline.log.prose import (
     metric_text,
     quantity,
     target_text,
+    where_time_goes,
 )
-from paceline.log.time_parts import where_time_goes
 from paceline.pages.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
 from paceline.pages.html import templates
 from paceline.pages.sections import predictions_section

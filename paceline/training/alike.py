@@ -38,13 +38,7 @@ GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
 
 
 def request_facts(
-    verb: str,
-    recipe: Recipe,
-    system: System,
-    controls: Controls,
-    *,
-    given: Iterable[str] = (),
-    **more: Any,
+    verb: str, recipe: Recipe, system: System, controls: Controls, *, given: Iterable[str] = (), **more: Any
 ) -> dict[str, Any]:
     """What a rank knows before it has met the others: the code it runs, and what it was asked.
 

@@ -52,13 +52,7 @@ def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True
     join_group = world.new_groups(plan.bn_join, uneven=not trains)
     if not trains:
         return
-    configure_batch_norm(
-        model,
-        groups=plan.bn_groups,
-        join=plan.bn_join,
-        join_group=join_group,
-        forwards=plan.forwards,
-    )
+    configure_batch_norm(model, groups=plan.bn_groups, join=plan.bn_join, join_group=join_group, forwards=plan.forwards)
     if plan.loss_group:
         configure_loss_groups(model, plan)
 

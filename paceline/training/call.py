@@ -113,7 +113,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
             console or open_console(request.controls, launch.rank) as console,
         ):
             for note in notes if launch.rank == 0 else ():
-                console.tell(note)
+                console.warning(note)
             device = choose_device(request.system, launch.local_rank, launch.local_world)
             choose_adapter(request.system, launch, os.environ)
             with (
@@ -153,10 +153,7 @@ def serve(job: Job) -> dict[str, Any]:
     A signal or a STOP file that this rank sees is passed on to those that train, which decide. An evaluation stops on it
     while photos are being looked at; scores that are being computed are waited for.
     """
-    with (
-        catch_stop(job.folder / STOP_FILE) as request,
-        closing(StopVote(job.world, request, outside=True)) as vote,
-    ):
+    with catch_stop(job.folder / STOP_FILE) as request, closing(StopVote(job.world, request, outside=True)) as vote:
         evaluator = job.evaluator(vote)
         while "end" not in (order := job.roles.next_order(vote.stopping_here)):
             evaluator.answer(order["evaluate"])

@@ -19,9 +19,8 @@ from paceline.config.plan import evaluation_batch
 from paceline.config.run import Run, seconds_in
 from paceline.config.whole import write_whole
 from paceline.log.lines import cannot_write
-from paceline.log.pace import Clock, Interval, Stragglers
+from paceline.log.pace import Clock, Interval, Spikes, Stragglers
 from paceline.log.recorder import Recorder
-from paceline.log.spikes import Spikes
 from paceline.machine.power import PowerMeter
 from paceline.ranks.roles import Roles
 from paceline.ranks.stop import StopVote
@@ -119,7 +118,7 @@ class Job:
         if len(ranks) > 1 and all(seconds):
             facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
             if said := self.stragglers.look(seconds):
-                self.recorder.tell(said)
+                self.recorder.warning(said)
         return facts
 
     def facts_of_step(self, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +126,7 @@ class Job:
         times = self.spikes.look(sizes["gradient_norm"]) if sizes else 0.0
         if not times:
             return sizes
-        self.recorder.tell(
+        self.recorder.warning(
             f"note: the gradient's norm of step {self.state.step:,} is {sizes['gradient_norm']:.3g}, {times:.3g} times the median of "
             "the readings before"
         )
@@ -142,7 +141,7 @@ class Job:
     def pass_on_news(self) -> None:
         """Tell people what the mirror has to say."""
         for line in self.mirror.news() if self.mirror is not None else ():
-            self.recorder.tell(line)
+            self.recorder.warning(line)
 
     def mirrored(self, status: str) -> dict[str, Any]:
         """Wait, within bounds, until the mirror has the last checkpoint; -> what the `end` event says of it."""
@@ -186,4 +185,4 @@ class Job:
             except (UserError, OSError) as error:
                 again = f"paceline report {shlex.quote(str(self.folder))}"
                 said = f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}"
-            self.recorder.tell(said)
+            self.recorder.warning(said)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.config.run import Run
 from paceline.config.submission import division_of
-from paceline.log.follower import Facts
+from paceline.log.sinks import Facts
 from paceline.tasks.metrics.target import in_words
 from paceline.tasks.workload import Workload
 

@@ -13,7 +13,7 @@ from paceline.config.run import Controls, check_controls
 from paceline.config.submission import check_submission
 from paceline.config.system import System
 from paceline.log.console import Console
-from paceline.log.sinks import makers
+from paceline.log.trackers import makers
 from paceline.ranks.launcher import Launch
 from paceline.ranks.roles import Roles, assign
 from paceline.ranks.world import World
@@ -55,12 +55,12 @@ class Asked:
     def say(self, text: str) -> None:
         """A line of the run's description, on rank 0."""
         if self.world.is_main:
-            self.console.say(text)
+            self.console.line(text)
 
     def warn(self, text: str) -> None:
         """A line that stays where only the important ones are printed, on rank 0."""
         if self.world.is_main:
-            self.console.tell(text)
+            self.console.warning(text)
 
 
 def ask(request: Request, launch: Launch, world: World, console: Console) -> Asked:

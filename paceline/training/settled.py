@@ -45,7 +45,7 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     recipe, controls = request.recipe, request.controls
     folder = held.enter_context(
         open_run_folder(
-            request.name, recipe, controls, request.given, world, repeats=request.repeats, say=asked.console.tell
+            request.name, recipe, controls, request.given, world, repeats=request.repeats, say=asked.console.warning
         )
     )
     saved = folder.saved

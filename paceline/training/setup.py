@@ -19,9 +19,8 @@ from paceline.accelerators import device_name
 from paceline.config.due import Due
 from paceline.log.console import Console
 from paceline.log.events import read_events
-from paceline.log.pace import Clock, Interval, Stragglers
+from paceline.log.pace import Clock, Interval, Spikes, Stragglers
 from paceline.log.recorder import Recorder
-from paceline.log.spikes import Spikes
 from paceline.machine.compiler import compilations
 from paceline.machine.power import PowerMeter, gpus_of, power_meter
 from paceline.machine.shortage import failures_in_words

@@ -76,10 +76,7 @@ def key_of(task: Task) -> str:
 
 def _splits(task: Task) -> dict[str, tuple[Index, np.ndarray]]:
     """Split -> its index, and the numbers of the photos that this run reads."""
-    return {
-        task.manifest.learnt: (task.train_index, task.train_numbers),
-        "val": (task.val_index, task.val_numbers),
-    }
+    return {task.manifest.learnt: (task.train_index, task.train_numbers), "val": (task.val_index, task.val_numbers)}
 
 
 def _bring(copy: StagedCopy, task: Task, teller: _Teller) -> None:

@@ -54,7 +54,7 @@ def test_the_console_of_a_run_escapes_what_it_is_given_and_keeps_its_own_lines()
     for terminal in (False, True):
         out = io.StringIO()
         console = Console(10, target="", terminal=terminal, out=out)
-        console.say(f"weights {NAME}\n  second line")
+        console.line(f"weights {NAME}\n  second line")
         console.close()
         assert SHOWN in out.getvalue() and "\n  second line" in out.getvalue() and NAME not in out.getvalue()
 

@@ -133,7 +133,7 @@ def test_after_the_end_nothing_is_drawn_again(terminal):
     trained(console)
     live = console._live
     console.close()
-    console.tell("interrupted: stopped by a signal")
+    console.warning("interrupted: stopped by a signal")
     live.draw()
     console.doing("writing")
     console.stepped(7_351)
@@ -144,10 +144,10 @@ def test_a_quiet_console_prints_warnings_and_the_end_alone(terminal):
     for console, out in (terminal(quiet=True), terminal(quiet=True, terminal=False)):
         trained(console)
         console.note_checkpoint(7_350, "step-007350")
-        console.say("resumed from step-000020")
+        console.line("resumed from step-000020")
         assert out.getvalue() == ""
         for wait in (0.9, 0.9):
             console.train(7_400, **{**TRAIN, "data_wait": wait})
-        console.tell("success: done")
+        console.warning("success: done")
         note, end = out.getvalue().splitlines()
         assert note.startswith("note: the step waits for images 90 %") and end == "success: done"

@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def story(console: Console) -> None:
-    console.say("resnet50-tiny: 7,329 steps")
+    console.line("resnet50-tiny: 7,329 steps")
     console.train(50, **TRAIN)
     console.evaluation(7329, 1.0, {"box_ap": 0.0841, "mask_ap": 0.0713}, 41.2, best=True)
     console.note_checkpoint(7329, "step-007329")

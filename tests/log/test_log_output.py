@@ -59,7 +59,7 @@ def test_a_thread_that_prints_and_the_live_line_of_a_terminal_are_not_ended_by_i
         thread.start()
         thread.join()
         console = Console(10, target="", terminal=True)
-        console.say("more than ten characters")
+        console.line("more than ten characters")
         console.train(1, 0.1, 1.0, 0.1, 10.0, 0.0, 1.0)
         console.close()
     assert len(ended) == 1 and err.getvalue().count("output is gone") == 1

@@ -8,7 +8,7 @@ import time
 import warnings
 from pathlib import Path
 
-from paceline.log.tensorboard import TensorBoard
+from paceline.log.trackers import TensorBoard
 
 
 def train(step: int, loss: float) -> dict:
@@ -73,6 +73,6 @@ def test_what_a_resumed_run_does_again_is_shown_once(tmp_path):
 
 
 def test_importing_the_module_imports_neither_torch_nor_tensorboard():
-    code = "import sys, paceline.log.tensorboard, paceline.log.console, paceline.log.mllog; print(*sys.modules)"
+    code = "import sys, paceline.log.trackers, paceline.log.console, paceline.log.mllog; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "tensorboard", "rich", "mlperf_logging"} & set(loaded)

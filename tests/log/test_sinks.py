@@ -9,14 +9,15 @@ import time
 import pytest
 from tiny_runs import command, train, without_report
 
-import paceline.log.beside as beside
+import paceline.log.sinks as sinks
 from paceline.config.commands import EXTRAS
 from paceline.config.errors import UserError
+from paceline.config.reporting import Lines
 from paceline.config.run import Controls
-from paceline.log import sinks
-from paceline.log.beside import Beside
+from paceline.log import trackers
 from paceline.log.events import read_events
-from paceline.log.sinks import makers
+from paceline.log.sinks import Beside
+from paceline.log.trackers import makers
 
 MINE = """
 import json
@@ -130,7 +131,7 @@ def test_a_refusal_leaves_an_older_run_as_it_was(photos, file, tmp_path, capsys,
 
 def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
     monkeypatch.setitem(EXTRAS, "nosuchpackage", ("nosuchpackage>=2",))
-    monkeypatch.setattr(sinks, "TRACKERS", (*sinks.TRACKERS, "nosuchpackage"))
+    monkeypatch.setattr(trackers, "TRACKERS", (*trackers.TRACKERS, "nosuchpackage"))
     for _ in range(2):
         with pytest.raises(UserError, match=r"pip install 'nosuchpackage>=2'"):
             makers(Controls(sink=("nosuchpackage",)))
@@ -141,7 +142,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
 def test_a_slow_sink_keeps_nothing_waiting_and_is_told_everything_in_one_thread():
     gate, lines = threading.Event(), []
     noted = []
-    sink = Beside("slow", lambda: noted.append(Noted(lambda event: gate.wait())) or noted[0], lines.append)
+    sink = Beside("slow", lambda: noted.append(Noted(lambda event: gate.wait())) or noted[0], Lines(lines.append))
     for step in range(50):
         sink.write({"step": step})
         sink.passed(step, 0.0)
@@ -166,7 +167,7 @@ def test_a_sink_that_fails_is_closed_and_told_nothing_more():
             time.sleep(0.05)  # what it holds is not cut off by the end of the process
             super().close()
 
-    sink = Beside("bad", lambda: made.append(Failing()) or made[0], lines.append)
+    sink = Beside("bad", lambda: made.append(Failing()) or made[0], Lines(lines.append))
     for step in range(3):
         sink.write({"step": step})
     assert closing.wait(10)
@@ -177,16 +178,16 @@ def test_a_sink_that_fails_is_closed_and_told_nothing_more():
 
 
 def test_a_sink_that_hangs_is_left_behind(monkeypatch):
-    monkeypatch.setattr(beside, "CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr(beside, "MOST_WAITING", 3)
+    monkeypatch.setattr(sinks, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(sinks, "MOST_WAITING", 3)
     gate, lines = threading.Event(), []
-    sink = Beside("stuck", lambda: Noted(lambda event: gate.wait()), lines.append)
+    sink = Beside("stuck", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     sink.write({"step": 0})
     sink.close()
     assert lines == ["--sink stuck: it was still busy 0.05 s after the end of the run; it is told nothing more of this "
                      "run, which does not need it"]  # fmt: skip
     lines.clear()
-    sink = Beside("behind", lambda: Noted(lambda event: gate.wait()), lines.append)
+    sink = Beside("behind", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     for step in range(9):
         sink.write({"step": step})
     sink.close()
@@ -196,4 +197,4 @@ def test_a_sink_that_hangs_is_left_behind(monkeypatch):
 
 def test_what_is_no_sink_is_refused_where_it_was_made():
     with pytest.raises(UserError, match=r"--sink x: what it made, a dict, lacks write\(event\) or close\(\)"):
-        Beside("x", dict, print)  # type: ignore[arg-type]
+        Beside("x", dict, Lines(print))  # type: ignore[arg-type]

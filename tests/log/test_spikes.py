@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from paceline.log.spikes import FEWEST, READINGS, SPIKE, Spikes
+from paceline.log.pace import FEWEST, READINGS, SPIKE, Spikes
 
 
 def test_a_reading_so_many_times_the_median_is_a_spike_and_the_next_usual_one_is_none():

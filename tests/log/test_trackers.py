@@ -14,7 +14,7 @@ from tiny_runs import train, without_report
 
 from paceline.config.errors import UserError
 from paceline.log.events import metrics_of, read_events
-from paceline.log.told import Told, flat
+from paceline.log.trackers import Sent, flat
 
 
 def numbers(event: str, step: int, **facts: float) -> dict:
@@ -33,16 +33,16 @@ def need(name: str, extra: str) -> None:
 
 def test_a_step_is_new_once_of_each_kind_and_over_a_kill(tmp_path):
     file = tmp_path / "x.json"
-    told = Told(file, None)
+    told = Sent(file, None)
     assert told.id == "" and not file.exists()
     for step in (2, 4):
         assert told.is_new(numbers("train", step))
         told.note("abc", numbers("train", step))
-    again = Told(file, 2)  # killed at step 5, its checkpoint is of step 2
+    again = Sent(file, 2)  # killed at step 5, its checkpoint is of step 2
     assert again.id == "abc"
     assert [again.is_new(numbers("train", step)) for step in (2, 4, 6)] == [False, False, True]
     assert again.is_new(numbers("eval", 2))
-    assert Told(file, None).id == ""  # killed before its first checkpoint: another run there too
+    assert Sent(file, None).id == ""  # killed before its first checkpoint: another run there too
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_step_is_new_once_of_each_kind_and_over_a_kill(tmp_path):
 def test_a_file_that_is_none_of_ours_is_named(tmp_path, text):
     (tmp_path / "wandb.json").write_text(text)
     with pytest.raises(UserError, match=r"wandb\.json: cannot be read .* Remove it"):
-        Told(tmp_path / "wandb.json", 2)
+        Sent(tmp_path / "wandb.json", 2)
 
 
 def test_nested_facts_are_named_by_dots():
@@ -142,7 +142,7 @@ def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, 
     assert second["summary"]["best/top1"] == max(event["top1"] for event in events if "top1" in event)
 
     # Killed: steps 4 and 5 were logged, the checkpoint is of step 4, whose evaluation was not known yet.
-    from paceline.log.wandb import WeightsAndBiases
+    from paceline.log.trackers import WeightsAndBiases
 
     killed = WeightsAndBiases(run, 3)
     for step in (4, 5):
@@ -178,7 +178,7 @@ def test_mlflow_holds_what_was_sent_once(class_photos, tmp_path, capsys, monkeyp
     # Killed and gone on with: what MLflow has of step 3 is not sent again.
     from mlflow.tracking import MlflowClient
 
-    from paceline.log.mlflow import MLflow
+    from paceline.log.trackers import MLflow
 
     client, number = MlflowClient(), json.loads((run / "mlflow.json").read_text())["id"]
     again = MLflow(run, 2)

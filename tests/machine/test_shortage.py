@@ -100,9 +100,9 @@ def test_a_limit_of_addresses_that_a_step_does_not_fit_is_refused():
 
 LIBRARY = """
 import ctypes, sys, threading
-from paceline.log.last_words import have_last_words
-have_last_words()
-have_last_words()
+from paceline.log.output import guard_exit
+guard_exit()
+guard_exit()
 if sys.argv[1] == "library":
     thread = threading.Thread(target=ctypes.CDLL(None).exit, args=(1,))
     thread.start()

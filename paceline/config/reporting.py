@@ -1,0 +1,33 @@
+"""What a function tells its user while it works: messages and progress. Every such function takes one `reporter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Reporter:
+    """Receives messages and progress. This class ignores both: the default when paceline is used as a library."""
+
+    def line(self, text: str) -> None:
+        """A message; a console that was asked to be quiet leaves it out."""
+
+    def warning(self, text: str) -> None:
+        """A message that a quiet console shows too."""
+        self.line(text)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` units of `what` are done; a total of 0 is not known."""
+
+
+SILENT = Reporter()
+
+
+class Lines(Reporter):
+    """Passes every message to one function, such as `print`, and ignores progress."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+
+    def line(self, text: str) -> None:
+        """Pass the message on."""
+        self._write(text)
