@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up everything the tests need and runs all of them: lint, types, tests. Called by README and CI alike.
 #
-#   scripts/test.sh [PYTEST WORDS]             on the newest of every package, in .venv
+#   scripts/test.sh                            on the newest of every package, in .venv
+#   scripts/test.sh tests/input -k crop        a part: these tests alone, without lint and types, in what is installed
 #   scripts/test.sh --nightly                  the long form, and then --oldest
 #   scripts/test.sh --oldest [PYTEST WORDS]    on Python 3.10 and the lowest versions that pyproject.toml allows, in .venv-oldest
 #
@@ -9,8 +10,9 @@
 # skip with a reason, and with CI=true they fail.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case "$*" in "" | --nightly | --oldest*) part=false ;; *) part=true ;; esac
 
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+if ! $part && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     missing=()
     # An sshd would be started wherever services are: in CI alone.
     for pair in ${CI:+sshd:openssh-server} ip:iproute2 ssh:openssh-client mpirun:openmpi-bin srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge chromium:chromium zip:zip; do
@@ -23,14 +25,25 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     fi
 fi
 
-[ -x .venv/bin/python ] || python3 -m venv .venv
-.venv/bin/python -m pip install -q uv
-
 # Many tests start processes that import torch. Without its bytecode each of them would compile it again.
 if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
     unset PYTHONDONTWRITEBYTECODE
     export PYTHONPYCACHEPREFIX="$PWD/.venv/bytecode"
 fi
+
+install() {
+    [ -x .venv/bin/python ] || python3 -m venv .venv
+    .venv/bin/python -m pip install -q uv
+    .venv/bin/uv pip install -q -p .venv -e '.[dev,mlperf,fast]'
+    touch .venv/installed
+}
+if $part; then
+    [ .venv/installed -nt pyproject.toml ] || install
+    # Three processes take longer to start than one test file takes to run.
+    case "$1" in *.py*) processes=0 ;; *) processes=3 ;; esac
+    exec .venv/bin/python -m pytest -n "$processes" --dist loadgroup "$@"
+fi
+install
 
 if [ "${1:-}" = --oldest ]; then
     shift
@@ -45,7 +58,6 @@ if [ "${1:-}" = --oldest ]; then
     exit
 fi
 
-.venv/bin/uv pip install -q -p .venv -e '.[dev,mlperf,fast]'
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 

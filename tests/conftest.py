@@ -82,10 +82,13 @@ def group_of(file: Path) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # What takes longest comes first, so that no process is left alone with it at the end; first of all the one long group.
     items.sort(key=lambda item: (group_of(item.path) == str(item.path), item.path.parent.name not in HEAVY))
-    if not config.getoption("--nightly"):
-        for item in items:
-            if item.get_closest_marker("nightly"):
-                item.add_marker(pytest.mark.skip(reason="only with --nightly"))
+    for item in items:
+        if (night := item.get_closest_marker("nightly")) is None:
+            continue
+        if not night.args:
+            raise pytest.UsageError(f'{item.nodeid}: a nightly mark says why: @pytest.mark.nightly("reason")')
+        if not config.getoption("--nightly"):
+            item.add_marker(pytest.mark.skip(reason=f"only with --nightly: {night.args[0]}"))
 
 
 @pytest.hookimpl(wrapper=True)

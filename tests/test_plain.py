@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from instance_sets import make_instances
 from tiny_runs import command, make_photos
 
@@ -21,7 +22,7 @@ def test_it_is_read_in_a_minute():
     assert not any("cli" in line or " _" in line for line in lines if line.startswith(("from", "import")))
 
 
-BY_NIGHT = pytest.param("maskrcnn-tiny", marks=pytest.mark.nightly)  # eight seconds
+BY_NIGHT = pytest.param("maskrcnn-tiny", marks=ONE_MORE)  # eight seconds
 
 
 @pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", BY_NIGHT])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from shared_runs import made_once, untouched
 
 TESTS = """
@@ -27,7 +28,7 @@ def test_nothing_to_try(photo): ...
 @pytest.mark.skipif(True, reason="needs a CUDA device")
 def test_gpu(): ...
 
-@pytest.mark.nightly
+@pytest.mark.nightly("long")
 def test_long(): ...
 
 @pytest.mark.xfail(strict=True)
@@ -41,11 +42,9 @@ MODULE = "import pytest\npytest.importorskip('no_such_library')\n"
 @pytest.mark.parametrize(
     ("ci", "flags", "ended"),
     [
-        pytest.param("", [], "1 passed, 7 skipped, 1 xfailed", marks=pytest.mark.nightly),
+        pytest.param("", [], "1 passed, 7 skipped, 1 xfailed", marks=ONE_MORE),
         ("true", [], "1 failed, 1 passed, 2 skipped, 1 xfailed, 4 errors"),
-        pytest.param(
-            "true", ["--nightly"], "1 failed, 2 passed, 1 skipped, 1 xfailed, 4 errors", marks=pytest.mark.nightly
-        ),
+        pytest.param("true", ["--nightly"], "1 failed, 2 passed, 1 skipped, 1 xfailed, 4 errors", marks=ONE_MORE),
     ],
 )
 def test_in_ci_a_skip_is_a_failure_unless_nothing_could_be_installed(tmp_path, ci, flags, ended):
@@ -55,6 +54,12 @@ def test_in_ci_a_skip_is_a_failure_unless_nothing_could_be_installed(tmp_path, c
     flags = [*flags, "-p", "no:xdist", "--continue-on-collection-errors"]
     said = run_pytest(tmp_path, *flags, CI=ci, PACELINE_TEST_DATA="/nowhere")
     assert ended in said, said
+
+
+def test_a_mark_for_the_night_says_why(tmp_path):
+    (tmp_path / "test_all.py").write_text("import pytest\n\n@pytest.mark.nightly\ndef test_long(): ...\n")
+    said = run_pytest(tmp_path, "-p", "no:xdist")
+    assert "test_long: a nightly mark says why" in said
 
 
 VISITED = """
@@ -104,7 +109,7 @@ def test_where(number):
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("starts pytest once more")
 @pytest.mark.parametrize("group", ["clock"])
 def test_a_file_stays_in_one_process_and_so_do_the_files_of_a_group(tmp_path, group):
     for number in range(6):

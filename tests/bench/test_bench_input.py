@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from by_night import ONE_MORE
 from instance_sets import CATEGORY_IDS, make_instances
 from PIL import Image
 
@@ -125,7 +126,7 @@ def few_contenders(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("task", ["classification", pytest.param("ssd", marks=pytest.mark.nightly), "maskrcnn"])
+@pytest.mark.parametrize("task", ["classification", pytest.param("ssd", marks=ONE_MORE), "maskrcnn"])
 def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_path, monkeypatch, task):
     few_contenders(monkeypatch)
     out, contest = tmp_path / "results" / "input.json", contests[task]
@@ -201,7 +202,7 @@ def test_the_wait_at_the_end_of_an_epoch_is_that_of_the_steps_that_the_epoch_cha
     assert sorted_once and report["waits_at_boundary_ms"] > 100
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two epochs of an index of ImageNet's size")
 def test_memory_does_not_grow_over_two_epochs_of_an_index_as_large_as_imagenets():
     program = "from paceline.bench.input_simulation import memory; import sys; sys.exit(memory()['growth'] >= 0.02)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -36,7 +36,7 @@ def told():
     return known
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("measures every number format beside the peers")
 def test_every_number_format_is_measured_beside_the_peers(told):
     steps = told[-1]["step"]
     assert list(steps) == ["fp32", "bf16"]

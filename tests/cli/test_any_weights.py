@@ -220,7 +220,7 @@ def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(res
     )
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("full-sized networks")
 def test_full_sized_networks_answer_as_torchvisions(shared_data, tmp_path):
     photos = sorted((shared_data / "coco_mini" / "val2017").glob("*.jpg"))[:2]
     script = ROOT / "scripts" / "weights_answers.py"

@@ -7,6 +7,7 @@ import random
 import obstore
 import packed_sets
 import pytest
+from by_night import ONE_MORE
 from devkit_files import write_devkit
 from instance_sets import json_file, make_instances
 from packed_sets import CONTAINERS, pack_both, photos_of, with_magic
@@ -48,7 +49,7 @@ def wanted(folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "container", [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.nightly) for name in CONTAINERS]
+    "container", [pytest.param(name, marks=() if name in BY_DAY else ONE_MORE) for name in CONTAINERS]
 )
 def test_a_run_goes_on_from_a_container_to_the_weights_of_the_folders(folder, wanted, container, tmp_path, capsys):
     words = pack_both(folder, container, tmp_path / "packed")

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from run_files import facts_of, unfinished
 from tiny_runs import TINY, command, forge, refused
 
@@ -156,10 +157,7 @@ ABSURD_TO_EVAL = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if number % 3 == 0 else pytest.param(name, marks=pytest.mark.nightly)
-        for number, name in enumerate(ABSURD_TO_EVAL)
-    ],
+    [name if number % 3 == 0 else pytest.param(name, marks=ONE_MORE) for number, name in enumerate(ABSURD_TO_EVAL)],
 )
 def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, capsys, name):
     forge(run, {name.removesuffix(" missing").removesuffix("[]"): ABSURD_TO_EVAL[name]})

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
 
@@ -137,8 +138,8 @@ def of_an_older_version(run: Path, step: int, *, pending: bool) -> None:
     [
         pytest.param(4, False, (), id="judged"),
         pytest.param(4, True, ("eval",), id="pending"),
-        pytest.param(4, True, (), id="killed before it was judged", marks=pytest.mark.nightly),
-        pytest.param(3, False, (), id="between evaluations", marks=pytest.mark.nightly),
+        pytest.param(4, True, (), id="killed before it was judged", marks=ONE_MORE),
+        pytest.param(3, False, (), id="between evaluations", marks=ONE_MORE),
     ],
 )
 def test_a_run_of_an_older_version_goes_on_to_the_same_bits(class_photos, killed, whole, capsys, step, pending, but):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from launch_cells import check_cell
 from parsed import parse
 
@@ -288,7 +289,7 @@ LAUNCHES = [
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(command, id=command, marks=() if "--eval-ranks" in command else pytest.mark.nightly)
+        pytest.param(command, id=command, marks=() if "--eval-ranks" in command else ONE_MORE)
         for command in dict.fromkeys(LAUNCHES)
     ],
 )

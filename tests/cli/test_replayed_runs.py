@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from run_files import tensor_files
 from shared_runs import MASKRCNN, SSD
 from tape import Recorder
@@ -46,9 +47,9 @@ def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("recipe", "steps"),
     [
-        pytest.param("resnet50-tiny", 10, marks=pytest.mark.nightly),
-        pytest.param("ssd-tiny", 20, marks=pytest.mark.nightly),
-        pytest.param("maskrcnn-tiny", 20, marks=pytest.mark.nightly),
+        pytest.param("resnet50-tiny", 10, marks=ONE_MORE),
+        pytest.param("ssd-tiny", 20, marks=ONE_MORE),
+        pytest.param("maskrcnn-tiny", 20, marks=ONE_MORE),
     ],
 )
 def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_path, capsys, monkeypatch, request):

@@ -130,7 +130,7 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
     assert speed_of_run(tmp_path, facts, RECIPES["ssd-tiny"](), "") is None
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("full-sized recipes")
 def test_show_adds_the_lines_and_the_json(capsys):
     words = ("show", EIGHT_NODES[0], "--system", EIGHT_NODES[1], "--nodes", EIGHT_NODES[2])
     said = command(capsys, *words)

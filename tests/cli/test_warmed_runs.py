@@ -45,7 +45,7 @@ def train(capsys, out, *more, steps=3):
     return command(capsys, "train", "resnet50-tiny", *SYNTHETIC, "--out", out, "--steps", steps, *more)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_plain_run_on_a_cpu_has_no_warm_up(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(TrainStep, "discard", lambda *_: pytest.fail("a step was thrown away"))
     assert train(capsys, tmp_path / "run").code == 0
@@ -54,7 +54,7 @@ def test_a_plain_run_on_a_cpu_has_no_warm_up(capsys, tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path, compiled):
     run = tmp_path / "run"
     said = train(capsys, run, "--system.compile", "--log-every", "1")
@@ -66,7 +66,7 @@ def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path,
     assert not any("recompilations" in event for event in events_of(run, "train")) and "warning" not in said.out
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_last(capsys, tmp_path, compiled):
     run = tmp_path / "run"
     for steps in (3, 4):
@@ -75,7 +75,7 @@ def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_la
     assert [event["step"] for event in events_of(run, "warm_up")] == [0, 3]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_path, compiled, monkeypatch):
     monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(40, 40)])
     run = tmp_path / "run"
@@ -91,7 +91,7 @@ MASKRCNN = (
 )
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(capsys, tmp_path, monkeypatch):
     """The way of an accelerator, on a CPU: whole runs with and without it have the same bits."""
     data = make_instances(tmp_path / "photos", train=9, val=2)
@@ -130,7 +130,7 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
     assert tensor_files(tmp_path / "warmed") == tensor_files(tmp_path / "plain")
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 @pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny"])
 def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, compiled):
     """Also of a CPU, whose own forms of SSD's loss follow from values: compiled, it takes those of accelerators."""
@@ -145,7 +145,7 @@ def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, com
     assert not any("recompilations" in event for event in events_of(tmp_path / "run", "train"))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, monkeypatch):
     monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(side, side) for side in range(33, 42)])
     monkeypatch.setattr(compiler, "SPARE_FORMS", 0)
@@ -190,7 +190,7 @@ def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(cap
     assert json.loads((run / "run.json").read_text())["plan"]["forwards"] == 4
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_run_of_which_nothing_fits_leaves_nothing(capsys, tmp_path, monkeypatch):
     room_for(monkeypatch, 1)
     said = train(capsys, tmp_path / "run")

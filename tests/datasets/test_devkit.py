@@ -127,7 +127,7 @@ def test_a_file_that_scipy_wrote() -> None:
     assert rows[2]["children"] is None
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("imports scipy")
 @pytest.mark.parametrize("compressed", [True, False])
 def test_scipy_agrees(tmp_path: Path, compressed: bool) -> None:
     scipy_io = pytest.importorskip("scipy.io")

@@ -151,7 +151,7 @@ def test_photos_with_boxes_stay_turned_as_they_were(source, short, tmp_path):
         assert mine.orientations[i] == theirs.orientations[i]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("packs a real set")
 def test_a_real_set_with_crowds_and_masks_comes_back(shared_data, tmp_path):
     source = prepare_boxes(shared_data / "coco_mini", out=tmp_path / "index")
     packed, _ = pack(source, PackRequest("webdataset", shard_bytes=20_000_000), tmp_path / "out")

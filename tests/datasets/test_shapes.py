@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_night import ONE_MORE
 from PIL import Image
 
 from paceline.config.errors import DataError, UserError
@@ -187,7 +188,7 @@ def test_pycocotools_loads_it_and_finds_the_same_areas(boxes, capsys):
 # --- the set with class folders
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("renders hundreds of pictures")
 def test_classes_are_balanced_and_the_label_is_clearly_the_largest_shape(classes):
     for split, count in (("train", 150), ("val", 50)):
         assert {p.name: len(list(p.iterdir())) for p in (classes / split).iterdir()} == dict.fromkeys(CLASSES, count)
@@ -246,7 +247,7 @@ def test_a_linear_classifier_on_thumbnails_cannot_learn_it(classes, one_thread):
 # --- the same everywhere
 
 
-@pytest.mark.parametrize("kind", ["boxes", pytest.param("classes", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", ["boxes", pytest.param("classes", marks=ONE_MORE)])
 def test_the_same_bytes_for_one_and_for_two_processes(kind, tmp_path):
     calls = []
     render_shapes(kind, tmp_path / "one", seed=7, train=70, val=20, side=96, processes=1)

@@ -222,7 +222,7 @@ def test_a_flipped_bit_is_named_or_without_effect_in_a_few_commands(setup, tmp_p
     carry_out(SHORT, Flips(setup, tmp_path, capsys, monkeypatch))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("2,000 commands")
 def test_a_flipped_bit_is_named_or_without_effect_in_2000_commands(setup, tmp_path, capsys, monkeypatch):
     carry_out(LONG, Flips(setup, tmp_path, capsys, monkeypatch))
 

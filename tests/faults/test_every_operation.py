@@ -13,7 +13,11 @@ import pytest
 from fault import Fault, Round, Strike
 from harness import Harness
 
-pytestmark = [pytest.mark.multi, pytest.mark.nightly, pytest.mark.xdist_group("clock")]
+pytestmark = [
+    pytest.mark.multi,
+    pytest.mark.nightly("kills a training before each of 300 file operations"),
+    pytest.mark.xdist_group("clock"),
+]
 
 
 def killed(operation: int) -> Fault:

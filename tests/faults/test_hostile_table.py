@@ -45,7 +45,7 @@ def test_some_of_a_family_through_the_command_line(
     check(family, outcomes(family, list(family.cases)[::EVERY], tmp_path))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("hundreds of commands")
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_all_of_a_family_through_the_command_line(
     family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from tiny_runs import TINY
 from paceline.checkpoint.layout import link_step
 from paceline.log.events import read_events
 
-pytestmark = [pytest.mark.multi, pytest.mark.nightly]
+pytestmark = [pytest.mark.multi, pytest.mark.nightly("kills trainings beside a bucket for minutes")]
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("--steps", "120", "--save-every", "2", "--eval-every", "10", "--log-every", "10")
 

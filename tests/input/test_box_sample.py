@@ -221,7 +221,7 @@ def test_samples_are_the_same_with_any_number_of_threads_and_differ_between_epoc
     assert not torch.equal(alone[0][0], alone[1][0]) and not torch.equal(alone[0][1], alone[1][1])
 
 
-@pytest.mark.nightly  # decoding, which is what would start them, is looked at in test_decode.py
+@pytest.mark.nightly("decoding, which would start them, is looked at in test_decode.py by day")
 def test_a_sample_made_in_a_thread_starts_no_other_threads(tmp_path):
     """In a process whose torch would use 4 intra-op threads."""
     if not os.path.isdir("/proc/self/task"):

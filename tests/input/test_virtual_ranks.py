@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from by_night import ONE_MORE
 
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, evaluation_batch, make_plan
@@ -31,7 +32,7 @@ CASES = [
     *((name, RANKS, 0) for name in MANY),
     ("resnet50-mlperf-20480", 512, 0),
     ("resnet50-mlperf-32256", 768, 0),
-    pytest.param("resnet50-mlperf-57344", 3584, 0, marks=pytest.mark.nightly),
+    pytest.param("resnet50-mlperf-57344", 3584, 0, marks=ONE_MORE),
     ("ssd-mlperf-2048", 512, 0),
     ("maskrcnn-gluoncv-192", 192, 0),
     ("maskrcnn-nvidia-256-48nodes", 256, 128),

@@ -117,7 +117,7 @@ def records(run: Path) -> list[dict]:
     return starts
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("imports an extra of 150 MB and trains into it")
 @pytest.mark.filterwarnings("ignore")
 def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, monkeypatch):
     need("wandb", "wandb")
@@ -161,7 +161,7 @@ def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, 
     ]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("imports an extra of 150 MB and trains into it")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("store", ["files", "sqlite"])
 def test_mlflow_holds_what_was_sent_once(class_photos, tmp_path, capsys, monkeypatch, store):

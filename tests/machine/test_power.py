@@ -101,7 +101,7 @@ def test_the_thread_sees_every_turn_of_a_counter(tmp_path, monkeypatch):
         assert meter.joules() == pytest.approx(SPAN / 1e6 + 2.0)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("trains a run to its end")
 def test_a_run_s_end_has_the_joules_of_its_node_and_its_page_shows_them(tmp_path, capsys, class_photos, monkeypatch):
     file, values = domain(tmp_path / "sys", "intel-rapl:0", "package-0", 0), iter(range(10**7, 10**10, 10**7))
     monkeypatch.setattr("paceline.training.setup.power_meter", partial(power_meter, root=tmp_path / "sys"))

@@ -387,7 +387,7 @@ def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
     assert as_published("ssd-tiny", "c4140", machine) == ""
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("six whole commands")
 def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_hand(capsys):
     said = command(capsys, "show", "resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
     assert said.code == 0 and "is the nearest of those published on dgx-h100" in said.out and "torch 2" not in said.out

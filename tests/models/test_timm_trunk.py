@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -152,7 +153,7 @@ def networks(name: str) -> dict:
     }
 
 
-@pytest.mark.parametrize("name", [pytest.param("convnext_atto", marks=pytest.mark.nightly), "mobilenetv3_small_050"])
+@pytest.mark.parametrize("name", [pytest.param("convnext_atto", marks=ONE_MORE), "mobilenetv3_small_050"])
 def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, tmp_path):
     torch.manual_seed(3)
     whole = timm.create_model(name)

@@ -8,13 +8,14 @@ import subprocess
 import sys
 
 import pytest
+from by_night import ONE_MORE
 from small_run import ROOT, Trainer, torchrun
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 SHORT = ["bench", "comm", "--seconds", "0.01", "--largest-mib", "1"]
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.nightly), 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=ONE_MORE), 3])
 def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     out = tmp_path / "comm.json"
     ended = trainer.ended_well([*SHORT, "--out", str(out)], ranks=ranks)
@@ -34,14 +35,14 @@ def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     assert [line.split(":")[0] for line in lines if "alpha" in line] == ["paceline", "torch"]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("live ranks once more")
 def test_under_torchrun_the_whole_list_is_measured(trainer: Trainer):
     done = trainer.launched(torchrun(2), ["bench", "comm", "--seconds", "0.01"])
     assert done.returncode == 0, done.stdout
     assert "buckets maskrcnn in" in done.stdout and "NO" not in done.stdout.split()
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("live ranks once more")
 def test_alone_it_starts_its_own_ranks(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "paceline", *SHORT, "--ranks", "2", "--json"],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_night import ONE_MORE
 from small_recipe import small
 from small_run import Trainer, assert_same_statistics, events, losses, tensor_files
 
@@ -30,8 +31,8 @@ def whole(trainer: Trainer) -> Path:
 @pytest.mark.parametrize(
     "ranks, images",
     [
-        pytest.param(1, 16, id="4 forwards of 16", marks=pytest.mark.nightly),  # so is the last
-        pytest.param(2, 32, id="2 ranks of 32", marks=pytest.mark.nightly),  # the next is this and more
+        pytest.param(1, 16, id="4 forwards of 16", marks=ONE_MORE),  # so is the last
+        pytest.param(2, 32, id="2 ranks of 32", marks=ONE_MORE),  # the next is this and more
         pytest.param(2, 8, id="2 ranks that share statistics over 8 + 8"),
     ],
 )

@@ -59,13 +59,13 @@ def test_a_system_that_the_nodes_are_not_is_a_problem_and_a_folder_that_is_not_t
     assert ended[0].text.count("0 GPUs, its system has 8") == 2 and "later/runs: No such file" in ended[0].text
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("live ranks once more, by another launcher")
 def test_under_torchrun_a_node_says_how_it_is(trainer, tmp_path):
     done = trainer.launched(torchrun(2), ["doctor", "--folder", str(tmp_path)])
     assert done.returncode == 0 and "2 ranks" in done.stdout and "1 node alike and healthy" in done.stdout, done.stdout
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("live ranks once more, by another launcher")
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
 def test_started_by_its_own_flags_it_prints_what_rank_0_found(trainer, tmp_path, start, need_program, monkeypatch):
     if start == "mpirun":

@@ -74,7 +74,7 @@ def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_
     assert [value for key, value, _ in mllog(run) if key == "submission_platform"] == ["3xCPU"]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 def test_one_rank_trains_two_evaluate_and_a_target_makes_its_own_step_the_result(trainer):
     wanted = trainer.finished(trainer.folder / "met-alone", TARGET, recipe=RECIPE)
     run = finished(trainer, trainer.folder / "met", TARGET, train=1, evaluate=2)
@@ -82,7 +82,7 @@ def test_one_rank_trains_two_evaluate_and_a_target_makes_its_own_step_the_result
     assert_same_result(run, wanted)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_evaluation_ranks(trainer, alone):
     run = trainer.folder / "killed"
     job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "hold 10", step=10, ranks=3)
@@ -95,7 +95,7 @@ def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_e
     assert_same_result(run, alone(2))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluation(trainer, alone, rank):
     run = trainer.folder / f"asked-{rank}"
@@ -114,7 +114,7 @@ def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluatio
     assert_same_result(run, alone(1))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_step(trainer):
     run = trainer.folder / "rests"
     flags = FLAGS.replace("--eval-every 5", "--eval-every 20 --images-seen 1000000")
@@ -127,7 +127,7 @@ def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_st
     assert kinds(run)[-2:] == [("checkpoint", step), ("end", step)] and "signal" in last_event(run)["reason"]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 def test_what_goes_wrong_on_an_evaluation_rank_ends_the_run_by_name(trainer, alone):
     run = trainer.folder / "failed"
     orders = order(run, "fail")
@@ -140,7 +140,7 @@ def test_what_goes_wrong_on_an_evaluation_rank_ends_the_run_by_name(trainer, alo
     assert_same_result(run, alone(1))
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 def test_a_used_up_time_budget_ends_with_an_evaluation_of_the_last_step(trainer):
     run = trainer.folder / "budget"
     flags = "--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s"
@@ -150,7 +150,7 @@ def test_a_used_up_time_budget_ends_with_an_evaluation_of_the_last_step(trainer)
     assert last_event(run)["status"] == "stopped_early" and "time budget" in last_event(run)["reason"]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 def test_a_schedule_is_fitted_by_the_ranks_that_train(trainer):
     run = trainer.folder / "fitted"
     flags = "--images-seen 120000 --time-budget 4s --fit-schedule --eval-every 0 --save-every 1000"
@@ -159,7 +159,7 @@ def test_a_schedule_is_fitted_by_the_ranks_that_train(trainer):
     assert 1 <= fitted["steps"] < 10_000 and last_event(run)["step"] == fitted["steps"]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("three live ranks for half a minute")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_is_named_whatever_it_did(trainer, rank):
     run = trainer.folder / f"lost-{rank}"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from small_run import losses, said, tensor_files
 
 pytestmark = pytest.mark.multi
@@ -24,7 +25,7 @@ def test_the_size_of_buckets_changes_no_bit_on_two_ranks(trainer, plain, tmp_pat
     assert tensor_files(small) == tensor_files(plain)
 
 
-@pytest.mark.parametrize("number", ["bf16", pytest.param("fp16", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", ["bf16", pytest.param("fp16", marks=ONE_MORE)])
 def test_compressed_gradients_train_to_other_bits_and_nearly_the_same_losses(trainer, plain, tmp_path, number):
     run = trainer.finished(tmp_path / number, f"{SHORT} --system.compress {number}", ranks=2)
     assert tensor_files(run) != tensor_files(plain)
@@ -34,7 +35,7 @@ def test_compressed_gradients_train_to_other_bits_and_nearly_the_same_losses(tra
     assert json.loads((run / "run.json").read_text())["system"]["compress"] == number
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two more live ranks")
 def test_one_rank_has_nothing_to_compress(trainer, tmp_path):
     runs = [
         trainer.finished(tmp_path / name, f"{SHORT} {flags}")
@@ -43,7 +44,7 @@ def test_one_rank_has_nothing_to_compress(trainer, tmp_path):
     assert tensor_files(runs[0]) == tensor_files(runs[1])
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two more live ranks")
 def test_variables_of_the_system_are_set_in_every_rank_before_groups_are_made(trainer, tmp_path):
     """gloo looks for an interface that is not there, and says so: the variable was set in time."""
     job = trainer.run(trainer.train(tmp_path / "run", f"{SHORT} --system.env GLOO_SOCKET_IFNAME=nope0"), ranks=2)
@@ -51,7 +52,7 @@ def test_variables_of_the_system_are_set_in_every_rank_before_groups_are_made(tr
     assert "nope0" in said(job)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two more live ranks")
 def test_two_ranks_meet_over_the_interface_that_is_named(trainer, plain, tmp_path):
     assert tensor_files(trainer.finished(tmp_path / "run", f"{SHORT} --system.interface lo", ranks=2)) == tensor_files(
         plain

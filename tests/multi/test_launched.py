@@ -67,7 +67,7 @@ def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(tr
     assert len(kinds(run)) > len(events(run))  # there was a resume
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("Slurm or a starter with live ranks for half a minute")
 @pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
 def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, undisturbed, tmp_path, slurm, start):
     run = tmp_path / "run"
@@ -84,7 +84,7 @@ def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, 
     assert_same_end(run, undisturbed)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("Slurm or a starter with live ranks for half a minute")
 def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(trainer, tmp_path, slurm):
     """The two signs that a job has ended before its time: its exit code 75, and its being queued again by itself."""
     run, flags = tmp_path / "run", f"{UNTIL_STOPPED} --epochs 2000 --eval-every 5000 --log-every 20"
@@ -110,7 +110,7 @@ def log(run: Path) -> str:
     return (run / "launch" / "output.txt").read_text(errors="replace")
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("Slurm or a starter with live ranks for half a minute")
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
 def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, undisturbed, tmp_path, start, need_program):
     if start == "mpirun":
@@ -129,7 +129,7 @@ def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, undisturbed, tmp_
     assert_same_end(run, undisturbed)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("Slurm or a starter with live ranks for half a minute")
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
 def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_path, start, ranks, need_program):
@@ -144,7 +144,7 @@ def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_pa
     assert_same_end(run, by_hand)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("Slurm or a starter with live ranks for half a minute")
 @pytest.mark.parametrize("start", ["srun", "mpirun"])
 def test_doctor_and_bench_comm_look_at_both_slurm_nodes(trainer, slurm, start, need_program, tmp_path, monkeypatch):
     if start == "mpirun":

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from small_run import PLAIN, ROOT, Trainer, last_event, told, wait_until
 
-pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), pytest.mark.nightly]
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), pytest.mark.nightly("starts nodes for minutes")]
 
 FLAGS = "--steps 2 --save-every 2 --log-every 1"
 CPU_GROUP = Path("/sys/fs/cgroup/cpu")

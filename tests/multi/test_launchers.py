@@ -71,7 +71,7 @@ def test_two_ranks_under_torchrun_train_evaluate_save_and_resume(trainer, undist
     assert stops_and_goes_on(trainer, run, undisturbed, torchrun(2), "SIGTERM", under_it=nightly) == "torchrun"
 
 
-@pytest.mark.nightly  # ranks under mpirun train on two hosts in test_two_hosts.py
+@pytest.mark.nightly("ranks under mpirun train on two hosts in test_two_hosts.py by day")
 def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, undisturbed, tmp_path, need_program):
     need_program("mpirun", "openmpi-bin")
     assert stops_and_goes_on(trainer, tmp_path / "run", undisturbed, mpirun(2), "SIGUSR1", under_it=False) == "openmpi"
@@ -118,7 +118,7 @@ def test_a_photo_that_only_one_rank_reads_ends_all_with_its_name(trainer, tmp_pa
     assert end["status"] == "failed" and "class1/004.jpg" in end["reason"]
 
 
-@pytest.mark.nightly  # by day test_world.py has a killed rank named, and tests/faults a killed run that goes on
+@pytest.mark.nightly("by day test_world.py has a killed rank named, and tests/faults a killed run that goes on")
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_killed_rank_ends_the_training_by_name_and_the_run_can_go_on(trainer, undisturbed, tmp_path, who):
     run = tmp_path / "run"

@@ -29,7 +29,7 @@ def train(trainer, photos: Path, run: Path, more: str = "", ranks: int = 2) -> P
     return run
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two live ranks, stopped and resumed")
 def test_two_ranks_that_were_stopped_go_on_to_the_same_bits(trainer, photos):
     whole = train(trainer, photos, trainer.folder / "centres")
     parts = train(trainer, photos, trainer.folder / "centres-again", "--steps 3")

@@ -54,7 +54,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     assert "placement" not in json.loads((unbound / "run.json").read_text())
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two more live ranks")
 def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, tmp_path):
     cores = allowed_cpus()
     if len(cores) > 3:
@@ -65,7 +65,7 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
 
 
 @two_cores
-@pytest.mark.nightly
+@pytest.mark.nightly("two more live ranks")
 @pytest.mark.parametrize("launcher, kind", [(torchrun, "torchrun"), (mpirun, "openmpi")], ids=["torchrun", "mpirun"])
 def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
     trainer, unbound, tmp_path, need_program, launcher, kind
@@ -93,7 +93,7 @@ def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, 
     assert json.loads((run / "run.json").read_text())["data"] == json.loads((unbound / "run.json").read_text())["data"]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two more live ranks")
 def test_a_folder_that_cannot_be_made_ends_all_ranks_in_a_line(trainer, tmp_path):
     (tmp_path / "file").write_text("")
     ended = trainer.refused(tmp_path / "run", f"{FLAGS} --stage {tmp_path}/file")

@@ -9,7 +9,7 @@ import torch
 from replay_rank import CASES, STEPS
 from small_run import Trainer
 
-pytestmark = [pytest.mark.multi, pytest.mark.nightly]
+pytestmark = [pytest.mark.multi, pytest.mark.nightly("two live ranks record their steps")]
 
 
 def test_two_ranks_replay_the_steps_that_they_send(zygote, tmp_path: Path) -> None:

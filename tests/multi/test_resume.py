@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from by_night import ONE_MORE
 from small_recipe import STEPS
 from small_run import (
     Trainer,
@@ -55,7 +56,7 @@ def saved_steps(run: Path) -> list[int]:
 
 
 # Two ranks, killed and resumed to the same bits, are rows of the table of faults too (tests/faults).
-@pytest.mark.parametrize("ranks", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3))])
+@pytest.mark.parametrize("ranks", [1, *(pytest.param(n, marks=ONE_MORE) for n in (2, 3))])
 def test_killed_twice_at_random_steps_it_goes_on_to_the_same_bits(trainer, unbroken, tmp_path, request, ranks):
     run = tmp_path / "killed"
     for step in sorted(Random(request.node.nodeid).sample(range(1, STEPS - 5), 2)):
@@ -132,7 +133,7 @@ def test_killed_between_the_checkpoint_that_met_the_target_and_the_end_event_it_
     assert_same_run(copy, run)
 
 
-@pytest.mark.nightly  # tests/multi/test_own_detector.py does so with its own network
+@pytest.mark.nightly("tests/multi/test_own_detector.py does so with its own network")
 def test_two_ranks_that_were_stopped_early_and_given_more_steps_end_like_those_that_had_them_at_once(
     trainer, unbroken, tmp_path
 ):

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from slow_scorer import FLAGS, INTERRUPTED, RECIPE, TARGET, begun_and_held, order, scored_late
 from small_run import (
     Trainer,
@@ -33,7 +34,7 @@ def without_discards(run: Path) -> list[dict]:
 
 
 # Two ranks train, evaluate and are killed in test_launchers.py and test_evaluation_ranks.py by day.
-@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=ONE_MORE)])
 def ranks(request) -> int:
     return request.param
 
@@ -101,7 +102,7 @@ def test_killed_while_the_score_that_meets_the_target_is_pending_it_ends_alike(t
     assert_same_run(run, met)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=ONE_MORE)], indirect=True)
 def test_killed_between_the_result_that_met_the_target_and_the_end_event_only_the_end_is_missing(trainer, met, ranks):
     run = copy_of(met, f"beside-met-without-end-{ranks}")
     for name, word in (("events.jsonl", '"end"'), ("mllog.txt", '"run_stop"')):
@@ -112,7 +113,7 @@ def test_killed_between_the_result_that_met_the_target_and_the_end_event_only_th
     assert_same_run(run, met)  # with the steps that were discarded then
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=ONE_MORE)], indirect=True)
 def test_a_signal_while_a_score_is_pending_takes_it_then_saves(trainer, unbroken, ranks):
     run = trainer.folder / f"beside-asked-{ranks}"
     job, orders = started_and_held(trainer, run, FLAGS, step=10, ranks=ranks)
@@ -127,7 +128,7 @@ def test_a_signal_while_a_score_is_pending_takes_it_then_saves(trainer, unbroken
     assert_same_end(run, unbroken)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)], indirect=True)
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=ONE_MORE)], indirect=True)
 def test_what_goes_wrong_in_a_score_ends_the_run_and_the_same_command_repeats_it(trainer, unbroken, ranks):
     run = trainer.folder / f"beside-failed-{ranks}"
     orders = order(run, "fail")

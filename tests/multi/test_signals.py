@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from slow_scorer import INTERRUPTED, RECIPE, begun_and_held, held
 from small_run import Trainer, assert_same_end, assert_same_run, kinds, last_event, said, step_reached, wait_until
 
@@ -122,7 +123,7 @@ def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tm
 TWO = f"{SAVED} --ema 0.9 --bn-span 3"  # running statistics, and averages of them, that differ from rank to rank
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=ONE_MORE), 1])
 def test_a_signal_to_one_of_two_ranks_stops_both_after_the_same_step(trainer, tmp_path, rank):
     run, unbroken = tmp_path / "asked", trainer.folder / "not-asked-2"
     if not unbroken.exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_night import ONE_MORE
 from PIL import Image
 from small_run import Trainer, assert_joined, assert_same_statistics, losses
 from ssd_rank import CLASSES, IMAGES, STEPS
@@ -67,8 +68,8 @@ def whole(request, ranks: Trainer) -> tuple[str, Path]:
 @pytest.mark.parametrize(
     ("world", "images"),
     [
-        pytest.param(1, 4, id="2 forwards of 4", marks=pytest.mark.nightly),  # so is the last
-        pytest.param(2, 4, id="2 ranks of 4", marks=pytest.mark.nightly),  # the next is this and more
+        pytest.param(1, 4, id="2 forwards of 4", marks=ONE_MORE),  # so is the last
+        pytest.param(2, 4, id="2 ranks of 4", marks=ONE_MORE),  # the next is this and more
         pytest.param(2, 2, id="2 ranks, 2 forwards of 2 that share statistics"),
     ],
 )

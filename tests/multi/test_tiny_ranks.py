@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.datasets.shapes.render import render_shapes
 
-pytestmark = [pytest.mark.multi, pytest.mark.nightly]
+pytestmark = [pytest.mark.multi, pytest.mark.nightly("twenty steps of every tiny recipe on 1, 2 and 4 ranks")]
 
 STEPS, TOLERANCE = 20, 1e-9
 RECIPES = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, told, wait_until
 from two_hosts import MISSING, SCRIPT, TwoHosts, free_port, port_holder
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 FLAGS = "--steps 10 --save-every 5 --log-every 5"
 # Long enough to be cut off in the middle: an evaluation of some seconds every few steps.
 LONG = "--save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
-STARTERS = [pytest.param("torchrun", marks=pytest.mark.nightly), "mpirun"]
+STARTERS = [pytest.param("torchrun", marks=ONE_MORE), "mpirun"]
 BOTH = ["torchrun", "mpirun"]
 # Of the processes that a launch starts on a host; orted alone may wait for a cable that was cut.
 OURS = ("paceline", "torch.distributed", "attend.py", "node.sh")
@@ -77,7 +78,7 @@ def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, nigh
     assert_nothing_left(hosts, seconds=10)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is_named(hosts, tmp_path, start):
     run, words = tmp_path / "run", f"{FLAGS} --port 29556 --preflight"
@@ -100,7 +101,7 @@ def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is
     assert_nothing_left(hosts, seconds=10)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_it_is_back(
     hosts, unbroken, tmp_path, start
@@ -139,7 +140,7 @@ def ctrl_c(process: subprocess.Popen[str]) -> None:
                 os.kill(number, signal.SIGINT)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbroken, tmp_path, start):
     run = tmp_path / "run"
@@ -154,7 +155,7 @@ def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbrok
     assert tensor_files(run) == tensor_files(unbroken)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts, tmp_path, start):
     run = tmp_path / "run"
@@ -166,7 +167,7 @@ def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts,
     assert_nothing_left(hosts, seconds=60)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
     run = tmp_path / "run"
     process = hosts.launching(run, LONG)
@@ -178,7 +179,7 @@ def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
     assert_nothing_left(hosts, seconds=30)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 def test_an_interface_that_leads_nowhere_is_named_with_those_that_there_are(hosts, tmp_path):
     for number in (1, 2):
         host = f"node{number}"
@@ -225,7 +226,7 @@ def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_a
     assert "Traceback" not in said
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize(
     ("hidden", "instead", "expected"),
     [

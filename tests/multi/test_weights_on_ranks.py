@@ -21,7 +21,7 @@ PUBLISHED["shared"] = Published("of a test", (File(os.environ["ADDRESS"], sha256
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("two live ranks beside a server")
 def test_one_rank_brings_what_all_begin_from_and_where_nobody_can_all_are_refused(trainer, zygote, tmp_path):
     source = trainer.finished(tmp_path / "source", "--steps 1 --limit-val 3")
     content = (source / "checkpoints" / "last" / "model.safetensors").read_bytes()

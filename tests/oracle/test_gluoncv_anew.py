@@ -18,7 +18,7 @@ FIXED = "first_weights", "schedule"
 TESTS = "test_gluoncv_geometry.py", "test_gluoncv_network.py", "test_gluoncv_training.py"
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("needs an interpreter with GluonCV, and records anew")
 def test_on_inputs_of_another_seed(tmp_path: Path) -> None:
     interpreter = os.environ.get("PACELINE_GLUONCV_PYTHON")
     if interpreter is None:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from shared_runs import class_photos, rendered_boxes
 from torch import Tensor
 from trajectories import apart, column, take_steps
@@ -121,7 +122,7 @@ def kept(state: State) -> list[Tensor]:
 
 # Mask R-CNN takes as long as the other two together.
 BY_NIGHT = "maskrcnn-tiny"
-PARAMS = [name if name != BY_NIGHT else pytest.param(name, marks=pytest.mark.nightly) for name in SMALL]
+PARAMS = [name if name != BY_NIGHT else pytest.param(name, marks=ONE_MORE) for name in SMALL]
 
 
 @pytest.fixture(scope="module", params=PARAMS)

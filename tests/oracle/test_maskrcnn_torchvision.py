@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_night import ONE_MORE
 from PIL import Image
 from pycocotools import mask as coco
 from torch import Tensor
@@ -63,7 +64,7 @@ class Pictures:
     tall: str
 
 
-@pytest.fixture(scope="module", params=["shapes", pytest.param("photos", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["shapes", pytest.param("photos", marks=ONE_MORE)])
 def pictures(request, tmp_path_factory, seed) -> Pictures:
     if request.param == "shapes":
         folder = tmp_path_factory.mktemp("shapes")
@@ -103,7 +104,7 @@ def filled(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.from_numpy(values.astype(np.float32)) * SCALES.get(name, 1.0)
 
 
-@pytest.fixture(scope="module", params=[18, pytest.param(50, marks=pytest.mark.nightly)], ids="ResNet-{}".format)
+@pytest.fixture(scope="module", params=[18, pytest.param(50, marks=ONE_MORE)], ids="ResNet-{}".format)
 def settings(request) -> MaskRCNNModel:
     """torchvision's rules, over fewer proposals with ResNet-18, so that it takes seconds."""
     full = MaskRCNNModel(depth=request.param)
@@ -198,8 +199,8 @@ def background_for(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> floa
     ("eps", "kinds"),
     [
         pytest.param(1e-5, "both", id="a wide and a tall one in a batch"),
-        pytest.param(0.0, "wide", id="COCO_V1's epsilon", marks=pytest.mark.nightly),
-        pytest.param(1e-5, "tall", id="a tall one alone", marks=pytest.mark.nightly),
+        pytest.param(0.0, "wide", id="COCO_V1's epsilon", marks=ONE_MORE),
+        pytest.param(1e-5, "tall", id="a tall one alone", marks=ONE_MORE),
     ],
 )
 def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkeypatch, eps, kinds) -> None:

@@ -14,7 +14,7 @@ from mlperf_recorded import ROOT, recorded
 CHECKOUT = "PACELINE_MLPERF_TRAINING"
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("needs a checkout of the reference")
 def test_the_reference_says_again_what_is_recorded(shared_data: Path, tmp_path: Path) -> None:
     if CHECKOUT not in os.environ:
         pytest.skip(f"{CHECKOUT} names no checkout of github.com/mlcommons/training (--nightly)")

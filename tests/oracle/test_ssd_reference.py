@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_night import ONE_MORE
 from ready_outputs import ReadyOutputs
 from torch import Tensor
 
@@ -29,7 +30,7 @@ REFERENCE_ORDER = anchor_to_cell(grids(300)).argsort()
 RECORDED = Path(__file__).parent / "recorded" / "ssd_reference.npz"
 
 
-@pytest.fixture(scope="module", params=["drawn boxes", pytest.param("photos", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["drawn boxes", pytest.param("photos", marks=ONE_MORE)])
 def oracle(request) -> dict[str, np.ndarray]:
     photos = request.param == "photos"
     with np.load(request.getfixturevalue("shared_data") / "oracle" / "ssd300.npz" if photos else RECORDED) as file:

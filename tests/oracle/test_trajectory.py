@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
+from by_night import ONE_MORE
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 from trajectories import SAME, apart, column, in_float64, take_steps
@@ -120,7 +121,7 @@ def changed(part: str, **values) -> Recipe:
     return replace(RECIPE, **{part: replace(getattr(RECIPE, part), **values)})
 
 
-@pytest.mark.parametrize("channels_last", [True, pytest.param(False, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("channels_last", [True, pytest.param(False, marks=ONE_MORE)])
 def test_every_loss_is_torchvision_s_and_torch_s(batches, expected, channels_last):
     got = ours(RECIPE, batches, channels_last=channels_last)
     assert len(got) == STEPS and max(apart(got, expected)) < SAME, [f"{x:.1e}" for x in apart(got, expected)]

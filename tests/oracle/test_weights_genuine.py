@@ -23,7 +23,7 @@ from paceline.weights.load import load_weights
 from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
 from paceline.weights.weight_file import open_weights
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.nightly("needs published weights")
 
 ARRAYS = """
 import numpy as np, mxnet as mx

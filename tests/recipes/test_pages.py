@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 
 from paceline.cli.from_original import translated
 from paceline.recipes.migrate.originals import ORIGINALS, PAGES
@@ -34,7 +35,7 @@ def test_a_page_is_what_the_tables_say(page):
 
 @pytest.mark.parametrize(
     ("run", "of"),
-    [pytest.param(run, of, id=run, marks=() if run.startswith(FEW) else pytest.mark.nightly) for run, of in RUNS],
+    [pytest.param(run, of, id=run, marks=() if run.startswith(FEW) else ONE_MORE) for run, of in RUNS],
 )
 def test_each_command_of_a_page_comes_to_the_same_numbers_or_names_the_row_that_says_why_not(run, of):
     found = translated(run, of)

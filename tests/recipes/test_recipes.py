@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_night import ONE_MORE
 
 import paceline.cli
 import paceline.config
@@ -219,9 +220,7 @@ def help_by_flag(text: str) -> dict[str, str]:
 SHOWN = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in SHOWN else pytest.param(name, marks=pytest.mark.nightly) for name in RECIPES]
-)
+@pytest.mark.parametrize("name", [name if name in SHOWN else pytest.param(name, marks=ONE_MORE) for name in RECIPES])
 def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # one column of boxes
     said = io.StringIO()

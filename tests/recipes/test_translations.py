@@ -104,7 +104,7 @@ def test_an_unseen_line_becomes_a_command_that_does_the_same(line, monkeypatch):
     check_ours(line, found)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("translates and plans every line of the corpus; unseen lines run by day")
 @pytest.mark.parametrize("line", TRAINING, ids=name_of)
 def test_a_published_line_becomes_a_command_that_does_the_same(line, monkeypatch):
     monkeypatch.chdir(CONFIGS / line.folder)

@@ -140,7 +140,7 @@ def test_photos_for_a_gpu_machine_are_few_and_whole(scripts, shared_data, tmp_pa
     assert "not empty" in capsys.readouterr().err
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("every item of the campaign for minutes")
 @pytest.mark.parametrize("part", [1, 2, 3, 4])
 def test_every_item_of_a_part_runs_dry(part, shared_data, tmp_path):
     photos = tmp_path / "photos"

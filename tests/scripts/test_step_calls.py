@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.nightly("counts the operations of full-sized steps")
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "step_calls.py"
 
 

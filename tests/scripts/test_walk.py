@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 # Each verb has its own tests, in one process; this one takes a minute of new ones.
-@pytest.mark.nightly
+@pytest.mark.nightly("each verb as a process for a minute; every verb has tests of its own by day")
 def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
     data = rendered_boxes(tmp_path_factory)
     environment = {

@@ -268,7 +268,7 @@ def test_every_row_of_the_menu_is_whole() -> None:
             assert all(url.startswith(("http://", "https://")) for url in archive.urls)
 
 
-@pytest.mark.nightly  # torchvision takes seconds to import
+@pytest.mark.nightly("torchvision takes seconds to import")
 def test_imagenets_and_vocs_sums_are_torchvisions() -> None:
     from torchvision.datasets.imagenet import ARCHIVE_META
     from torchvision.datasets.voc import DATASET_YEAR_DICT

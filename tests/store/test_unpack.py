@@ -85,7 +85,7 @@ def test_a_zip_with_64_bit_numbers(tmp_path: Path) -> None:
     assert found(tmp_path / "out") == {"a.jpg": PHOTO}
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("writes a zip of 65,536 members")
 def test_a_zip_of_more_members_than_16_bits_count(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "set.zip", "w") as book:
         for i in range(66_000):

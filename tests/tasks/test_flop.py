@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.config.system import System
@@ -18,7 +19,7 @@ BATCH = 2
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", pytest.param("resnet50", marks=pytest.mark.nightly)]
+    "name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", pytest.param("resnet50", marks=ONE_MORE)]
 )
 def test_the_count_is_torch_s_over_forward_and_backward(name):
     """On the CPU, where all of them have a backward; frozen layers, proposals without a gradient and all."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from small_steps import batch_of, plan_of, small, state_of
 from tape import HostReadError, NoHostReads
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from paceline.training.state import State
 from paceline.training.step import TrainStep
 
 CPU, HALVES = torch.device("cpu"), System(images_per_forward=2)
-NIGHTLY = pytest.mark.nightly
+NIGHTLY = ONE_MORE
 BY_DAY = [pytest.param("classification", marks=NIGHTLY), "ssd", pytest.param("maskrcnn", marks=NIGHTLY)]
 
 
@@ -151,7 +152,7 @@ def test_no_update_on_cuda_has_anything_from_the_host(kind: str, scaled: bool) -
     assert counted.calls > 10
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("compiles whole networks")
 @pytest.mark.filterwarnings(
     "ignore:.*should not be instantiated:DeprecationWarning"
 )  # torch 2.11's compiler does it itself

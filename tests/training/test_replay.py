@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from small_steps import batch_of, plan_of, small, state_of
 from tape import HostReadError, Recorder
 from torch import Tensor
@@ -120,9 +121,7 @@ CASES = {
 BY_DAY = {"classification, lars", "ssd, adamw"}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
-)
+@pytest.mark.parametrize("name", [name if name in BY_DAY else pytest.param(name, marks=ONE_MORE) for name in CASES])
 def test_a_replayed_run_is_the_run_bit_for_bit(name: str) -> None:
     case = CASES[name]
     recipe = small(case.task, case.changes)
@@ -135,7 +134,7 @@ def test_a_replayed_run_is_the_run_bit_for_bit(name: str) -> None:
         assert 1 <= int(eager.state.scaler.skipped) < STEPS
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly("a few more recorded steps of masks")
 def test_masks_replayed_for_a_few_steps_are_the_steps() -> None:
     """The long case above by day."""
     case = CASES["maskrcnn, counted ahead"]
