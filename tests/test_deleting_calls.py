@@ -54,7 +54,7 @@ REASONS = {
     "store/download/unpack.py": (2, "a folder part of config/whole.py; files move only where nothing or the same file is"),
     "launch/carry_out.py": (2, "RUN/launch beside a script of ours; parts of whole"),
     "launch/hosts.py": (2, "a file with a drawn name"),
-    "launch/process.py": (1, "RUN/launch/output.txt, appended to"),
+    "launch/through_local.py": (1, "RUN/launch/output.txt, appended to"),
     "log/output.py": (3, "/dev/null, and descriptors 1 and 2"),
     "bench/mlperf/judge.py": (1, "into a temporary folder"),
     "weights/forms/bring.py": (2, "parts of whole; a zip that this command itself brought, once its member is unpacked"),

@@ -73,8 +73,7 @@ def run(arguments: Sequence[str]) -> int:
 def _build(arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
     flags = parse(arguments, BuildFlags(), prog="image build", description="Build the image of this checkout.")
-    from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source
-    from paceline.launch.inside import tag
+    from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag
     from paceline.machine.provenance import git_commit
 
     root = source()
@@ -125,12 +124,10 @@ def _shell(arguments: Sequence[str], command: Words) -> int:
     flags = parse(arguments, ShellFlags(), prog="image shell", description="A shell inside the image, or a command.")
     from paceline.config.cache import cache_folder
     from paceline.launch.carry_out import write_files
-    from paceline.launch.container_apptainer import files as apptainer_files
-    from paceline.launch.container_docker import check
-    from paceline.launch.container_docker import files as docker_files
+    from paceline.launch.containers import apptainer_files, check_docker, docker_files
     from paceline.launch.image_build import engine_found
-    from paceline.launch.inside import inside
     from paceline.launch.job import Job
+    from paceline.launch.where import inside
 
     engine = engine_found(flags.engine, ("docker", "podman", "apptainer"))
     kind = "apptainer" if engine == "apptainer" else "docker"
@@ -144,7 +141,7 @@ def _shell(arguments: Sequence[str], command: Words) -> int:
     )
     job = inside(job, (f"{Path.cwd()}:rw", *flags.mount))
     if kind == "docker":
-        check(job, engine)
+        check_docker(job, engine)
         files = docker_files(job, engine)
     else:
         files = apptainer_files(job)

@@ -13,16 +13,14 @@ from pathlib import Path
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.config.system import System
-from paceline.launch.axes import NODE_VARIABLES, File
-from paceline.launch.job import Job, Words
+from paceline.launch.job import NODE_VARIABLES, File, Job, Words, environment
 from paceline.launch.mounts import working_directory
-from paceline.launch.shell import environment
 from paceline.machine import host_facts
 from paceline.ranks.exit_code import EXIT_CODE_FILE
 
 # Called as in the image of containers/Dockerfile: its PATH begins with the environment that holds paceline.
 PYTHON: Words = ("python3",)
-# Runs inside, as `sh -c GUARD IMAGE COMMAND...`: an image without paceline is told in one line, and by the run's exit code.
+# Runs inside, as `sh -c GUARD IMAGE COMMAND...`: an image without paceline ends in one line and with the run's exit code.
 GUARD = f"""python3 -c "import paceline" 2>/dev/null && exec "$@"
 echo "paceline: the image $0 has no paceline in it. Build one: paceline image build; or name another with --image." >&2
 [ -z "${{{EXIT_CODE_FILE}:-}}" ] || echo 2 >"${EXIT_CODE_FILE}"
@@ -33,7 +31,7 @@ exit 2"""
 class Flag:
     """Words for the engine that stand together, and why.
 
-    words  as the engine gets them, whatever signs they hold; none: `why` says that none are needed
+    words  as the engine gets them, unquoted; none: `why` says that none are needed
     test   a shell test: the words are given where it holds; '' = always
     shell  shell code of ours for one more word behind them, quotes and all; no name of a folder belongs in it
     """
@@ -45,7 +43,7 @@ class Flag:
 
 
 def family(system: System) -> str:
-    """Whose devices a system has: torch calls both NVIDIA's and AMD's cuda, and only the chip's name tells them apart."""
+    """The maker of a system's devices: torch calls both NVIDIA's and AMD's cuda, and only the chip's name tells them apart."""
     if system.accelerator == "cuda" and system.chip.upper().startswith(("MI", "AMD", "INSTINCT")):
         return "rocm"
     return system.accelerator
@@ -54,11 +52,8 @@ def family(system: System) -> str:
 _AMD = (
     Flag(("--device", "/dev/kfd"), "AMD: the compute driver"),
     Flag(("--device", "/dev/dri"), "AMD: the devices themselves"),
-    Flag(
-        ("--security-opt", "seccomp=unconfined"),
-        "AMD: memory is mapped between processes, which Docker's filter forbids",
-    ),
-)
+    Flag(("--security-opt", "seccomp=unconfined"), "AMD: memory is mapped between processes, which Docker's filter forbids"),
+)  # fmt: skip
 # Accelerator -> engine -> how its devices come inside. An engine that is not there needs nothing for it.
 DEVICES: dict[str, dict[str, tuple[Flag, ...]]] = {
     "cpu": {},
@@ -84,10 +79,7 @@ DEVICES: dict[str, dict[str, tuple[Flag, ...]]] = {
 
 
 def device_flags(engine: str, system: System) -> tuple[Flag, ...]:
-    """How this system's devices come inside.
-
-    Raises UserError for Apple's, which no container sees.
-    """
+    """How this system's devices come inside. Raises UserError for Apple's, which no container sees."""
     kind = family(system)
     if kind not in DEVICES:
         raise UserError(f"--container {engine}: no container sees {kind} devices. Use --container none.")
@@ -142,8 +134,8 @@ exec {last}
 
 
 def facts_file() -> File:
-    """The program that reads the host's facts: it needs a Python and nothing else, so it also runs where paceline is not."""
-    return File("host_facts.py", Path(host_facts.__file__).read_text(), said=False)
+    """The program that reads the host's facts: it needs only a Python, so it also runs where paceline is missing."""
+    return File("host_facts.py", Path(host_facts.__file__).read_text(), shown=False)
 
 
 def _code(flag: Flag) -> str:

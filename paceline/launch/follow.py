@@ -1,4 +1,4 @@
-"""Follow a job: show its log as it grows, pass Ctrl-C on, and say how the run itself ended."""
+"""Follow a job: show its log as it grows, pass Ctrl-C on, and return the exit code of the run itself."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from types import FrameType
 
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import printable
-from paceline.launch.axes import Running
-from paceline.launch.job import Job
+from paceline.launch.job import Job, Running
 from paceline.log.events import read_events
 from paceline.ranks.exit_code import read_exit_code
 
@@ -23,7 +22,7 @@ LOOK_SECONDS = 0.2
 LAST_LINES = 20
 MOST_BYTES = 1 << 24
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
-# The exit code of each ending of a run; what an `end` event says decides, whatever the launcher made of the code.
+# The exit code of each status of an `end` event, which decides, whatever the launcher made of the code.
 CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": INTERRUPTED, "failed": FAILED}
 
 
@@ -42,8 +41,8 @@ class Tail:
                 new = file.read(MOST_BYTES)
         except OSError:  # none yet, or nothing that a job writes
             return ""
-        whole = new.rfind(b"\n") + 1
-        new = new if all_of_it or (not whole and len(new) == MOST_BYTES) else new[:whole]
+        end = new.rfind(b"\n") + 1
+        new = new if all_of_it or (not end and len(new) == MOST_BYTES) else new[:end]
         self._at += len(new)
         return new.decode(errors="replace")
 
@@ -94,7 +93,7 @@ def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Ca
 
     asked  grows while we are here: one entry for each signal that asks us to stop
     """
-    kept, stood, handled = "", "", 0
+    kept, waited_for, handled = "", "", 0
     # A scheduler keeps the time itself; elsewhere the walltime's end is a wish to stop like any other.
     minutes = 0 if job.through == "slurm" else job.walltime_minutes
     limit = time.monotonic() + 60 * minutes if minutes else math.inf
@@ -105,8 +104,8 @@ def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Ca
             kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
         if code is not None:
             return kept
-        if (now := running.standing()) != stood:
-            stood = now
+        if (now := running.waiting_for()) != waited_for:
+            waited_for = now
             say(f"{running.name} {now or 'runs'}")
         if time.monotonic() > limit:
             limit = math.inf

@@ -1,30 +1,43 @@
-"""Ask every host of a job, all at once, whether it can take part; each that cannot is named in one line with the reason.
+"""Which hosts a job runs on, as a hostfile names them, and whether each of them can take part.
 
-What is asked: does ssh let us in, is there a Python with this paceline and this torch, does the host see the run's folder
-(a file with a fresh number lies there), has it the network interface, is rank 0's port free, is Open MPI there.
+A hostfile has one host a line, as Open MPI and MPICH write them:
+
+    node1 slots=8        # Open MPI
+    node2:8              # MPICH, and mpirun's -H
+    10.0.0.3             # as many ranks as the system has a node
+
+Nothing of a line is guessed: what is no host, no `slots=` and no comment is refused with its file and line.
+Source: Open MPI, mpirun(1), "Specifying Host Nodes"; MPICH, hydra's -f.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
+import re
 import secrets
-import shlex
 import subprocess
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
-from paceline.config.printable import one_line
+from paceline.config.plain_file import read_plain_text
+from paceline.config.printable import one_line, short
+from paceline.config.system import MOST_RANKS
 from paceline.launch import probe
-from paceline.launch.hostfile import Host
 from paceline.launch.job import Job, Words
-from paceline.ranks.interfaces import is_address_of_this_host
+from paceline.launch.over_ssh import NO_CONNECTION, on_host, why_not_connected
 from paceline.version import __version__
 
+# The longest line that makes sense (RFC 1123: a name has at most 255 characters), times the most hosts.
+MOST_BYTES = 2**20
+MOST_NAME = 255
+# A leading minus would be an option of ssh's.
+NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+LOOPBACK = re.compile(r"localhost(?:\..*)?|127\.\d+\.\d+\.\d+", re.IGNORECASE)
+WANTED = "write `node1`, `node1 slots=8` or `node1:8`"
 AT_ONCE = 64
 # For one answer: logging in, and a Python that starts from a slow shared disk.
 ANSWER_SECONDS = 60
@@ -32,15 +45,110 @@ ANSWER_SECONDS = 60
 MPI_DAEMONS = ("orted", "prted")
 
 
+@dataclass(frozen=True)
+class Host:
+    """One line of a hostfile: a name or number that ssh understands, and how many ranks there is room for."""
+
+    address: str
+    slots: int
+
+
+def read_hostfile(path: Path, per_node: int) -> tuple[Host, ...]:
+    """Every host of the file, in its order.
+
+    per_node  slots of a host whose line says none
+    Raises UserError naming file and line: unreadable, no host at all, a host twice, anything that is not understood.
+    """
+    try:
+        text = read_plain_text(path, MOST_BYTES)
+    except OSError as problem:
+        raise UserError(f"--hostfile {path}: {problem.strerror or problem}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--hostfile {path}: is no text. Expected a host a line: {WANTED}.") from None
+    hosts: dict[str, Host] = {}
+    lines: dict[str, int] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        try:
+            host = _read_line(line, per_node)
+        except ValueError as why:
+            raise UserError(f"{path}, line {number}: {why}.") from None
+        key = host.address.lower()
+        if key in lines:
+            raise UserError(
+                f"{path}, line {number}: {host.address} stands in line {lines[key]} already. Give it one line with all "
+                "its slots."
+            )
+        hosts[key], lines[key] = host, number
+    if not hosts:
+        raise UserError(f"--hostfile {path}: names no host. Expected a host a line: {WANTED}.")
+    return tuple(hosts.values())
+
+
+def first_hosts(hosts: tuple[Host, ...], nodes: int, per_node: int, path: Path) -> tuple[Host, ...]:
+    """The `nodes` hosts that a job of `per_node` ranks a node takes: the first ones.
+
+    Raises UserError where there are too few, where one has too few slots, or where a loopback stands among several.
+    """
+    if len(hosts) < nodes:
+        raise UserError(
+            f"--nodes {nodes}: {path} names {len(hosts)} host{'s'[: len(hosts) > 1]}. Add {nodes - len(hosts)}, or ask "
+            f"for --nodes {len(hosts)}."
+        )
+    taken = hosts[:nodes]
+    for host in taken:
+        if host.slots < per_node:
+            raise UserError(
+                f"{path}: {host.address} has {host.slots} slot{'s'[: host.slots > 1]}, and the system has {per_node} ranks "
+                f"a node. Raise its slots, or ask for --system.per-node {host.slots}."
+            )
+        if nodes > 1 and LOOPBACK.fullmatch(host.address):
+            raise UserError(f"{path}: {host.address} is another machine on every host. Give it the name that all know.")
+    return taken
+
+
+def _read_line(line: str, per_node: int) -> Host:
+    """Raises ValueError in a few words, without a full stop."""
+    name, *rest = line.split()
+    slots = None
+    if name.count(":") > 1 or name.startswith("["):
+        raise ValueError(f"'{short(name)}' is an IPv6 address: use a host name that stands for it")
+    if ":" in name:
+        name, _, text = name.partition(":")
+        slots = _count(text)
+    if "@" in name:
+        raise ValueError(f"'{short(name)}': which user logs in belongs into ~/.ssh/config, not into the hostfile")
+    if len(name) > MOST_NAME or not NAME.fullmatch(name):
+        raise ValueError(f"'{short(name)}' is no host name: {WANTED}")
+    for word in rest:
+        keyword, equals, text = word.partition("=")
+        if keyword != "slots" or not equals:
+            raise ValueError(f"'{short(word)}' is not understood: {WANTED}")
+        if slots is not None:
+            raise ValueError("says its slots twice")
+        slots = _count(text)
+    return Host(name, per_node if slots is None else slots)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MOST_RANKS:
+        raise ValueError(f"'{short(text)}' is no number of slots, 1 to {MOST_RANKS}")
+    return int(text)
+
+
 def check_hosts(job: Job, hosts: tuple[Host, ...], port: int) -> None:
-    """Raises UserError with a line for each host that cannot take part.
+    """Ask every host, all at once, whether it can take part; raises UserError with a line for each that cannot.
+
+    Asked: does ssh let us in, is there a Python with this paceline and this torch, does the host see the run's folder (a file
+    with a fresh number lies there), has it the network interface, is rank 0's port free, is Open MPI there.
 
     port   where rank 0 will listen on the first host; 0 = not to be asked
     """
     token = secrets.token_hex(16)
-    file = (
-        job.launch_folder / f".seen-{token}"
-    )  # a new name each time: NFS remembers for a while which names are not there
+    # A new name each time: NFS remembers for a while which names are not there.
+    file = job.launch_folder / f".seen-{token}"
     try:
         file.write_text(token)
         with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
@@ -72,24 +180,21 @@ def _trouble(job: Job, host: Host, file: Path, token: str, port: int) -> str:
         return f"{host.address}: no answer within {ANSWER_SECONDS} s. Try:  ssh {host.address} true"
     except OSError as problem:
         return f"{host.address}: {command[0]} cannot be started ({problem.strerror}). Debian's ssh: openssh-client."
-    said = done.stderr.decode(errors="replace")
     answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe.MARK)]
     if not answers:
-        return f"{host.address}: {_no_answer(host, done.returncode, said, python)}"
-    return "".join(
-        f"{host.address}: {why}" for why in _missing(job, host, json.loads(answers[-1][len(probe.MARK) :]), token)[:1]
-    )
+        why = why_not_connected(done.stderr.decode(errors="replace"))
+        if done.returncode == NO_CONNECTION:
+            text = f"ssh does not get in ({why}). Try:  ssh -o BatchMode=yes {host.address} true"
+        elif done.returncode in (126, 127):
+            text = f"there is no {python[0]} to run ({why}). All hosts need the same environment at the same path."
+        else:
+            text = f"{python[0]} does not work there ({why})."
+        return f"{host.address}: {text}"
+    missing = _missing(job, json.loads(answers[-1][len(probe.MARK) :]), token)
+    return f"{host.address}: {missing[0]}" if missing else ""
 
 
-def _no_answer(host: Host, code: int, said: str, python: Words) -> str:
-    if code == NO_CONNECTION:
-        return f"ssh does not get in ({why_not_connected(said)}). Try:  ssh -o BatchMode=yes {host.address} true"
-    if code in (126, 127):
-        return f"there is no {python[0]} to run ({why_not_connected(said)}). All hosts need the same environment at the same path."
-    return f"{python[0]} does not work there ({why_not_connected(said)})."
-
-
-def _missing(job: Job, host: Host, answer: dict[str, Any], token: str) -> list[str]:
+def _missing(job: Job, answer: dict[str, Any], token: str) -> list[str]:
     """What this host lacks, the most basic first."""
     found = []
     own = {"paceline": __version__, "torch": importlib.metadata.version("torch")}
@@ -120,42 +225,3 @@ def _missing(job: Job, host: Host, answer: dict[str, Any], token: str) -> list[s
     if answer["port"]:
         found.append(f"rank 0 cannot listen there ({one_line(str(answer['port']))}). Choose another port with --port.")
     return found
-
-
-# Commands on other hosts, over the user's own ssh: its keys, names and users come from ~/.ssh/config and nothing else.
-#
-# A host that is this machine is reached without ssh.
-
-
-LIKE_A_LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR")
-# ssh's own exit code where it could not connect, or lost the connection; else the command's.
-NO_CONNECTION = 255
-
-
-def options() -> Words:
-    """ssh's options: nobody is there to type a password; a dead host is noticed when connecting, and within 15 s later on."""
-    said = {"BatchMode": "yes", "ConnectTimeout": 10, "ServerAliveInterval": 5, "ServerAliveCountMax": 3}
-    return tuple(word for name, value in said.items() for word in ("-o", f"{name}={value}"))
-
-
-def on_host(address: str, command: Words) -> Words:
-    """What runs `command` on the host `address`, standard input and output included."""
-    if is_address_of_this_host(address):
-        return command
-    return ("ssh", "-T", *options(), "--", address, shlex.join(command))
-
-
-def environment_for(command: Words, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What `command`, of `on_host`, is started with: a host that is this machine has no more than a login gives the others.
-
-    Else ranks here would have what the ranks on other hosts have not, from PACELINE_SECRET to NCCL's switches.
-    """
-    if command[0] == "ssh":
-        return dict(environ)
-    return {name: value for name, value in environ.items() if name in LIKE_A_LOGIN}
-
-
-def why_not_connected(said: str) -> str:
-    """The line of ssh's own words that tells why, for a message; ssh writes what it tried before what failed."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return one_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"

@@ -1,4 +1,4 @@
-"""The command that builds the image, for each engine that can."""
+"""The container image: what it is called, and the command that builds it, for each engine that can."""
 
 from __future__ import annotations
 
@@ -7,11 +7,49 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import UserError
-from paceline.launch.inside import checkout, image_file
 from paceline.launch.job import Words
+from paceline.version import PACKAGE, __version__
 
+# One line with the image's name, for builds, launches and pushes alike.
+TAG_FILE = "containers/TAG"
 # In the order in which they are looked for.
 ENGINES = ("docker", "podman", "buildah", "apptainer")
+
+
+def checkout() -> Path | None:
+    """The source tree that this package runs from; None where it was installed without one."""
+    root = PACKAGE.parent
+    return root if (root / TAG_FILE).is_file() else None
+
+
+def tag() -> str:
+    """NAME:TAG. Where there is no checkout: paceline at this package's version, as TAG has it.
+
+    Raises UserError where containers/TAG is no name of an image.
+    """
+    root = checkout()
+    if root is None:
+        return f"paceline:{__version__}"
+    text = (root / TAG_FILE).read_text().strip()
+    if not text or len(text.split()) != 1 or ":" not in text.rpartition("/")[2]:
+        raise UserError(
+            f"{root / TAG_FILE}: write one line NAME:TAG there, e.g. registry.example.com/team/paceline:0.1.0."
+        )
+    return text
+
+
+def image_file(name: str) -> Path:
+    """Where apptainer's file of an image lies: in the checkout's build/, else in the working directory."""
+    stem = name.rpartition("/")[2].replace(":", "-")
+    root = checkout()
+    return (root / "build" if root else Path.cwd()) / f"{stem}.sif"
+
+
+def usual_image(container: str) -> str:
+    """What --image is where nobody names one; '' for Pyxis, whose nodes find images in a registry alone."""
+    if container == "apptainer":
+        return str(image_file(tag()))
+    return tag() if container == "docker" else ""
 
 
 @dataclass(frozen=True)
@@ -52,10 +90,7 @@ def engine_found(asked: str, among: tuple[str, ...]) -> str:
 
 
 def source() -> Path:
-    """The checkout, which holds what the image is made of.
-
-    Raises UserError where the package was installed without it.
-    """
+    """The checkout that the image is made of. Raises UserError where the package was installed without it."""
     root = checkout()
     if root is None:
         raise UserError(
@@ -66,18 +101,12 @@ def source() -> Path:
 
 
 def build_command(engine: str, build: Build, root: Path) -> Words:
-    """What builds it, from the checkout at `root`."""
-    asked = (
-        ("BASE", build.base),
-        ("TORCH", build.torch),
-        ("CONSTRAINTS", build.constraints),
-        ("COMMIT", build.commit),
-    )
+    """The command that builds it, from the checkout at `root`."""
+    values = {"BASE": build.base, "TORCH": build.torch, "CONSTRAINTS": build.constraints, "COMMIT": build.commit}
+    arguments = [word for name, value in values.items() if value for word in ("--build-arg", f"{name}={value}")]
     if engine == "apptainer":
-        # Its definition has the same four, and takes paths as seen from the checkout.
-        arguments = [word for name, value in asked if value for word in ("--build-arg", f"{name}={value}")]
+        # Its definition has the same four arguments, and takes paths as seen from the checkout.
         return ("apptainer", "build", *arguments, *build.extra, str(image_file(build.tag)), "containers/paceline.def")
-    arguments = [word for name, value in asked if value for word in ("--build-arg", f"{name}={value}")]
     # Layers are kept, so that a change of the code does not fetch torch again; Docker does so unasked.
     layers = ("--layers",) if engine in ("podman", "buildah") else ()
     file = ("--file", str(root / "containers" / "Dockerfile"))

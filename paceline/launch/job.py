@@ -1,21 +1,32 @@
-"""Job: what is to run, on how many nodes, with which variables and folders. Every file that a launch writes is made of it."""
+"""Job: what is to run, on how many nodes, with which variables and folders. And what an entry of each axis is.
+
+Every file that a launch writes is made of a Job. Who gives machines (Through), who starts processes (Starter) and what wraps
+them (Container) are small values of pure functions; carry_out.py puts one of each together.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
+from typing import Literal, Protocol
 
 from paceline.config.run_names import LAUNCH_FOLDER
 from paceline.config.system import System
+from paceline.ranks.exit_code import EXIT_CODE_FILE
 
 # A command: its words, not yet quoted for any shell.
 Words = tuple[str, ...]
+# The longest line of a script that we write.
+WIDTH = 100
 
 
 @dataclass(frozen=True)
 class Variable:
-    """An environment variable of every rank, and what it is for: the comment beside it in each file that sets it."""
+    """An environment variable of every rank; `why` becomes the comment beside it in each file that sets it."""
 
     name: str
     value: str
@@ -108,3 +119,149 @@ class Job:
     def exit_code_file(self) -> Path:
         """Where rank 0 leaves its exit code, which launchers swallow."""
         return self.launch_folder / "exit-code"
+
+    @property
+    def preflight_folder(self) -> Path:
+        """Where a preflight leaves everything."""
+        return self.launch_folder / "preflight"
+
+    @property
+    def chosen_nodes(self) -> Path:
+        """File in which a preflight leaves the nodes that train, a name a line, in the order of their ranks."""
+        return self.preflight_folder / "nodes"
+
+    @property
+    def on_chosen(self) -> Words:
+        """srun's words for the nodes that train, where a preflight has chosen them."""
+        return ("--nodelist", str(self.chosen_nodes)) if self.preflight else ()
+
+
+def environment(job: Job) -> tuple[Variable, ...]:
+    """The job's variables and our own."""
+    own = [Variable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")]
+    own.append(Variable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
+    if job.start == "mpirun":
+        own.append(Variable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log"))
+    return (*job.environ, *own)
+
+
+def exports(variables: Sequence[Variable]) -> str:
+    """`export NAME=value  # why`, a line each."""
+    return "".join(f"export {one.name}={shlex.quote(one.value)}  # {one.why}\n" for one in variables)
+
+
+def in_lines(command: Words) -> str:
+    """A command quoted for the shell, broken into lines before its flags."""
+    lines, line = [], ""
+    for word in map(shlex.quote, command):
+        if (line and word.startswith("-") and len(line) + len(word) > WIDTH - 40) or len(line) + len(word) > WIDTH:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return " \\\n    ".join([*lines, line])
+
+
+@dataclass(frozen=True)
+class File:
+    """One readable file that a launch writes into RUN/launch."""
+
+    name: str
+    text: str
+    runs: bool = False  # made executable
+    shown: bool = True  # printed when it is written; a program of ours is not
+
+
+@dataclass(frozen=True)
+class Starter:
+    """Who starts processes.
+
+    command   (job, program) -> the command that starts `program` as ranks
+    reach     "job": the command starts all ranks of all nodes; "node": it starts one node's, and whoever gives the nodes runs
+              it on each of them, with NODE_VARIABLES in its environment
+    stop      signal to the starter that asks the ranks to stop (they save and end with 75)
+    notes     comment lines before the command, in the file that holds it
+    missing   the program that this machine lacks for it, in a sentence with another way; '' where it can start
+    """
+
+    command: Callable[[Job, Words], Words]
+    reach: Literal["job", "node"]
+    stop: Signals
+    notes: Callable[[Job], str] = lambda job: ""
+    missing: Callable[[Job], str] = lambda job: ""
+
+
+# What a starter of one node learns of the others (torchrun's own names for its flags), and what for.
+NODE_VARIABLES = {
+    "PET_NNODES": "torchrun: how many nodes",
+    "PET_NODE_RANK": "torchrun: this node's number",
+    "PET_MASTER_ADDR": "torchrun: the node where rank 0 runs",
+    "PET_MASTER_PORT": "torchrun: where its store listens",
+}
+
+
+@dataclass(frozen=True)
+class Container:
+    """What wraps processes.
+
+    wrap    (job, command) -> the command that runs `command` inside
+    check   raises UserError for what it cannot do
+    srun    words that srun itself takes for it (Pyxis): the command is inside already
+    notes   what those words are for: comment lines before the srun line
+    before  what each node does outside before ranks start there: a shell command, '' = nothing
+    whole   the wrapper goes around mpirun, not around each of its ranks: one container a node
+    python  the interpreter inside; None where the outer one is used
+    files   files of its own: the script that starts it
+    missing  as a Starter's
+    """
+
+    wrap: Callable[[Job, Words], Words]
+    check: Callable[[Job], None]
+    srun: Callable[[Job], Words] = lambda job: ()
+    whole: bool = False
+    python: Words | None = None
+    notes: Callable[[Job], str] = lambda job: ""
+    before: Callable[[Job], str] = lambda job: ""
+    files: Callable[[Job], tuple[File, ...]] = lambda job: ()
+    missing: Callable[[Job], str] = lambda job: ""
+
+
+class Running(Protocol):
+    """A job that was started."""
+
+    name: str
+    """For people: "job 12", "process 4711"."""
+
+    def poll(self) -> int | None:
+        """None while it runs or waits; afterwards the launcher's own exit code, which means little."""
+
+    def stop(self) -> None:
+        """Ask the run to save and end."""
+
+    def kill(self) -> None:
+        """End it now."""
+
+    def waiting_for(self) -> str:
+        """What it waits for at the moment, for people; '' while it runs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Through:
+    """Who gives the machines.
+
+    files    (job, command) -> the files to write; the first one is what `begin` hands over
+    check    raises UserError for what it cannot do
+    begin    (job, paths of the files) -> the running job
+    earlier  (job, the files that it would have) -> the running job of an earlier launch of the same; raises UserError where
+             one of another launch has this folder
+    by_hand  the words before the first file's name with which people do the same
+    missing  as a Starter's
+    """
+
+    files: Callable[[Job, Words], tuple[File, ...]]
+    check: Callable[[Job], None]
+    begin: Callable[[Job, tuple[Path, ...]], Running]
+    earlier: Callable[[Job, tuple[File, ...]], Running | None] = lambda job, files: None
+    by_hand: Words = ()
+    missing: Callable[[Job], str] = lambda job: ""

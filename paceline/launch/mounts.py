@@ -40,9 +40,11 @@ def mounts_of(
     for text in filter(None, writes):
         if (path := _absolute(text, workdir)) != ROOT:
             found.append(Mount(path, str(path), f"{text}: written into", writable=True))
-    told = [*_read(reads, workdir, here=here), *named(words, workdir)]
-    found += [Mount(path, str(path), f"named by {text}") for text, path in told]
-    relative = any(not Path(text).expanduser().is_absolute() for text in (*writes, *(text for text, _ in told)) if text)
+    named_paths = [*_read(reads, workdir, here=here), *named(words, workdir)]
+    found += [Mount(path, str(path), f"named by {text}") for text, path in named_paths]
+    relative = any(
+        not Path(text).expanduser().is_absolute() for text in (*writes, *(text for text, _ in named_paths)) if text
+    )
     if relative and working_directory(workdir, found) != str(workdir):  # every word begins with ..
         found.append(Mount(workdir, str(workdir), "relative paths begin here"))
     # The first one of a place counts: it may be writable, and what a command only names is not.

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import shlex
 
-from paceline.launch.chosen import folder
 from paceline.launch.containers import CONTAINER
-from paceline.launch.job import Job, Words
-from paceline.launch.shell import in_lines
+from paceline.launch.job import Job, Words, in_lines
 from paceline.launch.starters import START
 from paceline.ranks.launcher import derived_port
 
@@ -20,11 +18,11 @@ FAILED = 3
 
 
 def program(job: Job, names: Words = ()) -> Words:
-    """One node's process; behind it stands --number, and --name where the launcher knows it.
+    """One node's process; its caller appends --number, and --name where the launcher knows it.
 
     names  of all hosts, where they are known before
     """
-    words: Words = ("--folder", str(folder(job)), "--nodes", str(job.nodes), "--spares", str(job.spares))
+    words: Words = ("--folder", str(job.preflight_folder), "--nodes", str(job.nodes), "--spares", str(job.spares))
     words += ("--ranks", str(job.per_node))
     if job.system_name not in ("", "auto"):
         words += ("--system", job.system_name)
@@ -46,7 +44,7 @@ def lines(job: Job, start: str) -> str:
     quote = shlex.quote
     return f"""
 # Before training, doctor and bench comm on every node: {job.nodes} train{f" of {job.nodes + job.spares}" if job.spares else ""}.
-preflight={quote(str(folder(job)))}
+preflight={quote(str(job.preflight_folder))}
 mkdir -p "$preflight"
 preflight_start=${{SLURM_JOB_ID:-here}}-$$-$(date +%s)-$RANDOM$RANDOM
 rm -f "$preflight/start"  # whatever lies there is not written through
@@ -62,5 +60,5 @@ fi
 
 def numbered(job: Job, number: str, *, name: str = "", names: Words = ()) -> str:
     """Through a shell that fills in the node's own number (and name): `sh -c 'exec "$@" --number ...' sh PROGRAM`."""
-    told = f'exec "$@" --number {number}' + (f" --name {name}" if name else "")
-    return in_lines(("sh", "-c", told, "sh", *program(job, names)))
+    text = f'exec "$@" --number {number}' + (f" --name {name}" if name else "")
+    return in_lines(("sh", "-c", text, "sh", *program(job, names)))

@@ -7,58 +7,55 @@ import shlex
 from paceline.config.printable import one_line
 from paceline.config.run_names import STOP_FILE
 from paceline.launch import preflight
-from paceline.launch.axes import NODE_VARIABLES
-from paceline.launch.chosen import on_chosen
 from paceline.launch.containers import CONTAINER
-from paceline.launch.job import Job, Words
-from paceline.launch.shell import environment, exports, in_lines
+from paceline.launch.job import NODE_VARIABLES, Job, Words, environment, exports, in_lines
 from paceline.launch.starters import START
 from paceline.ranks.launcher import derived_port
 
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
+WATCHED = "# the ranks of a run look for it: they save a checkpoint and end with 75"
 
 
 def script(job: Job, command: Words) -> str:
     """The text of job.sbatch. `command` starts all ranks; or one node's, and then srun carries it to each node."""
+    starter, container = START[job.start], CONTAINER[job.container]
     parts = [
         "#!/usr/bin/env bash\n",
         f"# {job.name}: {job.ranks} ranks on {job.nodes} node{'s'[: job.nodes > 1]}, started by {job.start}.\n",
-        asked_of_slurm(job),
-        f"\nset -uo pipefail\n\n{exports(environment(job))}",
-        files_between_us_and_ranks(job),
+        _sbatch_lines(job),
+        f"\nset -uo pipefail\n\n{exports(environment(job))}\n",
+        f"stop_file={shlex.quote(str(job.folder / STOP_FILE))}  {WATCHED}\n",
+        f'code_file={shlex.quote(str(job.exit_code_file))}\nrm -f "$code_file" "$stop_file"\n',
     ]
-    if START[job.start].reach == "node":
-        each = ("srun", "--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")
-        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label", *on_chosen(job))
-        command = (*each, *CONTAINER[job.container].srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
-    if line := CONTAINER[job.container].before(job):
-        why = "Folders that the container writes into"
-        parts.append(once(job, why, line, "a folder cannot be made on a node"))
+    if starter.reach == "node":
+        each = ("srun", *_one_a_node(job.nodes))
+        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label", *job.on_chosen)
+        command = (*each, *container.srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
+    every = _one_a_node(job.nodes + job.spares)
+    if line := container.before(job):
+        parts.append(_once("Folders that the container writes into", line, "a folder cannot be made on a node", every))
     if job.preflight:
         # --wait: whoever hangs when the others have ended is ended.
-        words = ("srun", *on_all(job), "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=30")
-        start = in_lines((*words, *CONTAINER[job.container].srun(job)))
+        words = ("srun", *every, "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=30", *container.srun(job))
         own = preflight.numbered(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
-        parts.append(preflight.lines(job, f"{start} \\\n    {own}"))
+        parts.append(preflight.lines(job, f"{in_lines(words)} \\\n    {own}"))
     if job.between:
         failed = f"the command of --between failed on a node: {one_line(job.between)}"
-        parts.append(once(job, "Before the ranks start", job.between, failed, *on_chosen(job)))
-    if START[job.start].reach == "node" and job.nodes > 1:
-        parts.append("\n" + node_variables(job))
-    return "".join([*parts, ranks_and_what_follows(job, command)])
+        on = (*_one_a_node(job.nodes), *job.on_chosen) if job.on_chosen else every
+        parts.append(_once("Before the ranks start", job.between, failed, on))
+    if starter.reach == "node" and job.nodes > 1:
+        parts.append("\n" + _node_variables(job))
+    return "".join([*parts, _ranks_and_end(job, command)])
 
 
-def on_all(job: Job) -> Words:
-    """srun's words for a process on every node of the job, the spare ones too."""
-    count = str(job.nodes + job.spares)
-    return ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1")
+def _one_a_node(count: int) -> Words:
+    """srun's words for a process on each of `count` nodes."""
+    return ("--nodes", str(count), "--ntasks", str(count), "--ntasks-per-node", "1")
 
 
-def once(job: Job, why: str, line: str, failed: str, *where: str) -> str:
-    """A shell line once on every node, or, `where` told, on these."""
-    count = str(job.nodes)
-    on = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", *where) if where else on_all(job)
+def _once(why: str, line: str, failed: str, on: Words) -> str:
+    """A shell line once on every node that srun's words `on` name."""
     return (
         f"\n# {why}, once on every node.\n{in_lines(('srun', *on, 'sh', '-c', line))} || {{\n"
         f"    echo {shlex.quote(f'paceline: {failed}')}\n"
@@ -67,8 +64,7 @@ def once(job: Job, why: str, line: str, failed: str, *where: str) -> str:
     )
 
 
-def asked_of_slurm(job: Job) -> str:
-    """The #SBATCH lines."""
+def _sbatch_lines(job: Job) -> str:
     batch = job.batch
     lines = [
         f"--job-name={job.name}",
@@ -88,28 +84,18 @@ def asked_of_slurm(job: Job) -> str:
     return "".join(f"#SBATCH {shlex.quote(line)}\n" for line in (*lines, *batch.extra))
 
 
-def node_variables(job: Job) -> str:
-    """What each node's starter is told of the others, but its own number."""
-    port = job.port or derived_port(str(job.folder))
+def _node_variables(job: Job) -> str:
+    """What each node's starter learns of the others, but its own number."""
     names = 'cat "$preflight/nodes"' if job.preflight else 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     values = {
         "PET_NNODES": str(job.nodes),
         "PET_MASTER_ADDR": f"${{MASTER_ADDR:-$({names} | head -n 1)}}",
-        "PET_MASTER_PORT": str(port),
+        "PET_MASTER_PORT": str(job.port or derived_port(str(job.folder))),
     }
     return "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
 
 
-def files_between_us_and_ranks(job: Job) -> str:
-    """Their names, and that nothing of an earlier start is left of them."""
-    return f"""
-stop_file={shlex.quote(str(job.folder / STOP_FILE))}  # the ranks of a run look for it: they save a checkpoint and end with 75
-code_file={shlex.quote(str(job.exit_code_file))}
-rm -f "$code_file" "$stop_file"
-"""
-
-
-def ranks_and_what_follows(job: Job, command: Words) -> str:
+def _ranks_and_end(job: Job, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
     goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job) + START[job.start].notes(job)

@@ -13,16 +13,11 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.launch import attend, preflight
-from paceline.launch.axes import NODE_VARIABLES, File, Running, Through
-from paceline.launch.chosen import chosen
-from paceline.launch.chosen import folder as preflight_folder
-from paceline.launch.hostfile import LOOPBACK, Host, first_hosts, read_hostfile
-from paceline.launch.hosts import check_hosts, host_python, options
-from paceline.launch.job import Job, Words
-from paceline.launch.process import Process
-from paceline.launch.shell import environment, exports, in_lines
-from paceline.launch.start_mpirun import forwarded_names, notes
-from paceline.launch.starters import START
+from paceline.launch.hosts import LOOPBACK, Host, check_hosts, first_hosts, host_python, read_hostfile
+from paceline.launch.job import NODE_VARIABLES, File, Job, Running, Through, Words, environment, exports, in_lines
+from paceline.launch.over_ssh import ssh_options
+from paceline.launch.starters import START, forwarded_names
+from paceline.launch.through_local import run_script
 from paceline.ranks.launcher import derived_port
 
 BASH = "#!/usr/bin/env bash\n"
@@ -43,16 +38,16 @@ wait "$starter"
 """
 
 
-def hosts_of(job: Job) -> tuple[Host, ...]:
-    """The first hosts of its hostfile, one for each node, the spare ones too. Raises UserError as hostfile.py does."""
+def _hosts_of(job: Job) -> tuple[Host, ...]:
+    """The first hosts of its hostfile, one for each node, the spare ones too. Raises UserError as hosts.py does."""
     assert job.hostfile is not None
     hosts = read_hostfile(job.hostfile, job.per_node)
     return first_hosts(hosts, job.nodes + job.spares, job.per_node, job.hostfile)
 
 
-def files(job: Job, command: Words) -> tuple[File, ...]:
+def _files(job: Job, command: Words) -> tuple[File, ...]:
     """run.sh, which starts all, and what it needs on the hosts."""
-    addresses = tuple(host.address for host in hosts_of(job))
+    addresses = tuple(host.address for host in _hosts_of(job))
     ranks = f"{job.ranks} rank{'s'[: job.ranks > 1]}"
     head = f"{BASH}# {job.name}: {ranks} on {', '.join(addresses)}, started by {job.start}.\n"
     if job.start == "mpirun":
@@ -61,30 +56,33 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
 
 
 def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
-    folder = str(job.launch_folder)
+    folder, cd = str(job.launch_folder), f"cd {shlex.quote(str(job.workdir))}\n\n"
     hold = (sys.executable, "-m", "paceline.launch.over_ssh", folder, shlex.join(host_python(job)))
     first, who, before, files = addresses[0], f"exec {in_lines((*hold, *addresses))}\n", "", ()
     if job.preflight:
-        first = f"$(head -n 1 {shlex.quote(str(chosen(job)))})"
+        first = f"$(head -n 1 {shlex.quote(str(job.chosen_nodes))})"
         who = f'mapfile -t nodes <"$preflight/nodes"\nexec {in_lines(hold)} "${{nodes[@]}}"\n'
-        looking = (*hold[:3], str(preflight_folder(job)), *hold[4:])
-        before = preflight.lines(job, in_lines((*looking, *addresses)))
-        files = _that_look(job, addresses)
-    run = (
-        f"{head}# By hand, without an eye on them:  {_by_hand(job, addresses)} wait\nset -euo pipefail\n{before}\n{who}"
-    )
+        start = (*hold[:3], str(job.preflight_folder), *hold[4:])
+        before = preflight.lines(job, in_lines((*start, *addresses)))
+        program = f'exec {in_lines(preflight.program(job, addresses))} --number "$1"\n'
+        node = f"{BASH}set -euo pipefail\n{cd}{exports(environment(job))}\n{program}"
+        files = (
+            File("preflight/node.sh", node, runs=True, shown=False),
+            File("preflight/attend.py", Path(attend.__file__).read_text(), shown=False),
+        )
+    script = shlex.quote(str(job.launch_folder / "node.sh"))
+    by_hand = " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
+    run = f"{head}# By hand, without an eye on them:  {by_hand} wait\nset -euo pipefail\n{before}\n{who}"
     values = {
         "PET_NNODES": str(job.nodes),
         "PET_NODE_RANK": "$1",
         "PET_MASTER_ADDR": first,
-        "PET_MASTER_PORT": str(_port(job)),
+        "PET_MASTER_PORT": str(_store_port(job)),
     }
     where = "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
     node = (
         f"{BASH}# {job.name}: one host's part of {job.nodes}. Its number, from 0, is the only argument.\n"
-        "set -euo pipefail\n"
-        f"cd {shlex.quote(str(job.workdir))}\n\n"
-        f"{exports(environment(job))}"
+        f"set -euo pipefail\n{cd}{exports(environment(job))}"
         + (where if job.nodes > 1 else "")
         + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
         "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
@@ -95,43 +93,25 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
     return (
         File("run.sh", run, runs=True),
         File("node.sh", node, runs=True),
-        File("attend.py", Path(attend.__file__).read_text(), said=False),
+        File("attend.py", Path(attend.__file__).read_text(), shown=False),
         *files,
     )
 
 
-def _that_look(job: Job, addresses: Words) -> tuple[File, ...]:
-    """One host's part of the preflight; its number, from 0, is the only argument."""
-    node = (
-        f"{BASH}set -euo pipefail\ncd {shlex.quote(str(job.workdir))}\n\n{exports(environment(job))}\n"
-        f'exec {in_lines(preflight.program(job, addresses))} --number "$1"\n'
-    )
-    return (
-        File("preflight/node.sh", node, runs=True, said=False),
-        File("preflight/attend.py", Path(attend.__file__).read_text(), said=False),
-    )
-
-
-def _by_hand(job: Job, addresses: Words) -> str:
-    script = shlex.quote(str(job.launch_folder / "node.sh"))
-    return " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
-
-
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
     interface = job.system.interface
-    ssh = shlex.quote(" ".join(options()))
+    ssh = shlex.quote(" ".join(ssh_options()))
     first = '$(head -n 1 "$preflight/nodes")' if job.preflight else addresses[0]
     own = f"export MASTER_ADDR={first}  # where rank 0 runs, wherever mpirun itself does\n"
     if any(variable.name == "MASTER_ADDR" for variable in job.environ):
         own = ""  # this shell's own is kept: the first host may have a faster network under another name
-    once = in_lines(
-        (*command[: command.index("-np")], "-np", str(job.nodes), "--map-by", "ppr:1:node", "sh", "-c", job.between)
-    )
+    one_a_node = ("--map-by", "ppr:1:node")
+    once = (*command[: command.index("-np")], "-np", str(job.nodes), *one_a_node, "sh", "-c", job.between)
     looking = ""
     if job.preflight:
         every = str(job.launch_folder / "hostfile")
         words = (*command[: command.index("--hostfile") + 1], every, "-np", str(job.nodes + job.spares))
-        words = (*words, "--map-by", "ppr:1:node", "--bind-to", "none")
+        words = (*words, *one_a_node, "--bind-to", "none")
         words = (*words, *(word for name in forwarded_names(job) if name != "MASTER_ADDR" for word in ("-x", name)))
         number = '"$OMPI_COMM_WORLD_RANK"'
         looking = preflight.lines(job, f"{in_lines(words)} \\\n    {preflight.numbered(job, number, names=addresses)}")
@@ -143,47 +123,44 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
         "# Open MPI up to 4, and from 5 on.\n"
         f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
         "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
-        + (
-            f"export OMPI_MCA_oob_tcp_if_include={shlex.quote(interface)}  # mpirun's own talk: --system.interface\n"
-            if interface
-            else ""
-        )
-        + (f"{looking}\n{own}" if job.preflight else "")
-        + (f"\n# Before the ranks start, once on every host.\n{once}\n" if job.between else "")
-        + f"\n{notes(job)}{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
     )
+    if interface:
+        name = shlex.quote(interface)
+        text += f"export OMPI_MCA_oob_tcp_if_include={name}  # mpirun's own talk: --system.interface\n"
+    text += f"{looking}\n{own}" if job.preflight else ""
+    text += f"\n# Before the ranks start, once on every host.\n{in_lines(once)}\n" if job.between else ""
+    text += f"\n{START['mpirun'].notes(job)}{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
     hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)
     return File("run.sh", text, runs=True), File("hostfile", hosts)
 
 
-def _port(job: Job) -> int:
-    """Where torchrun's store listens. Runs in different folders have different ones."""
+def _store_port(job: Job) -> int:
+    """Where torchrun's store listens. Runs in different folders have different ports."""
     return job.port or derived_port(str(job.folder))
 
 
-def check(job: Job) -> None:
-    """What can be said without asking the hosts. Raises UserError: no hosts, too many or few."""
+def _check(job: Job) -> None:
+    """Check what needs no answer from the hosts. Raises UserError: no hosts, too many or few."""
     if job.hostfile is None:
         raise UserError("--through hostfile: which hosts? Name them with --hostfile FILE, one a line: `node1 slots=8`.")
-    hosts_of(job)
-    told = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
-    if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(told):
+    _hosts_of(job)
+    address = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
+    if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(address):
         raise UserError(
-            f"MASTER_ADDR={told}: that is another machine on every host. Unset it: the first host is taken."
+            f"MASTER_ADDR={address}: that is another machine on every host. Unset it: the first host is taken."
         )
 
 
-def missing(job: Job) -> str:
-    """ssh."""
-    return (
-        "" if shutil.which("ssh") else "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
-    )
+def _missing(job: Job) -> str:
+    if shutil.which("ssh"):
+        return ""
+    return "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
 
 
-def begin(job: Job, paths: tuple[Path, ...]) -> Running:
+def _begin(job: Job, paths: tuple[Path, ...]) -> Running:
     """Ask all hosts whether they can take part, then start. Raises UserError with a line for each that cannot."""
-    check_hosts(job, hosts_of(job), _port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
-    return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
+    check_hosts(job, _hosts_of(job), _store_port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
+    return run_script(job, paths)
 
 
-HOSTFILE = Through(files, check, begin, missing=missing)
+HOSTFILE = Through(_files, _check, _begin, missing=_missing)

@@ -1,20 +1,79 @@
-"""This machine alone: the script is run here, in a process group of its own."""
+"""This machine alone: the script is run here, as a process of ours in a session of its own."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.config.errors import UserError
-from paceline.launch import preflight
-from paceline.launch.axes import File, Running, Through
-from paceline.launch.job import Job, Words
-from paceline.launch.process import Process
-from paceline.launch.shell import environment, exports, in_lines
+from paceline.launch import attend, preflight
+from paceline.launch.job import File, Job, Running, Through, Words, environment, exports, in_lines
 from paceline.launch.starters import START
 
 
-def files(job: Job, command: Words) -> tuple[File, ...]:
+class Process:
+    """A command in a session of its own, so that a terminal's Ctrl-C reaches it through us alone, and once.
+
+    On Linux it does not outlive us, whatever ends us, and is ended with all that it started: attend.py holds it.
+    """
+
+    def __init__(self, command: Words, log: Path, stop: signal.Signals):
+        held = (sys.executable, "-I", attend.__file__) if sys.platform == "linux" else ()
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                (*held, *command),
+                stdin=subprocess.PIPE if held else subprocess.DEVNULL,  # it is closed when we end
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                bufsize=0,
+            )
+        self._stop = stop
+        self.name = f"process {self._process.pid}"
+
+    def poll(self) -> int | None:
+        """None while it runs; then its exit code."""
+        code = self._process.poll()
+        if code is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        return code
+
+    def stop(self) -> None:
+        """Send the starter its own signal, to it alone: it passes it on to its ranks."""
+        if self._process.poll() is None and not self._order(f"stop {int(self._stop)}"):
+            self._process.send_signal(self._stop)
+
+    def kill(self) -> None:
+        """End all of it."""
+        if self._process.poll() is None and not self._order("end"):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.poll()
+
+    def _order(self, line: str) -> bool:
+        """Send attend.py a line; -> whether it holds the command."""
+        if self._process.stdin is None:
+            return False
+        with suppress(BrokenPipeError):  # it has just ended
+            self._process.stdin.write(f"{line}\n".encode())
+        return True
+
+    def waiting_for(self) -> str:
+        """Nothing: it runs from the start."""
+        return ""
+
+
+def run_script(job: Job, paths: tuple[Path, ...]) -> Running:
+    """Run the script here; all that it and its ranks print goes into the job's log."""
+    return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
+
+
+def _files(job: Job, command: Words) -> tuple[File, ...]:
     """run.sh: what to type by hand for the same."""
     text = (
         "#!/usr/bin/env bash\n"
@@ -30,17 +89,11 @@ def files(job: Job, command: Words) -> tuple[File, ...]:
     return (File("run.sh", text, runs=True),)
 
 
-def check(job: Job) -> None:
-    """Raises UserError for more than one node."""
+def _check(job: Job) -> None:
     if job.nodes != 1:
         raise UserError(f"--through local is this machine alone, and --nodes {job.nodes} is not one.")
     if job.spares:
         raise UserError(f"--through local is this machine alone: there is none for --spares {job.spares}.")
 
 
-def begin(job: Job, paths: tuple[Path, ...]) -> Running:
-    """Run the script here; all that it and its ranks print goes into the job's log."""
-    return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
-
-
-LOCAL = Through(files, check, begin)
+LOCAL = Through(_files, _check, run_script)

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from paceline.config.cache import cache_folder
 from paceline.config.errors import UserError
+from paceline.config.printable import one_line
 from paceline.config.system import System
-from paceline.launch.combine import USUAL_START, check_together
-from paceline.launch.inside import inside
+from paceline.launch.carry_out import USUAL_START, check_together
+from paceline.launch.containers import CONTAINER
+from paceline.launch.image_build import usual_image
 from paceline.launch.job import Batch, Job, Variable, Words
-from paceline.launch.variables import network_names, variables_of
+from paceline.launch.mounts import mounts_of
+from paceline.machine.detect import cpu_cores
 
 MOST_NODES = 65536
+# Variables of ours and of Python that a rank on another node must find as they are here.
+CARRIED = {
+    "PYTHONPATH": "where Python finds packages beside the installed ones",
+    "PACELINE_CACHE": "paceline: where built-in data, downloads and weights are kept",
+}
+# What libraries of a network read: where the loader finds EFA's and InfiniBand's plugins, then libfabric, NCCL, UCX, Open MPI and
+# PRRTE, rdma-core, Gaudi's HCCL and gloo. Slurm carries a shell's environment by itself; ssh and mpirun carry what is named.
+NETWORK = "LD_LIBRARY_PATH"
+NETWORK_PREFIXES = ("FI_", "NCCL_", "UCX_", "OMPI_MCA_", "PRTE_MCA_", "RDMAV_", "IBV_", "HCCL_", "GLOO_")
+# Slurm sends its warning up to a minute sooner than asked (sbatch(1), --signal).
+SLURM_SOONER_SECONDS = 60
+# What a start costs before the first step: Python and torch, the roll call, opening the data.
+START_SECONDS = 20
+# Months, as a number without its unit would be; no cluster gives that.
+MOST_MINUTES = 60 * 24 * 365
 # Named, so that each field fits on one line with its comment, which is its help.
 ThroughWhom = Literal["local", "hostfile", "slurm"]
 StartedBy = Literal["auto", "torchrun", "srun", "mpirun"]
 Inside = Literal["none", "docker", "pyxis", "apptainer"]
+# They name this machine's folders, and the image has its own.
+OUTSIDE = ("PYTHONPATH", "PACELINE_CACHE")
 
 
 @dataclass(frozen=True)
@@ -50,16 +73,16 @@ def check_where(where: Where) -> None:
         raise UserError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
     if where.hostfile and where.through != "hostfile":
         raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
-    told = [field.name for field in fields(Batch) if getattr(where.slurm, field.name) != field.default]
-    if told and where.through != "slurm":
-        raise UserError(f"--slurm.{told[0].replace('_', '-')} is read with --through slurm alone.")
+    given = [field.name for field in fields(Batch) if getattr(where.slurm, field.name) != field.default]
+    if given and where.through != "slurm":
+        raise UserError(f"--slurm.{given[0].replace('_', '-')} is read with --through slurm alone.")
     if where.container == "none" and (where.image or where.mount):
         raise UserError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
     check_together(where.through, start_of(where), where.container, where.nodes)
 
 
 def left_outside(where: Where, system: System) -> str:
-    """What to say of variables of a network that are set in this shell and stay outside of a container; '' where there are none."""
+    """A warning about a network's variables that are set in this shell and stay outside of a container; '' where there are none."""
     if where.container == "none":
         return ""
     inside = {pair.partition("=")[0] for pair in system.env}
@@ -72,7 +95,7 @@ def left_outside(where: Where, system: System) -> str:
 
 
 def start_of(where: Where) -> str:
-    """Who starts the ranks, where nobody said it too."""
+    """Who starts the ranks, with --start auto too."""
     return USUAL_START[where.through] if where.start == "auto" else where.start
 
 
@@ -93,7 +116,7 @@ def job_of(
     """The Job of these words: any verb's, with all paths absolute or seen from the working directory on every node.
 
     folder   where launch/ is made; absolute
-    minutes  the walltime; None: as `where` says it
+    minutes  the walltime; None: as `where` has it
     more     variables beside those that the system and this machine bring
     reads    data and weights, as flags or a run.json name them: a container sees them
     writes   folders beside the run's that are written, as flags or a run.json name them: a container may
@@ -101,6 +124,7 @@ def job_of(
     Raises UserError as check_where does.
     """
     check_where(where)
+    network = where.through == "hostfile" and where.container == "none"
     job = Job(
         words=words,
         folder=folder,
@@ -114,15 +138,7 @@ def job_of(
         container=where.container,
         image=where.image,
         hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,
-        environ=(
-            *variables_of(
-                system,
-                where.port,
-                local=where.through == "local",
-                network=where.through == "hostfile" and where.container == "none",
-            ),
-            *more,
-        ),
+        environ=(*variables_of(system, where.port, local=where.through == "local", network=network), *more),
         port=where.port,
         batch=where.slurm,
         walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
@@ -132,15 +148,84 @@ def job_of(
     return inside(job, where.mount, reads=reads, writes=writes)
 
 
-# How long a job may take, in minutes; and whether that is enough for one checkpoint.
+def inside(job: Job, more: Sequence[str] = (), *, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Job:
+    """The same job with its container's image, interpreter, mounts and environment; unchanged without a container.
+
+    more    folders that it shall see, as --mount names them
+    reads   data and weights that it reads, as flags name them
+    writes  folders that it writes into beside its own, as flags name them
+    Raises UserError for a mount that cannot be.
+    """
+    container = CONTAINER[job.container]
+    if container.python is None:
+        return job
+    cache = cache_folder()
+    environ = tuple(variable for variable in job.environ if variable.name not in OUTSIDE)
+    here = job.through == "local"
+    mounts = mounts_of(job.words, job.folder, cache, more, job.workdir, reads=reads, writes=writes, here=here)
+    kept = Variable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
+    return replace(
+        job,
+        image=job.image or usual_image(job.container),
+        python=container.python,
+        environ=(*environ, kept),
+        mounts=mounts,
+    )
 
 
-# Slurm sends its warning up to a minute sooner than asked (sbatch(1), --signal).
-SLURM_SOONER_SECONDS = 60
-# What a start costs before the first step: Python and torch, the roll call, opening the data.
-START_SECONDS = 20
-# Months, as a number without its unit would be; no cluster gives that.
-MOST_MINUTES = 60 * 24 * 365
+def variables_of(
+    system: System, port: int, *, local: bool, network: bool = False, environ: Mapping[str, str] = os.environ
+) -> tuple[Variable, ...]:
+    """The environment variables of a job's ranks. No more than they need: the rest of this shell's environment stays here.
+
+    port   where rank 0 listens; 0: no variable for it
+    local  whether the ranks run on this machine, whose cores can be counted
+    network  forward what a network's libraries read in this shell: nobody else does, and no image has its own
+    """
+    found = [Variable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
+    if not local and environ.get("MASTER_ADDR"):
+        found.append(Variable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it"))
+    if threads := compute_threads(system, environ, local=local):
+        # Each launcher has a default of its own, and the number of threads decides the bits of a sum.
+        why = "--system.intra-op-threads" if system.intra_op_threads else "the same under every launcher"
+        found.append(Variable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
+    if port:
+        found.append(Variable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
+    for pair in system.env:
+        name, _, value = pair.partition("=")
+        found.append(Variable(name, environ.get(name, value), "--system.env"))
+    if network:
+        there = {variable.name for variable in found}
+        why = "as in this shell: a network's libraries read it"
+        found += [Variable(name, environ[name], why) for name in network_names(environ) if name not in there]
+    return tuple(found)
+
+
+def network_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of the variables set here that a network's libraries read.
+
+    Left out: those that do not stay on a line of a script, and those that an mpirun around this process gave it.
+    """
+    own = "OMPI_COMM_WORLD_RANK" in environ
+    return sorted(
+        name
+        for name, value in environ.items()
+        if (name == NETWORK or name.startswith(NETWORK_PREFIXES))
+        and name.isidentifier()
+        and value
+        and value == one_line(value)
+        and not (own and name.startswith(("OMPI_MCA_", "PRTE_MCA_")))
+    )
+
+
+def compute_threads(system: System, environ: Mapping[str, str], *, local: bool) -> int:
+    """Threads of a rank: the system's own number; else OMP_NUM_THREADS; else the node's cores over its ranks; 0 = unknown cores."""
+    if system.intra_op_threads:
+        return system.intra_op_threads
+    if environ.get("OMP_NUM_THREADS", "").isdecimal():
+        return int(environ["OMP_NUM_THREADS"])
+    cores = system.sockets * system.cores_per_socket or (cpu_cores() if local else 0)
+    return max(1, cores // system.per_node) if cores else 0
 
 
 def minutes_in(text: str) -> int:

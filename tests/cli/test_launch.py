@@ -18,8 +18,7 @@ from shared_runs import SSD
 
 from paceline.cli.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
-from paceline.launch.variables import NETWORK_PREFIXES
-from paceline.launch.where import Where
+from paceline.launch.where import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
 from paceline.machine.published import pairings_of
 from paceline.training.going_on import FinishedError

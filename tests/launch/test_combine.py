@@ -11,8 +11,7 @@ import pytest
 
 from paceline.config.errors import UserError
 from paceline.config.system import System
-from paceline.launch.carry_out import files_of, write_files
-from paceline.launch.combine import THROUGH, command_of, refusal
+from paceline.launch.carry_out import THROUGH, command_of, files_of, refusal, write_files
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Batch, Job, Variable
 from paceline.launch.starters import START
@@ -56,7 +55,7 @@ def test_each_combination_is_there_or_is_refused_with_another_way(through, start
 def test_several_nodes_are_no_matter_of_this_machine_alone():
     assert "--through slurm" in refusal("local", "torchrun", "none", 2)
     with pytest.raises(UserError, match="--through local --start torchrun --container none: "):
-        from paceline.launch.combine import check_combination
+        from paceline.launch.carry_out import check_combination
 
         check_combination(job(nodes=2))
 
@@ -164,7 +163,7 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path):
 
 
 def test_ranks_of_a_cpu_share_its_cores():
-    from paceline.launch.variables import compute_threads
+    from paceline.launch.where import compute_threads
 
     assert compute_threads(System(per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
     assert compute_threads(System(per_node=8), {}, local=False) == 0

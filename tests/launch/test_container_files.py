@@ -13,13 +13,10 @@ import pytest
 from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 
 from paceline.config.errors import UserError
-from paceline.launch.carry_out import write_files
-from paceline.launch.combine import command_of
-from paceline.launch.container_docker import files as docker_files
+from paceline.launch.carry_out import command_of, write_files
 from paceline.launch.container_flags import family
-from paceline.launch.containers import CONTAINER
-from paceline.launch.job import Job, Mount
-from paceline.launch.shell import in_lines
+from paceline.launch.containers import CONTAINER, docker_files
+from paceline.launch.job import Job, Mount, in_lines
 from paceline.launch.slurm_script import script
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,7 +15,7 @@ import pytest
 from paceline.launch import through_slurm
 from paceline.launch.follow import Tail, _asked_to_stop, exit_code, follow
 from paceline.launch.job import Job
-from paceline.launch.process import Process
+from paceline.launch.through_local import Process
 from paceline.launch.through_slurm import JOB_NUMBER
 from paceline.log.events import EventLog
 from paceline.ranks.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
@@ -47,7 +47,7 @@ while :; do sleep 0.05; done
 LAUNCHER = """
 import signal, sys, time
 from pathlib import Path
-from paceline.launch.process import Process
+from paceline.launch.through_local import Process
 Process(("bash", "-c", sys.argv[2]), Path(sys.argv[1], "log"), signal.SIGTERM)
 time.sleep(600)
 """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import UserError
-from paceline.launch.hostfile import Host, first_hosts, read_hostfile
+from paceline.launch.hosts import Host, first_hosts, read_hostfile
 
 
 def hosts_in(folder: Path, text: str, per_node: int = 8) -> tuple[Host, ...]:

@@ -14,9 +14,8 @@ import pytest
 import paceline
 from paceline.cli.image import run
 from paceline.config.errors import UserError
-from paceline.launch import inside as image_tag
-from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source
-from paceline.launch.inside import tag, usual_image
+from paceline.launch import image_build as image_tag
+from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()

@@ -15,7 +15,7 @@ import yaml
 from paceline.cli.choose import choose_system
 from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
-from paceline.launch.axes import NODE_VARIABLES
+from paceline.launch.job import NODE_VARIABLES
 from paceline.ranks.exit_code import EXIT_CODE_FILE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.launch import attend, over_ssh
-from paceline.launch.hosts import LIKE_A_LOGIN, environment_for, on_host, why_not_connected
+from paceline.launch.over_ssh import LIKE_A_LOGIN, environment_for, on_host, why_not_connected
 
 ROOT = Path(__file__).resolve().parents[2]
 # Two addresses of this machine, which need no ssh.

@@ -120,7 +120,7 @@ def queue(tmp_path, monkeypatch) -> Path:
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr("paceline.launch.slurm_job.ASK_SECONDS", 0.0)
+    monkeypatch.setattr("paceline.launch.through_slurm.ASK_SECONDS", 0.0)
     return running
 
 

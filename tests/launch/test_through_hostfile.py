@@ -19,10 +19,8 @@ from paceline.config.errors import UserError
 from paceline.config.system import System
 from paceline.launch import hosts as asking
 from paceline.launch import through_hostfile
-from paceline.launch.carry_out import files_of
-from paceline.launch.combine import check_combination
-from paceline.launch.hostfile import Host
-from paceline.launch.hosts import check_hosts
+from paceline.launch.carry_out import check_combination, files_of
+from paceline.launch.hosts import Host, check_hosts
 from paceline.launch.job import Job, Variable
 
 
@@ -77,7 +75,7 @@ def test_rank_0_is_found_at_the_first_host_or_where_the_shell_says(job):
         assert re.findall(r"^export MASTER_ADDR=(\S+)", text, re.MULTILINE) == [address]
         assert text.count("-x MASTER_ADDR ") == 1
     with pytest.raises(UserError, match="MASTER_ADDR=localhost: that is another machine on every host"):
-        through_hostfile.check(replace(job, environ=(Variable("MASTER_ADDR", "localhost", "x"),)))
+        through_hostfile.HOSTFILE.check(replace(job, environ=(Variable("MASTER_ADDR", "localhost", "x"),)))
 
 
 def test_a_command_before_the_ranks_runs_once_on_each_host(job):
@@ -124,12 +122,12 @@ def test_runs_in_different_folders_have_different_ports(job):
 
 def test_no_hostfile_no_ssh_and_too_few_hosts_are_refused_without_asking_anybody(job, monkeypatch):
     with pytest.raises(UserError, match=r"which hosts\? Name them with --hostfile FILE"):
-        through_hostfile.check(replace(job, hostfile=None))
+        through_hostfile.HOSTFILE.check(replace(job, hostfile=None))
     with pytest.raises(UserError, match=r"--nodes 25: .*hosts names 24 hosts"):
-        through_hostfile.check(replace(job, nodes=25))
+        through_hostfile.HOSTFILE.check(replace(job, nodes=25))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "there is no ssh on this machine" in through_hostfile.missing(job)
-    through_hostfile.check(job)  # its files can be written all the same
+    assert "there is no ssh on this machine" in through_hostfile.HOSTFILE.missing(job)
+    through_hostfile.HOSTFILE.check(job)  # its files can be written all the same
     with pytest.raises(UserError, match=r"srun starts processes inside Slurm jobs alone"):
         check_combination(replace(job, start="srun"))
 
@@ -179,9 +177,9 @@ def test_an_interface_that_a_host_does_not_have_is_named_with_those_that_it_has(
     }
     answer = {**found, "workdir": True, "programs": [], "interfaces": ["lo", "eth0"], "python": "p", "why": ""}
     job = replace(here, system=System(interface="ens5"))
-    assert asking._missing(job, Host("node2", 8), json.loads(json.dumps(answer)), "t") == [
+    assert asking._missing(job, json.loads(json.dumps(answer)), "t") == [
         "there is no network interface ens5 (--system.interface). It has lo, eth0."
     ]
-    assert asking._missing(replace(job, start="mpirun", system=System()), Host("node2", 8), answer, "t") == [
+    assert asking._missing(replace(job, start="mpirun", system=System()), answer, "t") == [
         "there is no Open MPI in the PATH that ssh gives. Install it there, or use --start torchrun."
     ]
