@@ -19,14 +19,12 @@ from torch import Tensor
 from paceline.bench.harness import OURS, Operation
 from paceline.bench.step_maskrcnn import MaskRCNNBench
 from paceline.bench.step_maskrcnn_scene import Scene
-from paceline.boxes.assignment import match_anchors
-from paceline.boxes.coding import BoxCoder
-from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.anchors import pyramid_anchors
+from paceline.boxes.geometry import BoxCoder
+from paceline.boxes.matching import match_anchors
 from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.proposals import proposals
-from paceline.boxes.pyramid_anchors import pyramid_anchors
-from paceline.boxes.region_detections import RegionRules, region_detections
-from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.boxes.regions import RegionRules, proposals, region_detections
+from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.config.instances import MaskRCNNModel
 
 PEER = "torchvision"

@@ -18,7 +18,7 @@ from benchmarks.ssd_operations import operations
 from benchmarks.ssd_plain import PlainSSD, plain_step, torchvision_parts
 from paceline.bench.harness import OURS, Contender, Made, Menu, Operation
 from paceline.bench.step_ssd import Scene, SSDBench
-from paceline.boxes.default_boxes import boxes_a_cell, default_boxes
+from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
 from paceline.machine.machine import autocast_for

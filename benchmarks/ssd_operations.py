@@ -23,10 +23,9 @@ from benchmarks.ssd_plain import (
 )
 from paceline.bench.harness import OURS, Operation
 from paceline.bench.step_ssd import Scene, SSDBench, synthetic_scene
-from paceline.boxes.coding import SSD_CODER
-from paceline.boxes.geometry import to_cxcywh, to_ltrb
+from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
+from paceline.boxes.matching import Positive, match
 from paceline.boxes.ssd_detections import ssd_detections
-from paceline.boxes.ssd_matching import Positive, match
 from paceline.config.detection import SSDModel
 from paceline.models.ssd_loss import per_image, ssd_loss
 

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from benchmarks.plain_loop import normalised, plain_loop
 from paceline.bench.harness import Step
 from paceline.bench.profile import MARK
-from paceline.boxes.coding import CENTRE_SCALE, SIZE_SCALE
-from paceline.boxes.geometry import to_ltrb
+from paceline.boxes.geometry import CENTRE_SCALE, SIZE_SCALE, to_ltrb
 from paceline.config.detection import Detect
 from paceline.config.recipe import Optim
 

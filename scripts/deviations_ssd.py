@@ -22,10 +22,10 @@ import torch
 from PIL import Image
 
 from paceline.batch import detection_batch
-from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
+from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
-from paceline.boxes.ssd_matching import match
 from paceline.config.detection import BoxInput, grids
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input import box_sample, jitter, resample_tensorflow, ssd_crop

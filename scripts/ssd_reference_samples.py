@@ -17,9 +17,9 @@ from ssd_reference_systems import load_reference
 from torch import Tensor
 
 from paceline.batch import Objects, detection_batch
-from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
+from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
-from paceline.boxes.ssd_matching import Tie, match
+from paceline.boxes.matching import Tie, match
 from paceline.config.detection import SSDModel, grids
 from paceline.input.box_sample import draw_training_sample, inside
 from paceline.input.draw import render

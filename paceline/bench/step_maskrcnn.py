@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from paceline.bench.profile import Part, part
 from paceline.bench.step import StepBench, placed, predicting
 from paceline.bench.step_maskrcnn_scene import Scene, synthetic_scene
-from paceline.boxes.assignment import match_anchors, match_regions
-from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.matching import match_anchors, match_regions
 from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.proposals import proposals
-from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.boxes.regions import proposals
+from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.recipe import Optim, Recipe

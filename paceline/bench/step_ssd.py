@@ -18,7 +18,7 @@ from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.bench.harness import OURS, Menu, variants
 from paceline.bench.profile import Part, part
 from paceline.bench.step import StepBench, our_step, placed, predicting
-from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.anchors import default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
 from paceline.models import detector

@@ -1,8 +1,7 @@
-"""Which of its two forms an operation takes: shapes that follow from shapes alone, or work that follows from values.
+"""Choose between the two forms of an operation `x`: `x_fixed`, whose shapes follow from shapes alone, and `x_cpu`.
 
-On an accelerator the host must not learn a value, or it waits for the device; on a CPU it costs nothing to know how many rows
-there are, and rows that are not there cost nothing either. Of an operation `x` the forms are `x_cpu` and `x_fixed`; tests hold
-them equal.
+On an accelerator the host must not read a value, or it waits for the device. On a CPU reading values is free, and work can follow
+the rows that exist. Tests hold the two forms equal.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ _everywhere = False
 
 
 def fixed_shapes(tensor: Tensor) -> bool:
-    """Whether what is computed from `tensor` keeps to shapes that are known beforehand: off a CPU, and inside `fixed`."""
+    """Whether a computation on `tensor` takes the form of fixed shapes: off a CPU, and inside `fixed`."""
     return _everywhere or tensor.device.type != "cpu"
 
 
 def images_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:
-    """Image by image, for a CPU's form: what is computed stays in the cache, and slots behind the last object cost nothing.
+    """Image by image, for a CPU's form: results stay in the cache, and slots behind the last object cost nothing.
 
     labels   (B, G), 0 marks an empty slot
-    return   of each image its rows of any (B, ...), and how many slots reach to its last object
+    return   for each image a slice of any (B, ...), and the number of slots up to its last object
     """
     for image, row in enumerate(labels):
         filled = row.nonzero()
@@ -33,7 +32,7 @@ def images_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:
 
 @contextmanager
 def fixed() -> Iterator[None]:
-    """Inside, a CPU takes the accelerators' forms too, forward and backward: to try them, record them, or export them."""
+    """Inside, a CPU takes the accelerators' forms too, forward and backward: to test, record or export them."""
     global _everywhere
     before, _everywhere = _everywhere, True
     try:

@@ -1,7 +1,7 @@
 """torchvision's compiled kernels without its Python package: RoIAlign, RoIPool, and suppression on a CPU.
 
-Importing the package takes longer than importing torch: it brings torch.compile's machinery, sympy, and networks and data sets that
-nothing here uses. Its compiled library alone is loaded, at the first call, as the package itself would do.
+Importing the package takes longer than importing torch: it imports torch.compile's machinery, sympy, and networks and data sets that
+nothing here uses. Only its compiled library is loaded, at the first call, as the package itself would do.
 
 Letters: B images   C channels   H, W of the features   n regions   S cells along a pooled region's side
 """
@@ -37,13 +37,14 @@ def roi_align(
 def roi_pool(features: Tensor, regions: Tensor, side: int, *, scale: float) -> Tensor:
     """Girshick 2015, with the gradient to the features, as torchvision.ops.roi_pool; arguments and result as in `roi_align`.
 
-    A region is rounded to whole pixels, both ends within; its cells overlap where it does not divide, and a cell without a pixel is 0.
+    A region is rounded to whole pixels, both ends included; its cells overlap where it does not divide evenly, and a cell without a
+    pixel is 0.
     """
     return _RoIPool.apply(features, regions, side, scale)  # type: ignore[return-value]
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """(C, 4) ltrb, (C,) -> places of the boxes that stay, best first: a better one overlaps none of them above `threshold`."""
+    """(C, 4) ltrb, (C,) -> places of the boxes that are kept, best first: no better kept box overlaps them above `threshold`."""
     return _kernels().nms(boxes, scores, threshold)
 
 
@@ -91,7 +92,7 @@ _found = False
 
 
 def _kernels() -> Any:
-    """torch.ops.torchvision with the kernels in it. Raises ImportError where torchvision is not there or does not fit torch."""
+    """torch.ops.torchvision with the kernels in it. Raises ImportError where torchvision is missing or does not fit torch."""
     if not _found:
         _find()
     return torch.ops.torchvision
@@ -106,7 +107,7 @@ def _find() -> None:
                 with suppress(OSError):
                     torch.ops.load_library(str(library))
     if not _there():
-        import torchvision  # noqa: F401  # it says what is wrong, or finds them elsewhere
+        import torchvision  # noqa: F401  # it raises the reason, or finds the kernels elsewhere
     _found = True
 
 

@@ -2,10 +2,10 @@
 
 Letters: n masks   S side of a mask   H, W pixels of the photo   m pieces that are resized together
 A mask gets a ring of one zero, its box grows by (S + 2) / S about its middle and is cut to whole pixels towards zero, both ends
-within; the mask is resized to that region, bilinear with half-pixel centres, and is the object where it is above the threshold.
+included; the mask is resized to that region, bilinear with half-pixel centres, and is the object where it is above the threshold.
 The law "gluoncv" rounds the box's corners (halves to even), and smooths where it makes a mask smaller, as Pillow does.
-Only where a column begins, ends or changes is written down: the runs are the distances between these places. Two changes at one
-place cancel out, as where a column that reaches the photo's bottom goes on at the top of the next.
+Only places where a column begins, ends or changes are recorded: the runs are the distances between them. Two changes at one place
+cancel out, for example where a column that reaches the photo's bottom goes on at the top of the next.
 Sources: He et al. 2017; the integer boxes are torchvision's `paste_masks_in_image`; GluonCV, data/transforms/mask.py, `fill`.
 """
 
@@ -27,7 +27,7 @@ PasteLaw = Literal["torchvision", "gluoncv"]
 
 
 class Piece(NamedTuple):
-    """What of a mask's region lies in the photo, or a band of rows of it."""
+    """The part of a mask's region that lies in the photo, or a band of rows of it."""
 
     mask: int  # 0..n-1
     height: int  # of the whole region, pixels
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 def paste_to_rle(
     masks: Tensor, boxes: Tensor, height: int, width: int, *, threshold: float = 0.5, law: PasteLaw = "torchvision"
 ) -> RunLengths:
-    """The masks in the photo as compressed run lengths, in their order; n may be 0. It is a sequence of byte strings.
+    """The masks in the photo as compressed run lengths, in their order; n may be 0.
 
     masks      (n, S, S) probabilities; computed in float32, on their device
     boxes      (n, 4) left, top, right, bottom in pixels of the photo; they may reach beyond it
@@ -93,9 +93,8 @@ Changes = tuple[list[Piece], np.ndarray, np.ndarray, np.ndarray]
 def changes_cpu(
     padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
 ) -> Iterator[Changes]:
-    """A CPU's form: every region resized as torchvision does, to the same bits.
+    """A CPU's form: every region of padded (n, S + 2, S + 2) float32 resized as torchvision does, to the same bits.
 
-    padded  (n, S + 2, S + 2) float32
     A region of more than CHUNK pixels is resized by `changes_batched`, in bands, with other last bits.
     """
     large = [piece for piece in pieces if piece.height * piece.width > CHUNK]
@@ -121,7 +120,7 @@ def changes_cpu(
 def changes_batched(
     padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
 ) -> Iterator[Changes]:
-    """An accelerator's form: many regions resized at once, CHUNK pixels or fewer; what comes back are the changes alone."""
+    """An accelerator's form: many regions resized at once, CHUNK pixels or fewer; only the changes are copied to the host."""
     for part in _chunks(pieces):
         numbers = torch.tensor(part, device=padded.device)
         mask, height, width, above, before, _, _, rows, columns = numbers.unbind(1)
@@ -137,7 +136,7 @@ def changes_batched(
 
 
 def _chunks(pieces: list[Piece]) -> Iterator[list[Piece]]:
-    """Lists of pieces which, all made as large as the list's highest and widest, have CHUNK pixels or fewer together."""
+    """Lists of pieces that have CHUNK pixels or fewer when all are padded to the list's greatest height and width."""
     bands = []
     for piece in pieces:
         most = max(1, CHUNK // piece.columns)

@@ -1,10 +1,21 @@
-"""Pooling regions from a feature pyramid: which level a region takes, and RoIAlign or RoIPool on it.
+"""What is cut out of maps: regions from a feature pyramid, mask targets from objects' canvases, 3x3 neighbourhoods of chosen cells.
 
-Letters: B images   C channels   n regions of all images   S cells along a pooled region's side   r samples along a cell's
+Letters: B images   C channels, or canvas side without its ring   n regions or chosen cells   S cells along a pooled region's side
+r samples along a cell's side   H_l, W_l cells of level l
 Boxes are ltrb in pixels of the network input; level places count from the finest pooled level, 0.
 RoIAlign is linear in the features: a cell is a weighted sum of 4 r r pixels. A CPU computes it as such, an accelerator by
 torchvision's kernel.
-Sources: Lin et al. 2017 (FPN), equation 1; He et al. 2017 (RoIAlign); torchvision, ops/poolers.py; GluonCV, faster_rcnn.py.
+Mask targets: RoIAlign of a whole photo's bitmap needs the bitmap; the object's canvas has all of it that is not 0 and a ring of its
+surroundings, so RoIAlign of the canvas, with the region moved to the canvas's corner, is the same where the canvas has the input's
+resolution (pitch 1). Within a pixel of the photo's border the ring continues the mask as RoIAlign does; regions reach no farther, as
+they are cut at the photo's border.
+Neighbourhoods: a 3x3 convolution whose loss reads few cells needs its gradient at those cells only; everywhere else it is zero.
+Computed on neighbourhoods, the backward of such a convolution costs n cells instead of H_l * W_l.
+Sources: Lin et al. 2017 (FPN), equation 1; He et al. 2017 (RoIAlign); torchvision, ops/poolers.py; GluonCV, faster_rcnn.py. Mask
+targets: "soft" is RoIAlign as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many sample points as a cell has
+pixels (GluonCV, mask_rcnn/rcnn_target.py: two along a side). "binary" follows the MLPerf reference, which scales the polygon from the
+region to the cells and rasterises it there: so a coordinate is a place, not a pixel's middle, and RoIAlign is aligned. The remaining
+difference between the two ways to rasterise: docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -33,8 +44,7 @@ FAR_AWAY = -1e6
 def levels_of(boxes: Tensor, *, levels: int, law: LevelLaw, first: Literal[2, 3]) -> Tensor:
     """Each region's place in the list of pooled levels.
 
-    boxes    (..., 4) ltrb px
-    levels   how many levels there are
+    boxes    (..., 4) ltrb px; levels: how many levels there are
     law      "torchvision", or "gluoncv": sides grow by 1 pixel and the epsilon is inside the logarithm
     first    number of the finest: 2 for stride 4, 3 for stride 8
     return   (...) int64 in 0..levels - 1; a box without area takes the finest
@@ -61,15 +71,13 @@ def pool_regions(
 ) -> Tensor:
     """RoIAlign of each region on its level, or RoIPool, with the gradient to the features.
 
-    features        of each level (B, C, H, W)
-    strides         of each level, pixels of the input
+    features        of each level (B, C, H, W); strides of each level, pixels of the input
     image           (n,) int64, 0..B - 1; -1 for a row without a region
-    boxes           (n, 4) ltrb px
-    levels          (n,) int64, as from `levels_of`
+    boxes           (n, 4) ltrb px; levels (n,) int64, as from `levels_of`
     side            S
     sampling_ratio  sample points along a cell's side, 1 or more
     aligned         shift by half a pixel (detectron2)
-    mode            "pool" is RoIPool, for which the two above mean nothing
+    mode            "pool" is RoIPool, which ignores the two above
     return          (n, C, S, S) of the features' dtype, computed in float32; zeros where image is -1. Every level takes
                     part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
     """
@@ -129,7 +137,7 @@ def samples(
 ) -> tuple[Tensor, Tensor]:
     """Along one axis, the pixels between which a cell's samples lie, and their weights.
 
-    low     (n,) where regions begin, high (n,) where they end, in the level's pixels
+    low, high  (n,) where regions begin and end, in the level's pixels
     extent  pixels of the level along the axis
     return  pixels (n, S, 2 r) int64 in 0..extent - 1 and weights (n, S, 2 r), of a cell in sum 1, or less beyond the map
     """
@@ -170,7 +178,7 @@ def pool_fixed(
     levels: Tensor,
     kernel: Callable[..., Tensor],
 ) -> Tensor:
-    """RoIAlign or RoIPool of all regions on every level, those of others far away, where they have no pixel and are 0.
+    """RoIAlign or RoIPool of all regions on every level, those of other levels far away, where they have no pixel and are 0.
 
     kernel   (features, regions, scale=...) of one level; the others as in `pool_regions`
     """
@@ -183,3 +191,83 @@ def pool_fixed(
         result = part if result is None else result + part
     assert result is not None
     return result.to(features[0].dtype)
+
+
+MaskTarget = Literal["soft", "binary"]
+
+
+def mask_targets(
+    canvases: Tensor, frames: Tensor, boxes: Tensor, *, side: int, target: MaskTarget, sampling_ratio: int = 0
+) -> Tensor:
+    """(n, side, side) float32 in [0, 1]: the share of the object in each cell of its region. n may be 0.
+
+    canvases  (n, C + 2, C + 2) uint8, 0 or 1: the mask of each region's object, see InstanceBatch
+    frames    (n, 4) float32: x and y of the left upper corner of canvas pixel (1, 1), width and height of a canvas pixel
+    boxes     (n, 4) ltrb pixels of the network's input
+    side      cells along a region's side
+    target    the share itself ("soft"), or 1 where it is at least a half and else 0 ("binary")
+    sampling_ratio  sample points along a cell's side; 0: as many as it has canvas pixels
+    """
+    count = len(canvases)
+    places = torch.arange(count, device=boxes.device, dtype=torch.float32).unsqueeze(1)
+    regions = torch.cat((places, on_canvas(boxes.float(), frames, aligned=target == "binary")), dim=1)
+    shares = roi_align(
+        canvases.float().unsqueeze(1), regions, side, scale=1.0, sampling_ratio=sampling_ratio or -1, aligned=False
+    ).squeeze(1)
+    return shares if target == "soft" else (shares >= 0.5).float()
+
+
+def on_canvas(boxes: Tensor, frames: Tensor, *, aligned: bool) -> Tensor:
+    """Regions in canvas pixels, for a RoIAlign that is not aligned: (n, 4) ltrb, (n, 4) -> (n, 4).
+
+    Such a RoIAlign takes a whole number for a pixel's middle. Canvas pixel 1 begins at the frame's corner, so its middle lies half a
+    pixel of the canvas from there: with `aligned` that is the whole shift. Else number u of the input counts as a pixel's middle
+    too, and lies u + 1/2 pixels from the border: in sum 1 (the ring) at pitch 1.
+    """
+    corner, pitch = frames[:, :2].repeat(1, 2), frames[:, 2:].repeat(1, 2)
+    return (boxes - corner) / pitch + (0.5 if aligned else 0.5 / pitch + 0.5)
+
+
+def cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Neighbourhoods as rows, zeros outside the map, with the gradient to the maps.
+
+    levels  of each (B, C, H_l, W_l)
+    image, level, row, column  (n,) int64, the place of each chosen cell
+    return  (n, 9 * C) in the maps' type: row by row, column by column, channels last
+    """
+    form = cell_patches_fixed if fixed_shapes(levels[0]) else cell_patches_cpu
+    return form(levels, image, level, row, column)
+
+
+def cell_patches_cpu(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    parts, places = [], []
+    for number, map in enumerate(levels):
+        mine = (level == number).nonzero().squeeze(1)
+        parts.append(_patches(map, image[mine], row[mine], column[mine]))
+        places.append(mine)
+    order = torch.cat(places).argsort()
+    return torch.cat(parts)[order]
+
+
+def cell_patches_fixed(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The same with fixed shapes and no host synchronisation: every cell is cut out on every level."""
+    found = None
+    for number, map in enumerate(levels):
+        mine = level == number
+        part = _patches(map, image, row.masked_fill(~mine, 0), column.masked_fill(~mine, 0))
+        part = part.masked_fill(~mine.unsqueeze(1), 0.0)
+        found = part if found is None else found + part
+    assert found is not None
+    return found
+
+
+def _patches(map: Tensor, image: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Neighbourhoods on one map: (B, C, H, W) -> (n, 9 * C). It reads a view of channels_last memory."""
+    _, channels, height, width = map.shape
+    step = torch.arange(-1, 2, device=map.device)
+    rows, columns = row.view(-1, 1, 1) + step.view(1, 3, 1), column.view(-1, 1, 1) + step.view(1, 1, 3)
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    cell = (image.view(-1, 1, 1) * height + rows.clamp(0, height - 1)) * width + columns.clamp(0, width - 1)
+    cells = map.permute(0, 2, 3, 1).reshape(-1, channels)
+    patches = cells.index_select(0, cell.flatten()).masked_fill(~inside.reshape(-1, 1), 0.0)
+    return patches.view(-1, 9 * channels)

@@ -1,8 +1,9 @@
-"""Masks as compressed run lengths: strings as COCO's tools write them, many of them in two arrays.
+"""Tables with several rows for each image, and masks as compressed run lengths: COCO's strings, many of them in two arrays.
 
 Letters: n masks   R runs of all masks   T characters of all masks   H, W pixels of a photo
+Rows of image i are starts[i] to starts[i + 1] - 1.
 Runs count a photo's pixels column by column, background first; the first run may be 0, no other is. In the string each run is a
-number of 5 bits a character, lowest first, from character 48 on; bit 5 says that more follow; the sign is the last character's
+number of 5 bits a character, lowest first, from character 48 on; bit 5 marks that more follow; the sign is the last character's
 bit 4; from the fourth run on, it is the difference to the run two before.
 Source: Lin et al. 2014; the form of the string: rleToString in pycocotools' maskApi.c.
 """
@@ -15,22 +16,33 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.boxes.ragged import rows_of
 
-# Characters that `areas` decompresses at once: some 50 MiB of numbers.
+def ranges(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers starts[i] .. stops[i] - 1 of every i, one after the other, and the i of each; no stop lies before its start."""
+    counts = stops - starts
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return np.arange(len(owners)) + np.repeat(stops - np.cumsum(counts), counts), owners
+
+
+def rows_of(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The rows of these images, image after image: starts (N+1,) int64, numbers (n,) int64 in 0..N-1."""
+    return ranges(starts[numbers], starts[numbers + 1])[0]
+
+
+# Characters that `areas` decompresses at once: about 50 MiB of numbers.
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class RunLengths:
-    """n masks, each a compressed string, end to end. A photo's height and width are not in it."""
+    """n masks, each a compressed string, end to end, without the photo's height and width."""
 
     text: np.ndarray  # (T,) uint8, ASCII
     starts: np.ndarray  # (n+1,) int64 into text
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> RunLengths:
-        """From one string a mask; they may be none."""
+        """From one string a mask; n may be 0."""
         starts = np.zeros(len(strings) + 1, np.int64)
         np.cumsum([len(string) for string in strings], out=starts[1:])
         return cls(np.frombuffer(b"".join(strings), np.uint8), starts)
@@ -61,11 +73,7 @@ class RunLengths:
 
 
 def compress(runs: np.ndarray, starts: np.ndarray) -> RunLengths:
-    """Runs to strings.
-
-    runs    (R,) int64, not negative, of n masks end to end
-    starts  (n+1,) int64 into runs
-    """
+    """Runs (R,) int64, not negative, of n masks end to end, and their starts (n+1,) int64, to strings."""
     later = np.flatnonzero(np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)) > 2)
     numbers = runs.copy()
     numbers[later] -= runs[later - 2]
@@ -101,7 +109,7 @@ def decompress(masks: RunLengths) -> tuple[np.ndarray, np.ndarray]:
     for parity in (1, 2):
         chain = np.flatnonzero((run > 0) & (run % 2 == parity % 2))
         total = np.cumsum(numbers[chain])
-        # What the chains of the masks before have added up to.
+        # The sum of the chains of all masks before.
         first = np.flatnonzero(run[chain] == parity)
         before = np.zeros(len(masks), np.int64)
         before[row[chain[first]]] = total[first] - numbers[chain[first]]
@@ -110,7 +118,7 @@ def decompress(masks: RunLengths) -> tuple[np.ndarray, np.ndarray]:
 
 
 def areas(masks: RunLengths) -> np.ndarray:
-    """(n,) int64: pixels of each mask. Memory does not grow with n."""
+    """(n,) int64: pixels of each mask, in chunks so that memory does not grow with n."""
     found = np.zeros(len(masks), np.int64)
     first = 0
     while first < len(masks):

@@ -1,11 +1,11 @@
 """Draw a fixed number of anchors or regions of each image, a share of them positive, from a counter-based generator.
 
 Letters: B images   N candidates' places of an image   S places of a sample
-A random number is a hash of the image's key, a stream's number and the place: no state, no order of draws, so the same
-image gets the same sample on any number of ranks, in any batch and on any device.
-Sources: the hash is Wellons' lowbias32 (hash-prospector, 2018); a stream is a sequence state + place * gamma with an odd
-gamma of its own, hashed, as in SplitMix (Steele, Lea, Flood 2014). Rules of sampling: torchvision's
-BalancedPositiveNegativeSampler ("negatives") and GluonCV's RCNNTargetSampler ("any").
+A random number is a hash of the image's key, a stream's number and the place: no state, no order of draws, so the same image gets
+the same sample on any number of ranks, in any batch and on any device.
+Sources: the hash is Wellons' lowbias32 (hash-prospector, 2018); a stream is a sequence state + place * gamma with an odd gamma of
+its own, hashed, as in SplitMix (Steele, Lea, Flood 2014). Rules of sampling: torchvision's BalancedPositiveNegativeSampler
+("negatives") and GluonCV's RCNNTargetSampler ("any").
 """
 
 from __future__ import annotations
@@ -26,23 +26,17 @@ GOLDEN = 0x9E3779B9
 BITS = 31
 # Behind every candidate's order.
 NOT_A_CANDIDATE = 2**63 - 1
-# A CPU first looks at the candidates whose bits are so low that this many times what it needs are expected.
-# Then at four times as many, and so on.
+# A CPU first examines the candidates whose bits are so low that this many times what it needs are expected, then four times as many.
 FIRST_LOOK = 2
 GROWTH = 4
 
 
 class Sample(NamedTuple):
-    """What was drawn of each image: positives first, then negatives, then empty places.
+    """The draw of each image: positives first, then negatives, then empty places."""
 
-    places    (B, S) int64, which candidate; 0 where the place is empty
-    positive  (B, S) bool, drawn as a positive
-    taken     (B, S) bool, not empty
-    """
-
-    places: Tensor
-    positive: Tensor
-    taken: Tensor
+    places: Tensor  # (B, S) int64, which candidate; 0 where the place is empty
+    positive: Tensor  # (B, S) bool, drawn as a positive
+    taken: Tensor  # (B, S) bool, not empty
 
 
 def mixed(number: Number) -> Number:
@@ -56,12 +50,11 @@ def mixed(number: Number) -> Number:
 
 
 def random_bits(keys: Tensor, count: int, stream: int) -> Tensor:
-    """Random numbers of the places 0 to count - 1 of each image.
+    """(B, count) int64 in [0, 2^31): random numbers of the places 0 to count - 1 of each image.
 
     keys     (B,) int64; only their low 32 bits count
     count    numbers of each image; the first ones do not depend on it
     stream   which of an image's independent sequences, 0 to 2^32 - 1
-    return   (B, count) int64 in [0, 2^31)
     """
     state = mixed((keys & LOW_32) ^ mixed((stream + GOLDEN) & LOW_32)).unsqueeze(1)
     gamma = mixed(state ^ GOLDEN) | 1
@@ -70,14 +63,12 @@ def random_bits(keys: Tensor, count: int, stream: int) -> Tensor:
 
 
 def sample(positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill) -> Sample:
-    """Draw `count` of each image's candidates, those with the smallest bits; of equal bits the earlier place.
+    """Draw `count` = S of each image's candidates, those with the smallest bits; of equal bits the earlier place.
 
-    positive       (B, N) bool, candidates of one kind
-    negative       (B, N) bool, of the other; none is both
+    positive, negative  (B, N) bool, candidates of each kind; none is both
     bits           (B, N) int64 in [0, 2^31)
     most_positive  positives drawn at most; negatives fill what positives leave
     fill           what fills places that lack negatives: nothing ("negatives"), or the positives left over ("any")
-    return         S is `count`
     """
     form = sample_fixed if fixed_shapes(positive) or not len(positive) else sample_cpu
     return form(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
@@ -107,10 +98,9 @@ def smallest_fixed(candidate: Tensor, bits: Tensor, most: int, width: int) -> tu
     """Candidates with the smallest bits, in order, and how many candidates there are.
 
     candidate  (B, N) bool, bits (B, N) int64
-    most       so many are looked for
-    return     places (B, width) int64, of which the first min(candidates, most) mean something; (B, 1) int64
+    return     places (B, width) int64, of which the first min(candidates, most) are valid; (B, 1) int64
     """
-    # One number for bits and place: no two are equal, so every device finds the same ones.
+    # One number for bits and place: no two are equal, so every device chooses the same ones.
     order = (bits << 32) + torch.arange(candidate.shape[1], device=bits.device)
     order = order.masked_fill(~candidate, NOT_A_CANDIDATE)
     places = order.topk(min(most, order.shape[1]), dim=1, largest=False, sorted=True).indices

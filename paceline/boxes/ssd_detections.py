@@ -2,8 +2,8 @@
 
 Letters: B images   A default boxes   K classes (0 is background)   C candidates of a list   D places for detections
 Equal scores: the earlier default box is the better one, then the lower class; among candidates of the image the lower class,
-then the earlier default box, as MXNet lists them. (Which of several equals makes the cut to `candidates` is an
-accelerator's own choice.)
+then the earlier default box, as MXNet lists them. (Which of several equals makes the cut to `candidates` is an accelerator's own
+choice.)
 Sources: MLPerf reference SSD, utils.py (candidates of each class); System A's MXNet box_nms (candidates of the image).
 """
 
@@ -14,18 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.forms import fixed_shapes
-from paceline.boxes.geometry import clip_fractions
+from paceline.boxes.geometry import SSD_CODER, clip_fractions
 from paceline.boxes.suppression import gather_boxes, keep_cpu, keep_fixed, top_k
 
 CandidatesOf = Literal["class", "image"]
-# Overlaps of one image's candidates take K * C * BLOCK numbers; so many images at a time keep them below half a gibibyte.
+# Overlaps of one image's candidates take K * C * BLOCK numbers; this many images at a time keep them below half a gibibyte.
 IMAGES_AT_ONCE = 16
-# So many boxes are settled in one round less: always enough, so suppression leaves nothing open.
+# Boxes of a block; one round less is always enough to settle them, so suppression leaves nothing open.
 BLOCK = 32
-# A CPU looks at the best scores of (this times D) default boxes first: mostly enough of them are kept. Then at four times
-# as many, and so on until it has seen all.
+# A CPU examines the best scores of (this times D) default boxes first: mostly enough of them are kept. Then four times as many, and
+# so on until it has seen all.
 FIRST_LOOK = 2
 GROWTH = 4
 
@@ -75,7 +74,7 @@ def ssd_detections(
 def by_class_fixed(
     probs: Tensor, deltas: Tensor, anchors: Tensor, score_above: float, iou: float, candidates: int, keep: int
 ) -> Tensor:
-    """Each class brings its own candidates. Any device, fixed shapes; arguments as in `by_image_fixed`."""
+    """Each class has its own candidates. Any device, fixed shapes; arguments as in `by_image_fixed`."""
     classes = probs.shape[2]
     above = probs.masked_fill(~(probs > score_above), 0.0).transpose(1, 2)
     scores, anchor = top_k(above, candidates)
@@ -87,9 +86,8 @@ def by_class_fixed(
     place = (anchor * classes + number.view(1, classes, 1)).flatten(1).argsort(dim=1)
     score = scores.flatten(1).gather(1, place)
     chosen = place.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, :keep])
-    return packed(
-        gather_boxes(boxes.flatten(1, 2), chosen), scores.flatten(1).gather(1, chosen), chosen // scores.shape[2] + 1
-    )
+    chosen_boxes = gather_boxes(boxes.flatten(1, 2), chosen)
+    return packed(chosen_boxes, scores.flatten(1).gather(1, chosen), chosen // scores.shape[2] + 1)
 
 
 def by_image_fixed(
@@ -122,12 +120,10 @@ def detections_cpu(
     keep: int,
     candidates_of: CandidatesOf,
 ) -> Tensor:
-    """The same result of one image on a CPU with work that follows the number of scores above the threshold.
+    """(at most D, 6), no empty places: the same result of one image, (A, K) and (A, 4), on a CPU.
 
-    A box is suppressed by better ones only, so the D best that are kept among the best scores are the D best of all.
-
-    probs    (A, K), deltas (A, 4)
-    return   (at most D, 6), no empty places
+    The work follows the number of scores above the threshold. A box is suppressed by better ones only, so the D best that are
+    kept among the best scores are the D best of all.
     """
     of_anchor = probs.amax(dim=1)
     look = FIRST_LOOK * keep if candidates_of == "class" else candidates
@@ -151,7 +147,7 @@ def best_entries(
     """The best scores of one image over all default boxes and classes: `look` of them or more, if there are as many.
 
     probs      (A, K), of_anchor (A,) its largest along K
-    return     scores (n,) descending, default box (n,), class - 1 (n,), and whether these are all above the threshold
+    return     scores (n,) descending, default box (n,), class - 1 (n,), and whether this is every score above the threshold
     """
     above = of_anchor > score_above
     cut = 0.0

@@ -15,26 +15,25 @@ from paceline.boxes.kernels import nms
 
 # Boxes that `keep_fixed` settles together: few enough for cheap rounds and short chains, many enough for few blocks.
 BLOCK = 256
-# Lists of 1,000 and 2,000 boxes around 1 to 200 objects, at IoU 0.5 and 0.7, never needed more than 10. Equal scores over
-# a flat part of a photo can: there an even number keeps some boxes too many and none too few.
+# Lists of 1,000 and 2,000 boxes around 1 to 200 objects, at IoU 0.5 and 0.7, never needed more than 10. Equal scores over a flat part
+# of a photo can need more: there an even number keeps some boxes too many and none too few.
 ROUNDS = 32
 
 
 def keep_cpu(boxes: Tensor, iou: float, classes: Tensor | None = None) -> Tensor:
-    """One list on a CPU, by torchvision's compiled suppression.
+    """Places of the boxes that are kept, ascending: one list on a CPU, by torchvision's compiled suppression.
 
     boxes    (C, 4) ltrb, best first
     classes  (C,) int64, where only boxes of one class compete; None: all do
-    return   places of the boxes that are kept, ascending
     """
-    # torchvision compares float32 overlaps with a float64 threshold; rounded like theirs, it is the same rule as ours.
+    # torchvision compares float32 overlaps with a float64 threshold; rounded to float32, it is the same rule as ours.
     threshold = float(torch.tensor(iou, dtype=boxes.dtype))
     falling = -torch.arange(len(boxes), dtype=boxes.dtype)
     if classes is None:
         return nms(boxes, falling, threshold)
     grouped, order = classes.sort(stable=True)
     counts = torch.unique_consecutive(grouped, return_counts=True)[1].tolist()
-    # Class by class instead of torchvision's boxes moved apart: a float32 coordinate far away has lost its fractions.
+    # Class by class; torchvision moves the classes apart instead, but a float32 coordinate far away has lost its fractions.
     keep = [
         part[nms(of_class, falling[: len(part)], threshold)] if len(part) > 1 else part
         for part, of_class in zip(order.split(counts), boxes[order].split(counts))
@@ -53,12 +52,11 @@ def keep_fixed(
 ) -> tuple[Tensor, Tensor]:
     """Many lists at once, with fixed shapes and no host synchronisation.
 
-    The lists are walked in blocks. In a block a box's answer is right as soon as it is right for the better boxes that
-    overlap it: repeating the rule settles a chain of overlaps one link a round. What is kept in a block then
-    suppresses in all later ones. No more than block * C overlaps of a list exist at a time.
+    The lists are processed in blocks. In a block a box's answer is right as soon as it is right for the better boxes that overlap
+    it: repeating the rule settles a chain of overlaps one link a round. What a block keeps then suppresses in all later ones. No more
+    than block * C overlaps of a list exist at a time.
 
-    boxes    (..., C, 4) ltrb, best first
-    valid    (..., C) bool; the others neither stay nor suppress
+    boxes    (..., C, 4) ltrb, best first; valid (..., C) bool, the others are not kept and do not suppress
     classes  (..., C) int64, where only boxes of one class compete; None: all do
     block    boxes that are settled together
     rounds   how often the rule is repeated in a block, 1 or more; block - 1 are always enough

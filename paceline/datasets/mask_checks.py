@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from paceline.boxes.ragged import ranges
+from paceline.boxes.run_lengths import ranges
 from paceline.input.outlines import crossings
 
 # Pixels that a side of a box has inside its photo: of a smaller object, a good outline may miss every pixel's middle.

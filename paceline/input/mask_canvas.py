@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from paceline.boxes.ragged import ranges
+from paceline.boxes.run_lengths import ranges
 from paceline.input.crop import Window
 from paceline.input.outlines import crossings, extents, fill
 

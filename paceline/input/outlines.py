@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.boxes.ragged import ranges
+from paceline.boxes.run_lengths import ranges
 
 # Grid points along a pixel's side, and the one from which the step to the next crosses the column's middle.
 FINE = 5

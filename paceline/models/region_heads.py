@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.boxes.cell_patches import cell_patches
+from paceline.boxes.roi_pooling import cell_patches
 from paceline.config.instances import HeadNorm
 from paceline.models.layers import Conv2d, ConvTranspose2d, Linear
 from paceline.models.norms import group_norm

@@ -18,15 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.batch import Batch, FoundInstances, InstanceBatch
-from paceline.boxes.assignment import inside_photo, match_anchors, match_regions
-from paceline.boxes.coding import BoxCoder
+from paceline.boxes.anchors import BEYOND_LAST, pyramid_anchors
 from paceline.boxes.forms import fixed_shapes
-from paceline.boxes.geometry import clip_to_photo
-from paceline.boxes.mask_targets import mask_targets
-from paceline.boxes.proposals import proposals
-from paceline.boxes.pyramid_anchors import BEYOND_LAST, pyramid_anchors
-from paceline.boxes.region_detections import RegionRules, region_detections
-from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.boxes.geometry import BoxCoder, clip_to_photo
+from paceline.boxes.matching import inside_photo, match_anchors, match_regions
+from paceline.boxes.regions import RegionRules, proposals, region_detections
+from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import Sample, random_bits, sample
 from paceline.config.instances import MaskRCNNModel
 from paceline.models import region_accuracies

@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.boxes.coding import SSD_CODER
 from paceline.boxes.forms import fixed_shapes
-from paceline.boxes.geometry import to_cxcywh, to_ltrb
-from paceline.boxes.ssd_matching import Positive, Tie, match
+from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
+from paceline.boxes.matching import Positive, Tie, match
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,11 @@ def ssd_loss(
     """Both losses of each image, in float32 whatever comes in.
 
     logits     (B, A, K + 1)
-    deltas     (B, A, 4) as boxes/coding.py codes them
+    deltas     (B, A, 4) as boxes/geometry.py codes them
     boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0
     anchors    (A, 4) cxcywh fractions
     corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
-    iou, positive, tie, order, equal  as boxes/ssd_matching.py
+    iou, positive, tie, order, equal  as boxes/matching.py
     negatives  negatives taken for each positive (rounded down), the hardest of each image first
     """
     corners = to_ltrb(anchors.float()) if corners is None else corners

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.boxes.ragged import ranges
-from paceline.boxes.run_lengths import RunLengths, compress
+from paceline.boxes.run_lengths import RunLengths, compress, ranges
 from paceline.store.box_split import BoxSplit
 
 # Objects whose plain runs are turned into strings at once: a few megabytes of them.

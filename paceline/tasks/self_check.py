@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.boxes.ragged import rows_of
-from paceline.boxes.run_lengths import RunLengths, areas
+from paceline.boxes.run_lengths import RunLengths, areas, rows_of
 from paceline.config.errors import DataError
 from paceline.tasks.instance_predictions import InstanceTruth
 from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import grids
 from paceline.config.trunk import TrunkModel
 from paceline.models.make_trunk import make_trunk

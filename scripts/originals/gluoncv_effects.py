@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from pycocotools import mask as coco
 
-from paceline.boxes.assignment import inside_photo
+from paceline.boxes.anchors import pyramid_anchors
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.kernels import roi_align
+from paceline.boxes.matching import inside_photo
 from paceline.boxes.paste import PasteLaw, paste_to_rle
-from paceline.boxes.pyramid_anchors import pyramid_anchors
 from paceline.boxes.run_lengths import bitmap
 from paceline.input.buckets import bucket_of, buckets, resized
 from paceline.recipes.maskrcnn import gluoncv

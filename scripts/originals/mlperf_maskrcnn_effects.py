@@ -23,9 +23,9 @@ import torch
 from mlperf_maskrcnn import anchors_of, import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 
-from paceline.boxes.assignment import inside_photo, match_anchors
-from paceline.boxes.coding import BoxCoder
-from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.boxes.anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.boxes.geometry import BoxCoder
+from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.input.buckets import resized
 from paceline.recipes import RECIPES
 

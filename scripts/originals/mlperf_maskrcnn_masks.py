@@ -24,7 +24,7 @@ import torch
 from mlperf_maskrcnn import import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, stream
 
-from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.roi_pooling import mask_targets
 from paceline.input.buckets import resized
 from paceline.input.crop import Window
 from paceline.input.mask_canvas import canvases_of

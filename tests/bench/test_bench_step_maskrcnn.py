@@ -15,7 +15,7 @@ from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_maskrcnn import MaskRCNNBench
 from paceline.bench.step_maskrcnn_scene import synthetic_scene
 from paceline.boxes.geometry import pairwise_iou
-from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.roi_pooling import mask_targets
 from paceline.cli.bench import run as bench
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.instances import InstanceInput, MaskRCNNModel

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paceline.boxes.coding import SSD_CODER
-from paceline.boxes.geometry import clip_fractions, pairwise_iou
+from paceline.boxes.geometry import SSD_CODER, clip_fractions, pairwise_iou
 
 
 def greedy(boxes: Tensor, classes: Tensor, iou: float) -> list[int]:

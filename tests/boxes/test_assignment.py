@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import Matcher
 
-from paceline.boxes.assignment import (
+from paceline.boxes.anchors import pyramid_anchors
+from paceline.boxes.geometry import pairwise_iou
+from paceline.boxes.matching import (
     inside_photo,
     kinds,
     match_anchors,
@@ -19,8 +21,6 @@ from paceline.boxes.assignment import (
     overlaps_cpu,
     overlaps_fixed,
 )
-from paceline.boxes.geometry import pairwise_iou
-from paceline.boxes.pyramid_anchors import pyramid_anchors
 
 # 4 x 4 + 2 x 2 cells of 3 anchors: 60, which is less than a block; and a pyramid of several blocks.
 FEW = torch.cat(

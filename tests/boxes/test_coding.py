@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import BoxCoder as TorchvisionCoder
 
-from paceline.boxes.coding import SSD_CODER, BoxCoder
-from paceline.boxes.geometry import to_cxcywh, to_ltrb
+from paceline.boxes.geometry import SSD_CODER, BoxCoder, to_cxcywh, to_ltrb
 
 LIMIT = math.log(1000 / 16)
 ANCHORS, REGIONS = BoxCoder(limit=LIMIT), BoxCoder((10.0, 10.0, 5.0, 5.0), LIMIT)

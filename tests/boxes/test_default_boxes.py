@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.boxes.default_boxes import anchor_to_cell, boxes_a_cell, default_boxes
+from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell, default_boxes
 from paceline.config.detection import SSDModel, grids
 
 SIZES = [64, 128, 300, 320, 512]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import project_masks_on_boxes
 
-from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.roi_pooling import mask_targets
 
 HEIGHT, WIDTH = 40, 56
 CANVAS = 12

@@ -14,7 +14,7 @@ from torchvision.models.detection.rpn import RegionProposalNetwork
 
 from paceline.boxes import forms
 from paceline.boxes.geometry import pairwise_iou
-from paceline.boxes.proposals import proposals
+from paceline.boxes.regions import proposals
 
 LIMIT = math.log(1000 / 16)
 COUNTS = [300, 80, 20, 5]

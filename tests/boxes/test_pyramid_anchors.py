@@ -7,8 +7,8 @@ import torch
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
-from paceline.boxes.assignment import inside_photo
-from paceline.boxes.pyramid_anchors import BEYOND_LAST, cell_anchors, pyramid_anchors
+from paceline.boxes.anchors import BEYOND_LAST, cell_anchors, pyramid_anchors
+from paceline.boxes.matching import inside_photo
 
 SIZES, RATIOS = (32.0, 64.0, 128.0, 256.0, 512.0), (0.5, 1.0, 2.0)
 # Width and height of each level's anchors by GluonCV's and the MLPerf reference's generator, ratios 0.5, 1, 2.

@@ -14,9 +14,9 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from paceline.boxes import forms
-from paceline.boxes import region_detections as module
-from paceline.boxes.coding import BoxCoder
-from paceline.boxes.region_detections import RegionRules, region_detections
+from paceline.boxes import regions as module
+from paceline.boxes.geometry import BoxCoder
+from paceline.boxes.regions import RegionRules, region_detections
 
 LIMIT = math.log(1000 / 16)
 SIZES = torch.tensor([[96, 128], [80, 100]])

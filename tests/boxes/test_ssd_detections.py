@@ -11,7 +11,7 @@ from slow_suppression import slow_detections
 from torch import Tensor
 
 from paceline.boxes import forms
-from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.anchors import default_boxes
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import grids
 

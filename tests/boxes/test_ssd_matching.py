@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.boxes.default_boxes import default_boxes, tie_order
+from paceline.boxes.anchors import default_boxes, tie_order
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
-from paceline.boxes.ssd_matching import match, match_fixed
+from paceline.boxes.matching import match, match_fixed
 from paceline.config.detection import grids
 
 ANCHORS = to_ltrb(default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9)))

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import TINY, command, refused, train
 
 import paceline
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI

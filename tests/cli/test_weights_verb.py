@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weight_bytes import params, tf_checkpoint
 
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.cli import progress
 from paceline.cli.main import main
 from paceline.config.detection import SSDModel, grids

@@ -17,8 +17,8 @@ from paceline.bench.step import our_step
 from paceline.bench.step_ssd import Scene, SSDBench, synthetic_scene
 from paceline.bench.timing import first_wait
 from paceline.boxes.geometry import to_ltrb
+from paceline.boxes.matching import Tie, match
 from paceline.boxes.ssd_detections import CandidatesOf, ssd_detections
-from paceline.boxes.ssd_matching import Tie, match
 from paceline.config.system import Precision, System
 from paceline.models.ssd_loss import background_loss, hardest
 

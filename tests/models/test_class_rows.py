@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.initialise import initialise

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.initialise import Init, initialise

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
-from paceline.boxes import cell_patches
+from paceline.boxes import roi_pooling
 from paceline.models.norms import group_norm
 from paceline.models.region_heads import ConvBoxHead, RPNHead, cells_of
 
@@ -49,7 +49,7 @@ def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(for
 
 def with_form(form: str, head: RPNHead, levels: list[torch.Tensor], places: torch.Tensor):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.models.region_heads.cell_patches", getattr(cell_patches, form))
+        patch.setattr("paceline.models.region_heads.cell_patches", getattr(roi_pooling, form))
         return head.at(levels, places)
 
 

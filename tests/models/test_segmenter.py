@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
-from paceline.boxes import forms, region_detections
-from paceline.boxes import proposals as proposing
+from paceline.boxes import forms, regions
 from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.mask_rcnn import initialise_mask_rcnn
@@ -98,7 +97,7 @@ def fixed_forms(monkeypatch):
 
         def switch() -> None:
             stack.enter_context(forms.fixed())
-            for module, form in ((proposing, "proposals_fixed"), (region_detections, "detections_fixed")):
+            for module, form in ((regions, "proposals_fixed"), (regions, "detections_fixed")):
                 monkeypatch.setattr(module, form, partial(settled, getattr(module, form)))
 
         yield switch
@@ -322,13 +321,13 @@ def test_what_fixed_shapes_leave_open_comes_along(fixed_forms, monkeypatch):
     fixed_forms()
     assert int(net.train()(images)["unsettled"]) == 0 and not net.eval().predict(images).open.any()
 
-    proposals_fixed = proposing.proposals_fixed
+    proposals_fixed = regions.proposals_fixed
 
     def cut_off(*inputs, **choices):
         *found, unsettled = proposals_fixed(*inputs, **choices)
         return *found, unsettled + torch.tensor([2, 5])
 
-    monkeypatch.setattr(proposing, "proposals_fixed", cut_off)
+    monkeypatch.setattr(regions, "proposals_fixed", cut_off)
     assert int(net.train()(images)["unsettled"]) == 7
     assert net.eval().predict(images).open.tolist() == [[2, 0], [5, 0]]
 

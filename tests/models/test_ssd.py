@@ -13,7 +13,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor
 
-from paceline.boxes.default_boxes import anchor_to_cell, boxes_a_cell
+from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm

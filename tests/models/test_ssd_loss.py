@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.boxes.coding import SSD_CODER
-from paceline.boxes.default_boxes import default_boxes
-from paceline.boxes.geometry import to_cxcywh, to_ltrb
-from paceline.boxes.ssd_matching import match
+from paceline.boxes.anchors import default_boxes
+from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
+from paceline.boxes.matching import match
 from paceline.config.detection import grids
 from paceline.models import ssd_loss as module
 from paceline.models.ssd_loss import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss

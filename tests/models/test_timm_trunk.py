@@ -10,7 +10,7 @@ from by_night import ONE_MORE
 from safetensors.torch import save_file
 from torch import Tensor
 
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.classification import PhotoInput, ResNetModel, check_classification
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError, RecipeError

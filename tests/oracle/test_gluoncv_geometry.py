@@ -11,12 +11,11 @@ import torch
 from gluoncv_recorded import Recorded, reader
 from torch import Tensor
 
-from paceline.boxes.assignment import inside_photo, match_anchors
-from paceline.boxes.coding import BoxCoder
+from paceline.boxes.anchors import pyramid_anchors
+from paceline.boxes.geometry import BoxCoder
 from paceline.boxes.kernels import roi_align
-from paceline.boxes.mask_targets import mask_targets
-from paceline.boxes.pyramid_anchors import pyramid_anchors
-from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.boxes.matching import inside_photo, match_anchors
+from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.instances import RPN
 from paceline.input.crop import Window

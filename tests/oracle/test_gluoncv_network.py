@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.batch import InstanceBatch
-from paceline.boxes.assignment import inside_photo, match_anchors
+from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.boxes.sampling import Sample
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.mask_rcnn import MaskRCNN

@@ -8,10 +8,10 @@ from mlperf_recorded import PHOTOS, inputs, outside, recorded, tensor
 from torch import Tensor
 
 from paceline.batch import InstanceBatch
-from paceline.boxes.assignment import inside_photo, match_anchors
-from paceline.boxes.coding import BoxCoder
-from paceline.boxes.proposals import proposals
-from paceline.boxes.pyramid_anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.boxes.anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.boxes.geometry import BoxCoder
+from paceline.boxes.matching import inside_photo, match_anchors
+from paceline.boxes.regions import proposals
 from paceline.config.recipe import override
 from paceline.models.mask_rcnn_loss import anchor_box_loss, objectness_loss
 from paceline.models.segmenter import Segmenter

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
-from paceline.boxes.mask_targets import mask_targets
+from paceline.boxes.roi_pooling import mask_targets
 from paceline.config.schedule import learning_rate
 from paceline.input.buckets import resized
 from paceline.input.crop import Window

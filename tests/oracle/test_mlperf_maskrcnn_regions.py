@@ -9,10 +9,10 @@ from pycocotools import mask as official
 from torch import Tensor
 
 from paceline.boxes import forms
-from paceline.boxes.assignment import match_regions
-from paceline.boxes.coding import BoxCoder
+from paceline.boxes.geometry import BoxCoder
+from paceline.boxes.matching import match_regions
 from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.region_detections import RegionRules, region_detections
+from paceline.boxes.regions import RegionRules, region_detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
 from paceline.models.mask_rcnn_loss import class_loss, region_box_loss
 from paceline.recipes import RECIPES

@@ -9,9 +9,8 @@ import pytest
 import torch
 from two_samples import differ
 
-from paceline.boxes.coding import SSD_CODER
-from paceline.boxes.geometry import to_cxcywh
-from paceline.boxes.ssd_matching import match, match_fixed
+from paceline.boxes.geometry import SSD_CODER, to_cxcywh
+from paceline.boxes.matching import match, match_fixed
 from paceline.input.box_sample import boxes_in
 from paceline.input.crop import Window
 from paceline.input.jitter import Colour, apply_colour

@@ -12,9 +12,8 @@ import torch
 from PIL import Image
 from two_samples import differ
 
-from paceline.boxes.coding import SSD_CODER
-from paceline.boxes.geometry import to_cxcywh
-from paceline.boxes.ssd_matching import match
+from paceline.boxes.geometry import SSD_CODER, to_cxcywh
+from paceline.boxes.matching import match
 from paceline.config.detection import BoxInput
 from paceline.input.box_sample import boxes_in, draw_evaluation_sample
 from paceline.input.crop import Window

@@ -11,7 +11,7 @@ import torch
 from ready_outputs import NOTHING, ReadyOutputs
 
 from paceline.batch import detection_batch
-from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.anchors import default_boxes
 from paceline.boxes.ssd_detections import by_image_fixed, ssd_detections
 from paceline.config.detection import Detect, SSDModel, grids
 from paceline.models.detector import Detector

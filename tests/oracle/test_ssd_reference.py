@@ -12,10 +12,10 @@ from ready_outputs import ReadyOutputs
 from torch import Tensor
 
 from paceline.batch import DetectionBatch, Objects, detection_batch
-from paceline.boxes.default_boxes import anchor_to_cell, default_boxes
+from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
+from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import ssd_detections
-from paceline.boxes.ssd_matching import match
 from paceline.config.detection import SSDModel, grids
 from paceline.models.ssd_loss import per_image, ssd_loss
 from paceline.recipes.ssd import mlperf

@@ -19,7 +19,7 @@ from torch import Tensor
 from trajectories import SAME, apart, in_float64, take_steps
 
 from paceline.batch import DetectionBatch, Objects, detection_batch
-from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.anchors import default_boxes
 from paceline.config.detection import BoxInput, SSDModel, grids
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.models.detector import Detector

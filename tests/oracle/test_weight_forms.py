@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from weight_bytes import params, tf_checkpoint
 
-from paceline.boxes.default_boxes import boxes_a_cell
+from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI

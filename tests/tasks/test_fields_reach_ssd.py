@@ -11,7 +11,7 @@ from field_effects import Row, Said, both, fields_of, hashed, photo, pictures_dr
 from torch import Tensor
 
 from paceline.batch import DetectionBatch
-from paceline.boxes.default_boxes import default_boxes
+from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.config.detection import BoxInput, Detect, SSDModel, grids
 from paceline.config.recipe import Recipe, override

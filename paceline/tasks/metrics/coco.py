@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from paceline.boxes.ragged import rows_of
+from paceline.boxes.run_lengths import rows_of
 
 ALL_AREAS, SMALL, MEDIUM, LARGE = range(
     4

@@ -45,7 +45,7 @@ class SSD(Workload):
     def build(self, recipe: BoxRecipe, classes):
         import torch
 
-        from paceline.boxes.default_boxes import boxes_a_cell, default_boxes, default_corners, tie_order
+        from paceline.boxes.anchors import boxes_a_cell, default_boxes, default_corners, tie_order
         from paceline.models.detector import Detector
         from paceline.models.make_trunk import make_trunk
         from paceline.models.ssd import SSD

@@ -1,15 +1,16 @@
-"""Assign objects to anchors (for the region proposal network) and to regions (for the heads).
+"""Assign objects to SSD's default boxes, to anchors (for the region proposal network) and to regions (for the heads).
 
-Letters: B images   G object slots of an image (label 0: empty)   A anchors   P regions   E blocks of anchors near an object
-Boxes are ltrb pixels of the network's input.
-An anchor is positive from one IoU on and negative below another; besides, every object gets the anchors that overlap it
-most, however little, so that no object goes unseen. All anchors that share an object's best IoU are its best, and each
-such anchor learns the object that it overlaps most ITSELF, which may be another one.
-An object that touches no (eligible) anchor has no best anchor. torchvision's matcher would take IoU 0 for its best, and
-every anchor that touches nothing would be positive.
-Anchors that are not eligible are no object's best either, as in GluonCV; the MLPerf reference finds the best among all
-anchors and drops it afterwards, so that an object may go without.
-Sources: Ren et al. 2015, section 3.1.2; torchvision's Matcher with allow_low_quality_matches; GluonCV's rpn_target.py.
+Letters: B images   G object slots of an image (label 0: empty)   A anchors or default boxes   P regions   E blocks of anchors
+A default box takes the object it overlaps most if that IoU is above (or at least) a threshold; besides, every object gets its best
+default box whatever the IoU, so that no object stays without one. An anchor is positive from one IoU on and negative below another;
+besides, every object gets the anchors that overlap it most, however little. All anchors that share an object's best IoU are its best,
+and each of them learns the object that it overlaps most itself, which may be another one.
+An object that touches no (eligible) anchor has no best anchor. torchvision's matcher would take IoU 0 for its best, and every anchor
+that touches nothing would be positive. Anchors that are not eligible are no object's best either, as in GluonCV; the MLPerf
+reference searches all anchors for the best and drops it afterwards, so an object may stay without.
+Sources: Liu et al. 2016, section 2.2; tie rules of the MLPerf reference SSD ("above", "last") and of TensorFlow's object detection
+matcher as the Gaudi models use it ("at_least", "first"); Ren et al. 2015, section 3.1.2; torchvision's Matcher with
+allow_low_quality_matches; GluonCV's rpn_target.py.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from paceline.boxes.geometry import pairwise_iou
 BestAnchor = Literal["positive", "negative"]
 
 NEITHER = -1  # beside 1 of a positive, 0 of a negative
-# Fixed shapes: so many pairs of object and anchor at once; their IoU takes some half a gibibyte.
+# Fixed shapes: pairs of object and anchor at once; their IoU takes about half a gibibyte.
 PAIRS_AT_ONCE = 2**25
-# A CPU leaves out blocks of so many anchors that an object cannot touch. Neighbours in a row: 64 span some 100 pixels.
+# A CPU skips blocks of this many anchors that an object cannot touch. Neighbours in a row: 64 span about 100 pixels.
 BLOCK = 64
 
 
@@ -43,14 +44,13 @@ def match_anchors(
 ) -> tuple[Tensor, Tensor]:
     """The object of each anchor, and whether it is positive, negative or neither.
 
-    boxes         (B, G, 4)
-    labels        (B, G) int64, 0 marks an empty slot
-    anchors       (A, 4)
+    boxes         (B, G, 4) ltrb pixels of the network's input; labels (B, G) int64, 0 marks an empty slot
+    anchors       (A, 4) ltrb pixels
     positive_iou  positive from this IoU on
     negative_iou  negative below this IoU with every object; above 0
     best_anchor   an object's best anchor below negative_iou is positive (torchvision, MLPerf) or negative (GluonCV)
     eligible      (B, A) bool: the others are neither, and are no object's best; None: all are eligible
-    return        slots (B, A) int64, the object it overlaps most, the first of equals; 0 where it touches none;
+    return        slots (B, A) int64, the object it overlaps most, the first of equals, 0 where it touches none;
                   kind (B, A) int8: 1 positive, 0 negative, -1 neither
     """
     boxes, anchors = boxes.float(), anchors.float()
@@ -67,7 +67,7 @@ def kinds(
     best_anchor: BestAnchor,
     eligible: Tensor | None,
 ) -> Tensor:
-    """best (B, A) IoU of each anchor, forced (B, A) whether it is some object's best -> (B, A) int8."""
+    """best (B, A) IoU of each anchor, forced (B, A) whether it is an object's best -> (B, A) int8, as `match_anchors`."""
     below = best < negative_iou
     positive = (best >= positive_iou) | forced
     if best_anchor == "negative":
@@ -84,7 +84,7 @@ def overlaps_fixed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Any device: fixed shapes, no host synchronisation, objects in groups that bound the memory.
 
-    return  best IoU (B, A), slots (B, A) int64, forced (B, A) bool
+    return  best IoU (B, A), slots (B, A) int64, forced (B, A) bool: an object's best
     """
     images, objects = labels.shape
     best = boxes.new_zeros(images, len(anchors))
@@ -107,18 +107,15 @@ def overlaps_fixed(
 def overlaps_cpu(
     boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same on a CPU with work that follows the objects there are and the anchors near them.
-
-    return  as overlaps_fixed
-    """
+    """`overlaps_fixed` on a CPU, with work that follows the objects and the anchors near them."""
     images, count = len(labels), len(anchors)
     blocks = -(-count // BLOCK)
     best = boxes.new_zeros(images, blocks, BLOCK)
     slots = torch.zeros_like(best, dtype=torch.int64)
     forced = torch.zeros_like(best, dtype=torch.bool)
-    # The last block is filled up with the last anchor; what it gets there is cut off at the end.
+    # The last anchor fills up the last block; the surplus is cut off at the end.
     padding = anchors[-1:].expand(blocks * BLOCK - count, -1)
-    # Each edge as one run of memory, as in pairwise_iou.
+    # Each edge contiguous in memory, as in pairwise_iou.
     edges = torch.stack(torch.cat((anchors, padding)).unbind(1)).unflatten(1, (blocks, BLOCK))
     low, high = edges[:2].amin(dim=2).T, edges[2:].amax(dim=2).T
     for image, row in enumerate(labels):
@@ -150,12 +147,11 @@ def take(best: Tensor, slots: Tensor, forced: Tensor, rows: Tensor, overlap: Ten
 
 
 def inside_photo(anchors: Tensor, sizes: Tensor, beyond: float = 0.0) -> Tensor:
-    """Anchors that do not cross the photo's border, as MLPerf's reference and GluonCV have it.
+    """(B, A) bool: anchors that do not cross the photo's border, by the rule of MLPerf's reference and GluonCV.
 
     anchors  (A, 4); right and bottom name the last pixel inside, so they must be below the photo's width and height
     sizes    (B, 2) height and width of each photo
-    beyond   or they lie so many pixels beyond it
-    return   (B, A) bool
+    beyond   pixels by which right and bottom lie beyond the last pixel inside instead
     """
     left, top, right, bottom = anchors.unbind(1)
     height, width = sizes.unsqueeze(2).unbind(1)
@@ -167,12 +163,10 @@ def match_regions(
 ) -> tuple[Tensor, Tensor]:
     """The object of each region, and whether it has one.
 
-    boxes    (B, G, 4)
-    labels   (B, G) int64, 0 marks an empty slot
-    regions  (B, P, 4)
-    valid    (B, P) bool; the others are not positive
+    boxes    (B, G, 4); labels (B, G) int64, 0 marks an empty slot
+    regions  (B, P, 4); valid (B, P) bool, the others are not positive
     iou      a region is positive from this IoU on; above 0
-    return   slots (B, P) int64, the object it overlaps most, the first of equals; 0 where it touches none;
+    return   slots (B, P) int64, the object it overlaps most, the first of equals, 0 where it touches none;
              positive (B, P) bool
     """
     boxes, regions = boxes.float(), regions.float()
@@ -196,3 +190,75 @@ def match_regions_fixed(
     overlap = pairwise_iou(boxes, regions).mul_((labels > 0).unsqueeze(2))
     best, slots = overlap.max(dim=1)
     return slots, valid & (best >= iou)
+
+
+Positive = Literal["above", "at_least"]
+Tie = Literal["last", "first"]
+
+
+def match(
+    boxes: Tensor,
+    labels: Tensor,
+    anchors: Tensor,
+    *,
+    iou: float = 0.5,
+    positive: Positive = "above",
+    tie: Tie = "last",
+    order: Tensor | None = None,
+    equal: Tie = "first",
+) -> tuple[Tensor, Tensor]:
+    """The object of each default box, and whether it has one.
+
+    boxes     (B, G, 4) ltrb fractions; labels (B, G) int64, 0 marks an empty slot, which neither matches nor forces
+    anchors   (A, 4) ltrb fractions
+    positive  whether the IoU must be above the threshold `iou` or at least the threshold
+    tie       which of the objects that share a best default box gets it
+    order     (A,) int64: of an object's equally good default boxes the first in this order is its best; None: as they lie
+    equal     which of the objects that a default box overlaps equally it takes, where neither forces it
+    return    slots (B, A) int64, the object of a positive default box (elsewhere some slot number below max(G, 1));
+              positives (B, A) bool
+    An object that touches no default box (one without area, above all) is left out: the reference would give it default box 0
+    with an infinite target.
+    """
+    boxes, anchors = boxes.float(), anchors.float()
+    if order is not None:
+        # Match in that order and put back a few numbers a default box; reordering the overlaps would move G times as many.
+        found = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie, equal=equal)
+        slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in found)
+        return slots, positives
+    if fixed_shapes(labels):
+        return match_fixed(boxes, labels, anchors, iou, positive, tie, equal)
+    slots = labels.new_zeros(len(labels), len(anchors))
+    positives = torch.zeros_like(slots, dtype=torch.bool)
+    for one, used in images_cpu(labels):
+        slots[one], positives[one] = match_fixed(
+            boxes[one, :used], labels[one, :used], anchors, iou, positive, tie, equal
+        )
+    return slots, positives
+
+
+def match_fixed(
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie, equal: Tie = "first"
+) -> tuple[Tensor, Tensor]:
+    """`match` with work in proportion to G and no host synchronisation; shapes depend on shapes only."""
+    images, objects = labels.shape
+    if objects == 0 or len(anchors) == 0:
+        slots = labels.new_zeros(images, len(anchors))
+        return slots, torch.zeros_like(slots, dtype=torch.bool)
+    if equal == "last":  # the first of the reversed slots
+        turned: Tie = "first" if tie == "last" else "last"
+        slots, positives = match_fixed(boxes.flip(1), labels.flip(1), anchors, iou, positive, turned)
+        return objects - 1 - slots, positives
+    filled = labels > 0
+    overlap = pairwise_iou(boxes, anchors).masked_fill_(~filled.unsqueeze(-1), 0.0)
+    best, slots = overlap.max(dim=1)
+    positives = best > iou if positive == "above" else best >= iou
+
+    best_of_object, anchor = overlap.max(dim=2)
+    forces = filled & (best_of_object > 0)
+    number = torch.arange(objects, device=labels.device).expand(images, -1)
+    # Of several objects that force one default box the highest or the lowest number stays; `nobody` loses to each.
+    nobody, reduce = (-1, "amax") if tie == "last" else (objects, "amin")
+    forced = torch.full_like(slots, nobody).scatter_reduce_(1, anchor, number.masked_fill(~forces, nobody), reduce)
+    by_force = forced != nobody
+    return torch.where(by_force, forced, slots), positives | by_force
