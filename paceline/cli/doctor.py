@@ -21,7 +21,7 @@ from paceline.config.system import System
 from paceline.ranks.launcher import SINGLE, read_launch
 
 if TYPE_CHECKING:
-    from paceline.machine.doctor.finding import Finding
+    from paceline.machine.doctor.compare import Finding
     from paceline.ranks.launcher import Launch
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         from paceline.cli.doctor import run_nodes
 
         return run_nodes(flags, launch)
-    from paceline.machine.doctor.finding import problems
+    from paceline.machine.doctor.compare import problems
     from paceline.machine.doctor.here import examine
 
     findings = examine(Path(flags.folder))
@@ -97,7 +97,7 @@ def tell(findings: Sequence[Finding], width: int = 14) -> None:
 
 def in_number(findings: Sequence[Finding]) -> str:
     """As "2 problems"; "" where there is none."""
-    from paceline.machine.doctor.finding import problems
+    from paceline.machine.doctor.compare import problems
 
     count = problems(findings)
     return f"{count} problem{'s'[: count != 1]}" if count else ""
@@ -108,8 +108,7 @@ def in_number(findings: Sequence[Finding]) -> str:
 
 def run_nodes(flags: Flags, launch: Launch) -> int:
     """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
-    from paceline.machine.doctor.compare import examine_nodes, names, worst
-    from paceline.machine.doctor.finding import Finding, line, problems
+    from paceline.machine.doctor.compare import Finding, examine_nodes, line, names, problems, worst
     from paceline.machine.doctor.together import examine_together
     from paceline.ranks.environment import environment
 
@@ -121,7 +120,7 @@ def run_nodes(flags: Flags, launch: Launch) -> int:
     for note in notes:
         print(note, file=sys.stderr)
     called, found = names(nodes), examine_nodes(nodes, system)
-    findings = [finding.named(called) for finding in found]
+    findings = [finding.with_names(called) for finding in found]
     told = {
         "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
         "findings": [{**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found],

@@ -29,13 +29,19 @@ from paceline.config.cache import cache_folder
 from paceline.config.system import System
 from paceline.config.whole import write_whole
 from paceline.machine.detect import allowed_cpus
-from paceline.machine.doctor.clocks import offset
-from paceline.machine.doctor.compare import examine_nodes
-from paceline.machine.doctor.finding import Finding
-from paceline.machine.doctor.folders import core_rates, folder_troubles
-from paceline.machine.doctor.node import from_json, look_here
-from paceline.machine.doctor.preflight import Look, Reach, bad, judge, known
-from paceline.machine.doctor.reach import Listener, neighbours, rate_to, trips_to, why
+from paceline.machine.doctor.compare import Finding, examine_nodes
+from paceline.machine.doctor.measure import (
+    Listener,
+    core_rates,
+    folder_troubles,
+    neighbours,
+    offset,
+    rate_to,
+    trips_to,
+    why,
+)
+from paceline.machine.doctor.node import from_json, known_fields, look_here
+from paceline.machine.doctor.preflight import Look, Reach, bad, judge
 from paceline.ranks.interfaces import interface_towards, interfaces, is_address_of_this_host
 from paceline.ranks.launcher import SINGLE
 
@@ -232,7 +238,7 @@ class _First:
         """Wait for all nodes' first word, and say whose has come."""
         came = self.board.gather("look", range(self.count), LOOK_SECONDS)
         for number, facts in sorted(came.items()):
-            self.looks[number] = Look(**{**known(Look, facts), "facts": from_json(facts["facts"])})
+            self.looks[number] = Look(**{**known_fields(Look, facts), "facts": from_json(facts["facts"])})
         told = self.flags.names.split(",") if self.flags.names else [f"node {number}" for number in range(self.count)]
         self.names = [self.looks[number].name if number in self.looks else told[number] for number in range(self.count)]
         self.board.leave("present", {"numbers": sorted(self.looks)})
@@ -240,7 +246,7 @@ class _First:
     def judge(self) -> None:
         """Of what every node said alone; then the first round."""
         came = self.board.gather("reach", sorted(self.looks), REACH_SECONDS)
-        self.reaches = {number: Reach(**known(Reach, facts)) for number, facts in came.items()}
+        self.reaches = {number: Reach(**known_fields(Reach, facts)) for number, facts in came.items()}
         expected = self.system if self.flags.system else None
         self.found = judge(self.names, self.looks, self.reaches, expected)
         self._choose(0)

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.config.own_file import KEY
 from paceline.config.printable import one_line
 from paceline.config.whole import write_whole
-from paceline.machine.doctor.finding import Finding, line
+from paceline.machine.doctor.compare import Finding, line
 from paceline.machine.doctor.preflight import Look, Reach, bad
 
 STYLE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.machine.doctor.clocks import offset
+from paceline.machine.doctor.measure import offset
 
 delays = st.floats(1e-5, 0.5)
 

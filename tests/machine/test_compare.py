@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from paceline.config.system import System
-from paceline.machine.doctor.compare import examine_nodes, merged, names, worst
-from paceline.machine.doctor.finding import line
+from paceline.machine.doctor.compare import examine_nodes, line, merged, names, worst
 from paceline.machine.doctor.node import Device, NodeFacts, from_json
 
 GPU = Device("NVIDIA H100 80GB HBM3", 79.1, "1980 of 1980 MHz (at its power limit)")
@@ -97,7 +96,7 @@ def test_the_node_that_differs_is_named_with_what_differs(lie, level, text):
     assert worst(found, 1) == level and all(finding.nodes == (1,) for finding in found), found
     assert [worst(found, other) for other in (0, 2, 3)] == ["ok"] * 3
     assert any(finding.text.startswith(text) for finding in found) or not text, found
-    called = [finding.named(["a", "b", "c", "d"]) for finding in found]
+    called = [finding.with_names(["a", "b", "c", "d"]) for finding in found]
     assert all(finding.about == "b" for finding in called)
 
 
@@ -105,7 +104,7 @@ def test_many_nodes_that_differ_alike_are_one_finding():
     made = [replace(NODE, node=n, host=f"gpu{n:02d}", driver="535" if 2 <= n < 8 else "550") for n in range(16)]
     (found,) = examine_nodes(made)
     assert (
-        found.nodes == tuple(range(2, 8)) and found.named(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
+        found.nodes == tuple(range(2, 8)) and found.with_names(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
     )
 
 

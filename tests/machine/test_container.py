@@ -12,7 +12,7 @@ import pytest
 
 from paceline.config.errors import UserError
 from paceline.machine import host_facts
-from paceline.machine.doctor.container import compare, read_host
+from paceline.machine.doctor.here import compare_host, read_host
 
 HOST = {
     "driver": "580.65.06",
@@ -29,7 +29,7 @@ HOST = {
 
 
 def test_a_container_like_its_host_has_one_line() -> None:
-    assert compare(HOST, HOST) == [
+    assert compare_host(HOST, HOST) == [
         ("ok", "as the host: driver 580.65.06, mpirun Open MPI 4.1.4, PMIx 4.2.2, user 1000:1000")
     ]
 
@@ -51,15 +51,17 @@ def test_a_container_like_its_host_has_one_line() -> None:
     ids=["no GPUs", "fewer", "no library", "own library", "no IB", "mpi", "pmix", "user", "memlock", "shm"],
 )
 def test_each_difference_is_a_line_with_its_flag(change: dict[str, str], level: str, text: str) -> None:
-    told = compare(HOST, {**HOST, **change})[1:]
+    told = compare_host(HOST, {**HOST, **change})[1:]
     assert any(found == level and text in line for found, line in told), told
     assert len(told) <= len(change)
 
 
 def test_what_the_host_did_not_tell_is_not_compared() -> None:
     nothing = dict.fromkeys(HOST, "")
-    assert [level for level, _ in compare(nothing, {**HOST, "memlock": "8192"})] == ["note"]
-    assert compare({"user": HOST["user"]}, nothing | {"user": HOST["user"]}) == [("ok", "as the host: user 1000:1000")]
+    assert [level for level, _ in compare_host(nothing, {**HOST, "memlock": "8192"})] == ["note"]
+    assert compare_host({"user": HOST["user"]}, nothing | {"user": HOST["user"]}) == [
+        ("ok", "as the host: user 1000:1000")
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "x", "[1]", '{"user": 3}', '{"a": "' + "b" * 20_000 + '"}', '{"user": NaN}'])

@@ -14,11 +14,10 @@ import pytest
 from paceline.cli import preflight as node
 from paceline.cli.preflight_rank import Board
 from paceline.config.system import System
-from paceline.machine.doctor.finding import Finding
-from paceline.machine.doctor.folders import core_rates, folder_troubles
+from paceline.machine.doctor.compare import Finding
+from paceline.machine.doctor.measure import Listener, core_rates, folder_troubles, neighbours, rate_to, trips_to
 from paceline.machine.doctor.node import Device, NodeFacts
 from paceline.machine.doctor.preflight import Look, Reach, bad, judge
-from paceline.machine.doctor.reach import Listener, neighbours, rate_to, trips_to
 
 NAMES = ("a", "b", "c")
 TOKEN = "a start's name"
@@ -128,12 +127,12 @@ def test_a_folder_that_is_full_or_data_that_is_not_there_is_a_trouble(tmp_path, 
     there.mkdir()
     assert folder_troubles(tmp_path / "to" / "come", [("cache", tmp_path)], [("data", there)]) == []
     assert folder_troubles(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: is not there"]
-    monkeypatch.setattr("paceline.machine.doctor.folders.LEAST_MIB", 10**9)
+    monkeypatch.setattr("paceline.machine.doctor.measure.LEAST_MIB", 10**9)
     (text,) = folder_troubles(tmp_path, [("temporary", tmp_path)], [])
     assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith(
         "MiB free, at least 1000000000 are wanted"
     )
-    monkeypatch.setattr("paceline.machine.doctor.folders.MIB", 1 << 10)
+    monkeypatch.setattr("paceline.machine.doctor.measure.MIB", 1 << 10)
     (text,) = folder_troubles(Path("/dev/full/x"), [], [])
     assert text.startswith("run folder /dev/full/x: ")
 

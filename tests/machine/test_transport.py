@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.machine.doctor.transport import LONGEST_WARNING, read_log
+from paceline.machine.doctor.together import LONGEST_WARNING, read_log
 
 BOTH = "gpu01:4711:4711 [0] NCCL INFO Bootstrap : Using ens5:10.1.2.3<0>\n"
 IB = (

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
 from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.printable import short
 from paceline.machine.adapters import read_device
 from paceline.machine.detect import auto, cpu_cores
-from paceline.machine.doctor.finding import LOW_DISK_GIB, Finding, Level
+from paceline.machine.doctor.compare import LOW_DISK_GIB, Finding, Level
 from paceline.machine.doctor.nvidia import ask_gpus
+from paceline.machine.host_facts import VARIABLE, facts
 from paceline.machine.placement import cores_of, processing_elements
 from paceline.machine.placing import device_addresses
 from paceline.machine.provenance import cpu_name, versions
@@ -24,6 +27,11 @@ from paceline.machine.topology import read_topology, spelled
 from paceline.machine.torch_builds import no_code_for, pinned_for
 
 GIB = 2**30
+# Inside a container: (level, text) of each difference to its host.
+Compared = tuple[Level, str]
+MOST_CHARACTERS = 10_000
+# Less of /dev/shm than this is too little for NCCL between eight devices.
+LITTLE_SHM_MIB = 256
 
 
 def examine(folder: Path) -> list[Finding]:
@@ -203,14 +211,105 @@ def _network() -> list[Finding]:
 
 
 def _host() -> list[Finding]:
-    """Inside a container whose host told its facts: what is otherwise here."""
-    from paceline.machine.doctor.container import compare, read_host
-    from paceline.machine.host_facts import VARIABLE, facts
+    """Inside a container whose host's facts are known: what differs here.
 
-    told = os.environ.get(VARIABLE)
-    if not told:
+    They come in the variable PACELINE_HOST, which `paceline launch` and `paceline image shell` set; by hand:
+        PACELINE_HOST=$(paceline doctor --facts) docker run --env PACELINE_HOST ...
+    """
+    text = os.environ.get(VARIABLE)
+    if not text:
         return []
     try:
-        return [Finding(level, "container", text) for level, text in compare(read_host(told), facts())]
+        return [Finding(level, "container", text) for level, text in compare_host(read_host(text), facts())]
     except UserError as problem:
         return [Finding("problem", "container", str(problem))]
+
+
+def read_host(text: str) -> dict[str, str]:
+    """The facts in PACELINE_HOST. Raises UserError where it holds none."""
+    try:
+        found = json.loads(text) if len(text) <= MOST_CHARACTERS else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise UserError(
+            f"{VARIABLE}={short(text)}: no facts of a host. Let  paceline doctor --facts  write them there."
+        )
+    return {str(name): short(value, 80) for name, value in found.items()}
+
+
+def compare_host(host: Mapping[str, str], here: Mapping[str, str]) -> list[Compared]:
+    """What differs between the host's facts and those inside, each with the flag that mends it; a first line of what is alike.
+
+    Pure. A fact that the host did not give is not compared.
+    """
+    names = {"driver": "driver", "mpi": "mpirun", "pmix": "PMIx", "user": "user"}
+    alike = [f"{text} {here[name]}" for name, text in names.items() if here.get(name) and here[name] == host.get(name)]
+    first: Compared = ("note", "nothing here is known to be as on the host")
+    if alike:
+        first = ("ok", "as the host: " + ", ".join(alike))
+    return [first, *_devices(host, here), *_launchers(host, here), *_user_and_limits(host, here)]
+
+
+def _devices(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
+    if (have := host.get("gpus", "")) and have != here.get("gpus", ""):
+        yield (
+            "problem",
+            (
+                f"the host has {have} GPUs, the container {here.get('gpus') or 'none'}: docker run --gpus all, apptainer exec "
+                "--nv (AMD: --rocm)"
+            ),
+        )
+    driver, library = here.get("driver") or host.get("driver", ""), here.get("libcuda", "")
+    if host.get("libcuda") and not library:
+        yield (
+            "problem",
+            (
+                f"the host's driver library {host['libcuda']} is not in the container: docker run --gpus all (it needs "
+                "nvidia-container-toolkit), apptainer exec --nv"
+            ),
+        )
+    elif library and driver and library != driver:
+        yield (
+            "problem",
+            (
+                f"driver library {library} in the container, kernel driver {driver} on the host: an image must not hold a "
+                "libcuda of its own; remove it, the host's comes with --gpus all or --nv"
+            ),
+        )
+    if (have := host.get("infiniband", "")) and have != here.get("infiniband", ""):
+        yield (
+            "note",
+            (
+                f"the host has {have} InfiniBand or RoCE devices, the container {here.get('infiniband') or 'none'}: NCCL falls to "
+                "TCP; docker run --device /dev/infiniband"
+            ),
+        )
+
+
+def _launchers(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
+    for name, text in (("mpi", "mpirun"), ("pmix", "PMIx")):
+        outside, inside = host.get(name, ""), here.get(name, "")
+        if outside and inside and outside != inside:
+            yield (
+                "note",
+                (
+                    f"{text} {inside} in the container, {outside} on the host: ranks of paceline do not speak it, so either "
+                    "starts them; one mpirun whose daemons run on both sides must be one version"
+                ),
+            )
+
+
+def _user_and_limits(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
+    outside, inside = host.get("user", ""), here.get("user", "")
+    if outside and outside != inside:
+        # Rootless Docker and a build's shell look like user 0 outside, and write as they should.
+        advice = "" if outside.startswith("0:") else '; docker run --user "$(id -u):$(id -g)"'
+        yield "note", f"user {inside} in the container, {outside} on the host: files will belong to {inside}{advice}"
+    pins = host.get("infiniband") or host.get("memlock") == "unlimited"
+    if here.get("memlock") not in ("unlimited", None) and pins:
+        text = f"memlock {here['memlock']} KiB: InfiniBand pins more than that; docker run --ulimit memlock=-1"
+        yield "note", text
+    shm = here.get("shm_mib", "")
+    if shm.isdecimal() and int(shm) < LITTLE_SHM_MIB and host.get("shm_mib") != shm:
+        yield "note", f"/dev/shm has {shm} MiB: docker run --ipc host, or --shm-size 1g"

@@ -1,4 +1,4 @@
-"""What one node tells of itself, so that nodes can be compared: plain values, sent to rank 0 as JSON."""
+"""Facts of one node, so that nodes can be compared: plain values, sent to rank 0 as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.machine.provenance import versions
 from paceline.machine.topology import SYSFS, listed, read_topology, spelled
 from paceline.ranks.launcher import Launch
 
-GIB, MIB = 2**30, 2**20
+GIB = 2**30
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -80,8 +80,8 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
 
     mine = allowed_cpus()
     machine = read_topology(root, allowed=_online(root) or mine)
-    speaks = launch.local_rank == 0  # one process of a node asks nvidia-smi, which takes a second
-    gpus = ask_gpus() if speaks else []
+    first = launch.local_rank == 0  # one process of a node asks nvidia-smi, which takes a second
+    gpus = ask_gpus() if first else []
     run_gib, trouble = _free(folder)
     return NodeFacts(
         node=launch.node,
@@ -94,14 +94,14 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
         driver=gpus[0].driver if gpus else driver_version(),
         driver_cuda=driver_cuda(),
         torch_cuda=torch.version.cuda or "",
-        links=links_in_words(ask_links()) if speaks else "",
+        links=links_in_words(ask_links()) if first else "",
         sockets=len({core.socket for core in machine.cores}),
         numa_nodes=len(machine.nodes),
         cores=len(machine.cores),
         threads=len(machine.cpus),
         allowed=spelled(mine),
         shares=(spelled(mine),),
-        memory_gib=_memory_gib(proc),
+        memory_gib=round(_meminfo(proc).get("MemTotal", -GIB / 1024) * 1024 / GIB, 1),
         huge_pages=_huge_pages(root, proc),
         shm_gib=_free(SHARED_MEMORY)[0],
         run_gib=run_gib,
@@ -113,12 +113,12 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
 
 def from_json(facts: Mapping[str, Any]) -> NodeFacts:
     """The facts that another rank sent, as `asdict` made them; what another version of paceline knows beside is left out."""
-    devices = tuple(Device(**_known(Device, device)) for device in facts["devices"])
-    return NodeFacts(**{**_known(NodeFacts, facts), "devices": devices})
+    devices = tuple(Device(**known_fields(Device, device)) for device in facts["devices"])
+    return NodeFacts(**{**known_fields(NodeFacts, facts), "devices": devices})
 
 
-def _known(kind: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a dataclass's fields; JSON's lists are tuples again."""
+def known_fields(kind: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass's fields, from JSON; lists are tuples again."""
     named = {entry.name: facts[entry.name] for entry in fields(kind) if entry.name in facts}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
@@ -150,10 +150,6 @@ def _online(root: Path) -> set[int]:
     """All hardware threads of the machine."""
     file = root / "devices/system/cpu/online"
     return set(listed(file.read_text())) if file.is_file() else set(range(os.cpu_count() or 1))
-
-
-def _memory_gib(proc: Path) -> float:
-    return round(_meminfo(proc).get("MemTotal", -GIB / 1024) * 1024 / GIB, 1)
 
 
 def _huge_pages(root: Path, proc: Path) -> str:

@@ -1,4 +1,4 @@
-"""Which nodes of a job may train: what each said of itself and of the others, judged. Pure: facts in, sentences out.
+"""Which nodes of a job may train, by what each reported of itself and of the others. Pure: facts in, sentences out.
 
 A node is bad that never answered; has a problem by `paceline doctor`; has a folder that is full, or cannot be written or read;
 is not reached, or reaches nobody; has a core slower than SLOW_CORE of the other nodes' slowest cores, or links all slower than
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from paceline.config.system import System
-from paceline.machine.doctor.compare import examine_nodes
-from paceline.machine.doctor.finding import Finding, Level
+from paceline.machine.doctor.compare import FAR_SECONDS, Finding, Level, examine_nodes
 from paceline.machine.doctor.node import NodeFacts
-from paceline.machine.doctor.troubles import FAR_SECONDS
 
 SLOW_CORE, SLOW_LINK = 0.7, 0.5
 
@@ -47,12 +44,6 @@ class Reach:
     clocks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def known(kind: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a dataclass's fields, from JSON; lists are tuples again."""
-    named = {entry.name: facts[entry.name] for entry in fields(kind) if entry.name in facts}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
-
-
 def judge(
     names: Sequence[str], looks: Mapping[int, Look], reaches: Mapping[int, Reach], expected: System | None
 ) -> dict[int, list[Finding]]:
@@ -78,9 +69,8 @@ def judge(
     for one in examine_nodes([looks[number].facts for number in order], expected):
         for place in one.nodes:
             add(order[place], one.text, one.level)
-    for number, text in _unreached(names, reaches).items():
-        add(number, text)
-    for number, text in (*_slow_cores(reaches), *_slow_links(reaches), *_far_clocks(reaches)):
+    unreached = _unreached(names, reaches).items()
+    for number, text in (*unreached, *_slow_cores(reaches), *_slow_links(reaches), *_far_clocks(reaches)):
         add(number, text)
     return found
 
@@ -111,23 +101,24 @@ def _unreached(names: Sequence[str], reaches: Mapping[int, Reach]) -> dict[int, 
     return found
 
 
-def _slow_cores(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
+def _slow_cores(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
     slowest = {
         number: min(reach.cores.items(), key=lambda core: core[1]) for number, reach in reaches.items() if reach.cores
     }
-    found = []
     for number, (core, rate) in slowest.items():
         others = [own for other, (_, own) in slowest.items() if other != number]
         usual = statistics.median_high(others) if others else 0
         if rate < SLOW_CORE * usual:
-            found.append(
-                (number, f"core {core} hashes {rate:.0f} MB/s, the slowest core of the other nodes {usual:.0f} (bound "
-                 f"{SLOW_CORE:g} of it): another program, heat, or a held clock")
-            )  # fmt: skip
-    return found
+            yield (
+                number,
+                (
+                    f"core {core} hashes {rate:.0f} MB/s, the slowest core of the other nodes {usual:.0f} (bound "
+                    f"{SLOW_CORE:g} of it): another program, heat, or a held clock"
+                ),
+            )
 
 
-def _slow_links(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
+def _slow_links(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
     links: dict[int, list[float]] = defaultdict(list)
     for reach in reaches.values():
         for peer, rate in reach.rates.items():
@@ -135,36 +126,26 @@ def _slow_links(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
             links[int(peer)].append(rate)
     every = [rate for reach in reaches.values() for rate in reach.rates.values()]
     median = statistics.median_high(every) if every else 0
-    found = []
     for number, own in sorted(links.items()):
-        best = max(own)
-        if best < SLOW_LINK * median:
-            found.append(
-                (
-                    number,
-                    f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)",
-                )
+        if (best := max(own)) < SLOW_LINK * median:
+            yield (
+                number,
+                f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)",
             )
-    return found
 
 
-def _far_clocks(reaches: Mapping[int, Reach]) -> list[tuple[int, str]]:
+def _far_clocks(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
     """A clock against the median of the others': of two nodes neither can tell who is right, and both are named."""
-    found = []
     for number, reach in sorted(reaches.items()):
         if not reach.clocks:
             continue
         own = [offset for offset, _ in reach.clocks.values()]
-        offset = statistics.median(
-            [*own, 0.0] if len(own) > 1 else own
-        )  # its own, which is no way off itself, counts too
+        # Its own, which is no way off itself, counts too.
+        offset = statistics.median([*own, 0.0] if len(own) > 1 else own)
         error = max(error for _, error in reach.clocks.values())
         if abs(offset) > FAR_SECONDS + error:
             ahead = "ahead of" if offset > 0 else "behind"
-            found.append(
-                (
-                    number,
-                    f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?",
-                )
+            text = (
+                f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?"
             )
-    return found
+            yield number, text

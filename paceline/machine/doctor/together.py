@@ -1,19 +1,23 @@
 """The examination that all ranks of a job make together: each looks at its node, they time their clocks and exchange a sum.
 
-Ranks meet over gloo, whatever devices they have: a node whose GPUs are gone can still say so. NCCL comes second, where every rank
-has a device of its own, with its log kept in a file that is read and thrown away.
+Ranks meet over gloo, whatever devices they have: a node whose GPUs are gone can still report it. NCCL comes second, where every
+rank has a device of its own, with its log kept in a file that is read and thrown away.
+Left alone, NCCL takes the fastest network that it finds, and falls to sockets without an error where a plugin or a library is
+missing: the run works, at a tenth of the speed. Only its log (NCCL_DEBUG=INFO) shows it.
+Source: NCCL's user guide, environment variables NCCL_DEBUG, NCCL_DEBUG_FILE; aws-ofi-nccl's README for EFA's lines.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,11 +26,10 @@ import torch.distributed as dist
 
 from paceline.config.errors import UserError
 from paceline.config.printable import short
-from paceline.machine.doctor.clocks import own_offset
 from paceline.machine.doctor.compare import merged
+from paceline.machine.doctor.measure import offset
 from paceline.machine.doctor.node import NodeFacts, from_json, look_here, see_devices
 from paceline.machine.doctor.nvidia import ask_gpus
-from paceline.machine.doctor.transport import read_log
 from paceline.ranks.exchange import from_main, smallest
 from paceline.ranks.interfaces import interface_towards, interfaces
 from paceline.ranks.launcher import Launch
@@ -37,6 +40,18 @@ NCCL_SECONDS = 120
 # A product large enough to bring a device to its working clock, and long enough to be timed.
 SIDE, PRODUCTS = 8192, 40
 BUSY_SECONDS = 3  # longer than nvidia-smi takes to answer
+TRIPS = 16  # between two clocks
+# "Using network" up to NCCL 2.26, "Assigned NET plugin" from 2.27 on.
+_CHOSEN = re.compile(r"NCCL INFO (?:Using network (.+?)|Assigned NET plugin (.+?) to comm\b.*)\s*$", re.MULTILINE)
+_PORTS = re.compile(r"NCCL INFO NET/IB : Using (.*?)(?:;|$)", re.MULTILINE)
+_PORT = re.compile(r"\[\d+\]([\w.-]+):\d+/(IB|RoCE)")
+_PROVIDER = re.compile(r"NCCL INFO NET/OFI Selected [Pp]rovider is ([\w;+-]+)")
+_SOCKETS = re.compile(r"NCCL INFO NET/Socket : Using (.*)$", re.MULTILINE)
+_BOOTSTRAP = re.compile(r"NCCL INFO Bootstrap\s*:\s*Using (.*)$", re.MULTILINE)
+_INTERFACE = re.compile(r"(?:\[\d+\])?([\w.-]+):")
+_WARNING = re.compile(r"NCCL WARN (.*)$", re.MULTILINE)
+_CHANNEL = re.compile(r"NCCL INFO Channel .*? via (\w+)(/[^\s]*)?")
+MOST_WARNINGS, LONGEST_WARNING = 3, 200
 
 
 def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
@@ -48,8 +63,8 @@ def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
     with open_world(launch, device=torch.device("cpu"), secret_folder=_nearest(folder)) as world:
         facts = look_here(launch, folder)
         askers = [rank for rank in _first_ranks(world, launch) if rank]
-        offset, error = own_offset(world, askers)
-        facts = replace(facts, offset=offset, offset_error=error)
+        ahead, error = _own_offset(world, askers)
+        facts = replace(facts, offset=ahead, offset_error=error)
         facts = _exchange(world, launch, facts)
         facts = _same_folder(world, launch, folder, facts)
         gathered = world.gather_bytes(json.dumps(asdict(facts)).encode())
@@ -63,6 +78,29 @@ def _first_ranks(world: World, launch: Launch) -> list[int]:
     for rank, node in enumerate(own or ()):
         firsts.setdefault(int(node), rank)
     return json.loads(from_main(world, json.dumps(list(firsts.values())) if own else None, "doctor/first ranks"))
+
+
+def _own_offset(world: World, askers: Sequence[int]) -> tuple[float, float]:
+    """This rank's clock against rank 0's, as `offset`; (0, 0) on rank 0 and on ranks that do not ask. All ranks call it.
+
+    askers  ranks that ask, one of each node, without rank 0; they take turns, so that no answer waits behind another's
+    """
+    time_of_other = torch.zeros(1, dtype=torch.float64)
+    if world.rank == 0:
+        for asker in askers:
+            for _ in range(TRIPS):
+                dist.recv(time_of_other, asker, group=world.control)
+                dist.send(torch.tensor([time.time()], dtype=torch.float64), asker, group=world.control)
+        return 0.0, 0.0
+    if world.rank not in askers:
+        return 0.0, 0.0
+    trips = []
+    for _ in range(TRIPS):
+        asked = time.time()
+        dist.send(torch.tensor([asked], dtype=torch.float64), 0, group=world.control)
+        dist.recv(time_of_other, 0, group=world.control)
+        trips.append((asked, float(time_of_other), time.time()))
+    return offset(trips)
 
 
 def _exchange(world: World, launch: Launch, facts: NodeFacts) -> NodeFacts:
@@ -156,22 +194,22 @@ def _keep_busy(device: torch.device, rate: float) -> None:
 
 def _same_folder(world: World, launch: Launch, folder: Path, facts: NodeFacts) -> NodeFacts:
     """Whether rank 0's run folder is this node's too: rank 0 leaves a file there for a moment."""
-    name, told = f".paceline-doctor-{secrets.token_hex(8)}", ""
+    name, written = f".paceline-doctor-{secrets.token_hex(8)}", ""
     if world.is_main and not facts.run_trouble:
         try:
             (folder / name).write_text(name)
-            told = name
+            written = name
         except OSError as problem:
             facts = replace(facts, run_trouble=f"{short(str(folder), 200)} cannot be written: {problem.strerror}")
-    told = from_main(world, told, "doctor/folder")
+    written = from_main(world, written, "doctor/folder")
     try:
-        if told and not facts.run_trouble and not (folder / told).is_file():
+        if written and not facts.run_trouble and not (folder / written).is_file():
             text = f"{short(str(folder), 200)} is another folder here than on rank 0's node: runs need one that all see (--folder)"
             facts = replace(facts, run_trouble=text)
         world.barrier()
     finally:
-        if world.is_main and told:
-            (folder / told).unlink(missing_ok=True)
+        if world.is_main and written:
+            (folder / written).unlink(missing_ok=True)
     return facts
 
 
@@ -181,3 +219,74 @@ def _nearest(folder: Path) -> Path:
     if there is None:
         raise UserError(f"--folder {folder}: there is no such folder, nor any above it.")
     return there
+
+
+@dataclass(frozen=True)
+class Transport:
+    """What carries messages, as NCCL's own log has it. "" and empty are unknown.
+
+    network   "InfiniBand", "RoCE", "OFI/efa", "OFI/...", "sockets", or NCCL's own word for another
+    devices   its adapters or interfaces
+    direct    GPU memory is read and written by the adapter itself (GPUDirect RDMA)
+    within    what carries messages inside a node: P2P, SHM
+    warnings  NCCL's own, the first few
+    """
+
+    network: str = ""
+    devices: tuple[str, ...] = ()
+    bootstrap: str = ""
+    direct: bool = False
+    within: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def in_words(self, nodes: int = 2) -> str:
+        """As "NCCL chose OFI/efa", "NCCL fell to sockets on eth0". One node has no use for a network."""
+        if nodes == 1:
+            return f"NCCL within the node by {' and '.join(self.within) or 'a way that it did not tell'}"
+        if not self.network:
+            return "NCCL did not say which network it chose"
+        where = f" on {', '.join(self.devices)}" if self.devices else ""
+        if self.network == "sockets":
+            return f"NCCL fell to sockets{where}"
+        return f"NCCL chose {self.network}{where}{', GPUDirect' if self.direct else ''}"
+
+
+def read_log(text: str) -> Transport:
+    """What one rank's NCCL log says. Pure; lines that NCCL never wrote count for nothing."""
+    chosen = [first or second for first, second in _CHOSEN.findall(text)]
+    ports = [port for line in _PORTS.findall(text) for port in _PORT.findall(line)]
+    provider = _PROVIDER.search(text)
+    sockets = [name for line in _SOCKETS.findall(text) for name in _names(line)]
+    network, devices = _network(chosen[-1] if chosen else "", ports, provider[1] if provider else "", sockets)
+    bootstrap = _BOOTSTRAP.search(text)
+    ways = _CHANNEL.findall(text)
+    return Transport(
+        network,
+        devices,
+        next(iter(_names(bootstrap[1])), "") if bootstrap else "",
+        any("GDRDMA" in rest for _, rest in ways),
+        tuple(sorted({way for way, _ in ways if way in ("P2P", "SHM")})),
+        tuple(line.strip()[:LONGEST_WARNING] for line in _WARNING.findall(text)[:MOST_WARNINGS]),
+    )
+
+
+def _network(
+    chosen: str, ports: list[tuple[str, str]], provider: str, sockets: list[str]
+) -> tuple[str, tuple[str, ...]]:
+    """-> (network, its devices) by NCCL's word for what it chose."""
+    word = chosen.strip()
+    if word.startswith("IB") or (not word and ports):
+        kinds = {kind for _, kind in ports}
+        network = "RoCE" if kinds == {"RoCE"} else "InfiniBand and RoCE" if len(kinds) > 1 else "InfiniBand"
+        return network, tuple(dict.fromkeys(name for name, _ in ports))
+    if word in ("AWS Libfabric", "OFI", "Libfabric") or (not word and provider):
+        return f"OFI/{provider or 'libfabric'}", ()
+    if word == "Socket" or (not word and sockets):
+        return "sockets", tuple(dict.fromkeys(sockets))
+    return word, ()
+
+
+def _names(line: str) -> list[str]:
+    """Interfaces in "[0]eth0:10.0.0.1<0> [1]eth1:10.0.0.2<0>"."""
+    found = (_INTERFACE.match(part) for part in line.split())
+    return [match[1] for match in found if match]

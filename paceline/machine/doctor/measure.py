@@ -1,24 +1,112 @@
-"""Whether nodes reach each other, how fast, and how far apart their clocks are: plain TCP, without any library between.
+"""What a node measures for a preflight: folders, the speed of its cores, and how it reaches the others.
 
-Each node listens at a port of the system's choice, as gloo's and NCCL's are, and at rank 0's where that is known; every other node
-connects to both. Who connects says the start's token first, asks for the time, and sends some megabytes to its neighbours.
+Folders are tried with a probe of a megabyte, as large files find a full disk that small ones do not.
+Nodes reach each other over plain TCP, without any library between. Each node listens at a port of the system's choice, as gloo's
+and NCCL's are, and at rank 0's where that is known; every other node connects to both. Who connects sends the start's token first,
+asks for the time, and sends some megabytes to its neighbours.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import os
+import shutil
 import socket
+import statistics
 import struct
+import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
+from pathlib import Path
 
+from paceline.config.printable import short
+
+MIB = 1 << 20
+# A checkpoint of a full-size recipe is some 0.3 GB; elsewhere there are small files, indexes and sockets.
+LEAST_RUN_MIB, LEAST_MIB = 1024, 100
+ROUNDS, ROUND_SECONDS = 7, 0.2
+BLOCK = bytes(1 << 18)
 CONNECT_SECONDS = 5.0
 TRIPS = 8
-MIB = 1 << 20
 SENT_MIB, SENDINGS = 32, 3
 _NUMBER, _TIME = struct.Struct("!Q"), struct.Struct("!d")
+
+
+def folder_troubles(run: Path, written: Iterable[tuple[str, Path]], read: Iterable[tuple[str, Path]]) -> list[str]:
+    """What hinders a run from writing and reading where it will, a sentence each.
+
+    run      the run's folder
+    written  (what it is for, folder) of others that a run writes into
+    read     (what it is for, file or folder) of what it only reads
+    """
+    found = [_full("run", run, LEAST_RUN_MIB), *(_full(what, folder, LEAST_MIB) for what, folder in written)]
+    for what, path in read:
+        if not path.exists():
+            found.append(f"{what} {short(str(path), 200)}: is not there")
+        elif not os.access(path, os.R_OK):
+            found.append(f"{what} {short(str(path), 200)}: cannot be read")
+    return [text for text in found if text]
+
+
+def _full(what: str, folder: Path, least: int) -> str:
+    there = next(path for path in (folder, *folder.parents) if path.exists())  # what is not there yet is made below it
+    name = f"{what} folder {short(str(folder), 200)}"
+    try:
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(bytes(MIB))
+            probe.flush()
+            os.fsync(probe.fileno())
+        free = shutil.disk_usage(there).free / MIB
+    except OSError as problem:
+        return f"{name}: {problem.strerror}"
+    return "" if free >= least else f"{name}: {free:.0f} MiB free, at least {least} are wanted"
+
+
+def core_rates(cpus: Collection[int], *, rounds: int = ROUNDS, seconds: float = ROUND_SECONDS) -> dict[int, float]:
+    """Hardware thread -> MB/s of SHA-256 of one block, the median of `rounds` of so many seconds; all at once, a bound thread each.
+
+    The standard library's hash lets other threads run meanwhile, needs no memory bandwidth, and is nothing but the core's clock
+    and whoever else uses the core. The median passes over what disturbs for a moment; a program that stays, a clock that is held
+    down or a core that the host above a virtual machine takes away is in every round.
+    """
+    found: dict[int, float] = {}
+    together = threading.Barrier(len(cpus))
+
+    def measure(cpu: int) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
+        together.wait()
+        found[cpu] = statistics.median(_rate(seconds) for _ in range(rounds))
+
+    threads = [threading.Thread(target=measure, args=(cpu,)) for cpu in cpus]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {cpu: round(found[cpu], 1) for cpu in sorted(found)}
+
+
+def _rate(seconds: float) -> float:
+    began, blocks = time.perf_counter(), 0
+    while (taken := time.perf_counter() - began) < seconds or not blocks:
+        hashlib.sha256(BLOCK).digest()
+        blocks += 1
+    return blocks * len(BLOCK) / taken / 1e6 if taken else 0.0
+
+
+def offset(trips: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
+    """-> (how far this clock is ahead of the other, by how much that may be wrong), seconds.
+
+    NTP's four times, of which the middle two are one here (RFC 5905, section 8). The answer was written somewhere between both ends
+    of the trip, so the offset is known to half the trip's length; of several trips the shortest tells most.
+
+    trips  (this clock when it asked, the other's when it answered, this clock when the answer came); at least one
+    """
+    asked, theirs, came = min(trips, key=lambda trip: trip[2] - trip[0])
+    return (asked + came) / 2 - theirs, max(0.0, (came - asked) / 2)
 
 
 class Listener:
@@ -57,7 +145,7 @@ class Listener:
         self.close()
 
     def close(self) -> None:
-        """Listen no more; a thread that waits in accept() would keep the port open, so it is woken first."""
+        """Stop listening; a thread that waits in accept() would keep the port open, so it is woken first."""
         for opened in self._sockets:
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
@@ -95,7 +183,7 @@ def _take(connection: socket.socket, count: int) -> bytes:
 
 
 def trips_to(address: str, port: int, token: str) -> list[tuple[float, float, float]]:
-    """Connect, and ask for the time TRIPS times: as clocks.py takes them. Raises OSError where nobody of ours answers."""
+    """Connect, and ask for the time TRIPS times: as `offset` takes them. Raises OSError where nobody of ours answers."""
     with _connected(address, port, token) as connection:
         found = []
         for _ in range(TRIPS):
