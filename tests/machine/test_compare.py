@@ -104,7 +104,8 @@ def test_many_nodes_that_differ_alike_are_one_finding():
     made = [replace(NODE, node=n, host=f"gpu{n:02d}", driver="535" if 2 <= n < 8 else "550") for n in range(16)]
     (found,) = examine_nodes(made)
     assert (
-        found.nodes == tuple(range(2, 8)) and found.with_names(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
+        found.nodes == tuple(range(2, 8))
+        and found.with_names(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
     )
 
 
