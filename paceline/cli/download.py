@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,8 @@ import tyro
 from paceline.cli.flags import parse
 from paceline.cli.progress import live_progress
 from paceline.cli.voice import say
-from paceline.config.errors import UserError
-from paceline.store.download.bring import Progress, bring, missing_text, refuse_other_place, verified
-from paceline.store.download.sources import DATA_SETS, DataSet
+from paceline.config.errors import DataError, UserError
+from paceline.store.download.data_sets import DATA_SETS, DataSet, Progress, download, mismatch_of, missing_text
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
 
@@ -38,7 +38,8 @@ def run(arguments: Sequence[str]) -> int:
     name, folder = names[0], Path(names[1]).expanduser()
     if name not in DATA_SETS:
         raise UserError(f"download {name!r}: there is no such data set.\n{_usage()}")
-    refuse_other_place(folder)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")
     try:
         return _carry_out(name, folder, flags)
     except KeyboardInterrupt:
@@ -52,7 +53,7 @@ def _carry_out(name: str, folder: Path, flags: Flags) -> int:
         if chosen.account:
             _by_account(chosen, name, folder, flags, progress)
             return 0
-        bring(
+        download(
             chosen,
             folder,
             source=flags.from_,
@@ -83,9 +84,9 @@ def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, progress
     Raises UserError, with what to fetch and where to put it, where a file is missing or another one.
     """
     if flags.from_:
-        bring(chosen, folder, source=flags.from_, keep=True, unpacked=False, say=say, progress=progress)
+        download(chosen, folder, source=flags.from_, keep=True, unpacked=False, say=say, progress=progress)
     problems = (
-        {archive.name: verified(archive, folder, progress) for archive in chosen.archives} if not flags.from_ else {}
+        {archive.name: mismatch_of(archive, folder, progress) for archive in chosen.archives} if not flags.from_ else {}
     )
     if any(problems.values()):
         raise UserError(missing_text(chosen, name, folder, problems))

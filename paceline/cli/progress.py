@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from paceline.cli.voice import say
-from paceline.store.download.bring import Progress
-from paceline.store.download.wanted import in_words
+from paceline.store.download.data_sets import Progress
+from paceline.store.transfer import in_words
 
 # Seconds between two lines on how far it is, where there is no terminal.
 LINE_EVERY = 30.0

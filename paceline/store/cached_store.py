@@ -33,8 +33,8 @@ from typing import BinaryIO
 from paceline.config.cache import cache_folder
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
-from paceline.store.background import Background
 from paceline.store.stores import Range, RangeError, Status, Store, pread
+from paceline.store.transfer import Background, write_at
 
 _SLOT = struct.Struct("<QII")  # first byte + 1 (0: empty), bytes, CRC-32
 # A range's slot is one of so many in a row.
@@ -233,10 +233,7 @@ def _part(path: str, offset: int, length: int) -> bytes:
 def _write(path: str, offset: int, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        left = memoryview(data)
-        while left:
-            written = os.pwrite(descriptor, left, offset)
-            left, offset = left[written:], offset + written
+        write_at(descriptor, data, offset)
     finally:
         os.close(descriptor)
 

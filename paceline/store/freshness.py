@@ -21,13 +21,13 @@ import numpy as np
 
 from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
-from paceline.store.background import Background
 from paceline.store.class_folder import list_folder
 from paceline.store.index import index_damage, open_split, places_of, remedy
 from paceline.store.manifest import FILES, BoxCounts, Manifest, Split
 from paceline.store.object_store import store_of
 from paceline.store.records import digest_of
 from paceline.store.stores import LocalFiles, Status, StoreTrouble, scheme_of
+from paceline.store.transfer import Background
 
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")

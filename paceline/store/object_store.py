@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.config.commands import to_install
 from paceline.config.errors import DataError
-from paceline.store.background import Background
 from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.read_ahead import read_ahead
 from paceline.store.stores import LocalFiles, Range, RangeError, Status, Store, StoreTrouble, scheme_of
+from paceline.store.transfer import Background
 
 REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
 # Requests under way at once, of all threads that ask one store.

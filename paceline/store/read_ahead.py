@@ -7,8 +7,8 @@ import io
 from concurrent.futures import Future
 from typing import Any, BinaryIO
 
-from paceline.store.background import Background
 from paceline.store.stores import Range, Store
+from paceline.store.transfer import Background
 
 # Long enough that a request's delay is nothing beside its bytes.
 BLOCK_BYTES = 4 << 20

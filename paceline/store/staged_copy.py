@@ -1,39 +1,47 @@
-"""A data set's files, copied to a disk of this machine: checked, and taken up where a kill left them.
+"""A data set's files, copied to a disk of this machine, checked, and resumed after a kill; and its records, read from there.
 
-Bytes are copied in parts of 32 MiB by several threads. Each is hashed as it is read, written, forced to the disk, read back and
-hashed again; only then it is noted in the ledger (staged_folder.py). So what a kill, or a crash of the machine, left is taken up
-where it stood. One process copies at a time; others that want the same files wait for it and find them there.
+Files are copied in parts of 32 MiB by several threads. Each is hashed as it is read, written, forced to the disk, read back and
+hashed again; only then it is noted in the ledger (staged_folder.py), from which a killed copy resumes. One process copies at a time;
+others that want the same files wait for it and find them there.
+
+Records keep the names that they have at their source, so messages, lists of predictions and everything else that a run writes down
+is the same with and without a copy.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
+import re
 import secrets
-from collections import deque
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from paceline.config.errors import DataError, UserError
-from paceline.store.background import Background
+from paceline.config.journal import Journal, lock
+from paceline.store.index import Index, name_arrays
+from paceline.store.manifest import FILES
 from paceline.store.object_store import store_of
-from paceline.store.records import digest_of
+from paceline.store.records import Places, Records, digest_of, open_records
 from paceline.store.staged_folder import (
     COPYING,
     LEDGER,
     PARTS,
     cannot_write,
     file_line,
-    lock,
     open_folder,
     part_line,
     read_ledger,
 )
 from paceline.store.stores import Range, Store, StoreTrouble, pread, scheme_of
+from paceline.store.transfer import free_bytes, in_words, transfer, write_at
 
 THREADS, PART_BYTES = 8, 32 << 20
 # A file takes whole blocks of a disk.
@@ -51,13 +59,23 @@ class Wanted(NamedTuple):
     digest: int | None  # of its bytes (store/records.py), where the index knows it
 
 
-class Brought(NamedTuple):
+class Copied(NamedTuple):
     """What was done."""
 
     files: int  # copied now
     bytes: int
     kept: int  # files that were there already
     changed: int  # of those copied now: had been there, and were not any more as they were written
+
+
+class _Part(NamedTuple):
+    """Some bytes of a file to be copied."""
+
+    file: Wanted
+    token: str  # the file below parts/ that they go into; another one for each attempt that begins anew
+    state: str  # the source's, where that counts
+    first: int
+    length: int
 
 
 class StagedCopy:
@@ -67,7 +85,7 @@ class StagedCopy:
         """Make the folder and those above it, or take up what is there.
 
         about  for people, into the marker: where the data come from
-        again  what an error says to do where a file of the data set is not what the index says
+        again  the next step in an error, where a file of the data set is not what the index has
         Raises UserError where the folder cannot be made, or is somebody else's.
         """
         self.folder, self._again = folder, again
@@ -77,21 +95,20 @@ class StagedCopy:
         except OSError as error:
             raise cannot_write(folder.parent, error) from None
         self._stores: dict[str, Store] = {}
-        self._made: set[Path] = set()
 
     def close(self) -> None:
         """The copy may be cleared from here on."""
         os.close(self._in_use)
 
-    def bring(self, wanted: Sequence[Wanted], *, progress: Progress, waits: Callable[[], None]) -> Brought:
-        """Copy what is not here yet.
+    def copy(self, wanted: Sequence[Wanted], *, progress: Progress, waits: Callable[[], None]) -> Copied:
+        """Copy the files that are not here yet.
 
-        waits  called once where another process is at it, which is waited for
+        waits  called once where another process is copying, which is waited for
         Raises UserError where the disk has too little room or cannot be written, DataError where a file cannot be read or is not
-        what the index says.
+        what the index has.
         """
         try:
-            held = lock(self.folder / COPYING, fcntl.LOCK_EX, waits)
+            held = lock(self.folder / COPYING, waits=waits)
         except OSError as error:
             raise cannot_write(self.folder, error) from None
         try:
@@ -102,7 +119,7 @@ class StagedCopy:
             self._require_room(missing, sum(one.size for one in missing) - left)
             self._copy(parts, left, progress)
             changed = sum(one.name in finished for one in missing)
-            return Brought(len(missing), left, len(wanted) - len(missing), changed)
+            return Copied(len(missing), left, len(wanted) - len(missing), changed)
         except OSError as error:
             with suppress(OSError):  # a full disk needs the room
                 self._drop_parts(keep=set())
@@ -133,40 +150,29 @@ class StagedCopy:
             tokens.add(token)
             every = range(0, max(1, one.size), PART_BYTES)
             firsts = [first for first in every if first not in done] or [every[-1]]  # all is there but its name
-            parts += (
-                _Part(one, token, state, first, min(PART_BYTES, one.size - first), first == firsts[-1])
-                for first in firsts
-            )
+            parts += (_Part(one, token, state, first, min(PART_BYTES, one.size - first)) for first in firsts)
         self._drop_parts(keep=tokens)
         return parts
 
     def _copy(self, parts: Sequence[_Part], total: int, progress: Progress) -> None:
-        threads, rest = Background(THREADS, "stage"), iter(parts)
-        coming: deque[tuple[_Part, Future[None]]] = deque()
-        copied = 0
-        try:
-            with open(self.folder / LEDGER, "ab", buffering=0) as ledger:
-                ledger.write(b"\n")  # after a torn line, begin on a new one; empty lines are skipped
-                while True:
-                    while len(coming) < 4 * THREADS and (part := next(rest, None)) is not None:
-                        coming.append((part, threads.submit(self._copy_part, part)))
-                    if not coming:
-                        return
-                    part, future = coming.popleft()
-                    future.result()
-                    if part.is_last:  # they are taken in order: all parts before it are there
-                        self._finish(part, ledger.write)
-                    else:
-                        ledger.write(part_line(part.file.name, part.token, part.state, part.first))
-                    copied += part.length
-                    progress(copied, total)
-        except Exception:
-            for _, future in coming:
-                future.cancel()
-            wait([future for _, future in coming])
-            raise
+        ledger, copied = Journal(self.folder / LEDGER, most=None), 0
+        left = Counter(part.token for part in parts)
 
-    def _copy_part(self, part: _Part) -> None:
+        def arrived(done: list[_Part]) -> None:
+            nonlocal copied
+            for part in done:
+                left[part.token] -= 1
+                if left[part.token]:
+                    ledger.append(part_line(part.file.name, part.token, part.state, part.first))
+                else:
+                    self._finish(part, ledger)
+                copied += part.length
+            if done:
+                progress(copied, total)
+
+        transfer(parts, self._copy_part, arrived, threads=THREADS, name="stage")
+
+    def _copy_part(self, part: _Part, report: Callable[[_Part], None], stop: threading.Event) -> None:
         one, source = part.file, os.fsdecode(part.file.source)
         try:
             data = self._store(one.source).read(Range(one.source, part.first, part.length)) if part.length else b""
@@ -177,13 +183,12 @@ class StagedCopy:
             raise DataError(f"{source}: shorter than the {one.size:,} bytes that it was prepared with. {self._again}")
         if one.digest is not None and part.length == one.size and digest_of(data) != one.digest:
             raise DataError(f"{source}: other bytes than when it was prepared. {self._again}")
+        if stop.is_set():
+            return
         path = self.folder / PARTS / part.token
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            left, offset = memoryview(data), part.first
-            while left:
-                written = os.pwrite(descriptor, left, offset)
-                left, offset = left[written:], offset + written
+            write_at(descriptor, data, part.first)
             os.fsync(descriptor)
             if hasattr(os, "posix_fadvise"):  # so that it is read from the disk, not from memory
                 os.posix_fadvise(descriptor, part.first, part.length, os.POSIX_FADV_DONTNEED)
@@ -195,21 +200,20 @@ class StagedCopy:
                 f"--stage: {path} reads back other bytes than were written: that disk is damaged, or the memory. Name another "
                 "folder."
             )
+        report(part)
 
-    def _finish(self, part: _Part, note: Callable[[bytes], object]) -> None:
+    def _finish(self, part: _Part, ledger: Journal) -> None:
         """Note a file in the ledger and give it its name; where a kill comes in between, the name is missing."""
         one, final = part.file, self.folder / os.fsdecode(part.file.name)
         if part.state != NO_STATE and self._source_state(one) != part.state:
             raise DataError(f"{os.fsdecode(one.source)}: changed while it was copied. {self._again}")
-        if final.parent not in self._made:
-            final.parent.mkdir(parents=True, exist_ok=True)
-            self._made.add(final.parent)
+        final.parent.mkdir(parents=True, exist_ok=True)
         status = os.stat(self.folder / PARTS / part.token)
-        note(file_line(one.name, status.st_size, status.st_mtime_ns, part.state))
+        ledger.append(file_line(one.name, status.st_size, status.st_mtime_ns, part.state))
         os.replace(self.folder / PARTS / part.token, final)
 
     def _source_state(self, one: Wanted) -> str:
-        """What tells that a source is the one it was, as far as its store knows."""
+        """Time and tag of a source: another one where it changed, as far as its store knows."""
         try:
             status = self._store(one.source).status(one.source)
         except OSError as error:
@@ -224,9 +228,8 @@ class StagedCopy:
 
     def _require_room(self, missing: Sequence[Wanted], there: int) -> None:
         """there: bytes of these files that lie here already."""
-        disk = os.statvfs(self.folder)
-        free, need = disk.f_bavail * disk.f_frsize, sum(-(-one.size // BLOCK) * BLOCK for one in missing) - there
-        if need > free:
+        need, disk = sum(-(-one.size // BLOCK) * BLOCK for one in missing) - there, os.statvfs(self.folder)
+        if need > (free := free_bytes(self.folder)):
             raise UserError(
                 f"--stage: {self.folder.parent} has {in_words(free)} free, and {in_words(need)} of data are still to be copied "
                 "there. Make room (paceline data clear DIR removes earlier copies), or name another folder."
@@ -243,17 +246,73 @@ class StagedCopy:
                 entry.unlink()
 
 
-class _Part(NamedTuple):
-    """Some bytes of a file to be copied."""
+class StagedRecords(Records):
+    """The records of a split, read from `local`."""
 
-    file: Wanted
-    token: str  # the file below parts/ that they go into; another one for each attempt that begins anew
-    state: str  # the source's, where that counts
-    first: int
-    length: int
-    is_last: bool  # of those still to be copied of this file
+    def __init__(self, records: Records, local: Records) -> None:
+        super().__init__(records.places)
+        self._records, self._local = records, local
+        self.at_once = local.at_once
+
+    def path(self, i: int) -> str:
+        """The file that is read: the copy."""
+        return self._local.path(i)
+
+    def name(self, i: int) -> str:
+        """As at the source."""
+        return self._records.name(i)
+
+    def relative_name(self, i: int) -> bytes:
+        """As at the source."""
+        return self._records.relative_name(i)
+
+    def unchecked(self) -> Records:
+        """Of the copy too."""
+        return StagedRecords(self._records, self._local.unchecked())
+
+    def read(self, i: int) -> bytes:
+        """From the copy. Raises DataError, naming the copy's file, where that is gone or damaged."""
+        return self._local.read(i)
+
+    def read_many(self, numbers: Sequence[int]) -> list[bytes]:
+        """As `read`."""
+        return self._local.read_many(numbers)
 
 
-def in_words(size: int) -> str:
-    """Bytes for people."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+def staged_records(records: Records, kind: str, folder: Path, remedy: str) -> StagedRecords:
+    """These records, read from the copy in `folder`; kind: what their manifest calls them."""
+    return StagedRecords(records, open_records(kind, _places_in(records.places, folder, remedy)))
+
+
+def wanted_files(index: Index, kind: str, numbers: np.ndarray) -> list[Wanted]:
+    """The files that these records lie in, each once."""
+    places = index.records.places
+    digests: dict[int, int] = {}
+    if kind == FILES and "digests" in index.extra:
+        digests = dict(zip(places.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
+    return [
+        Wanted(
+            places.file_path(file), staged_name(places.file_name(file)), int(places.file_sizes[file]), digests.get(file)
+        )
+        for file in np.unique(places.files[numbers]).tolist()
+    ]
+
+
+def staged_name(name: bytes) -> bytes:
+    """Where a file lies in the copy, by its name in the index: below near/ as it is called, where that leads nowhere else."""
+    if _is_near(name):
+        return b"near/" + name
+    last = re.sub(rb"[^A-Za-z0-9._-]", b"_", os.path.basename(name))[-80:]
+    return b"far/%b-%b" % (hashlib.sha256(name).hexdigest()[:16].encode(), last)
+
+
+def _is_near(name: bytes) -> bool:
+    return not scheme_of(name) and not any(part in (b"", b".", b"..") for part in name.split(b"/"))
+
+
+def _places_in(places: Places, folder: Path, remedy: str) -> Places:
+    names = [places.file_name(file) for file in range(len(places.file_sizes))]
+    places = replace(places, remedy=remedy, changed="")
+    if all(map(_is_near, names)):
+        return replace(places, root=folder / "near")
+    return replace(places, root=folder, **name_arrays([staged_name(name) for name in names]))

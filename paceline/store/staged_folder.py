@@ -10,24 +10,23 @@ Locks: `.copying` is held by the one process that writes, `.in-use` shared by al
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from paceline.config.errors import UserError
-from paceline.config.plain_file import open_plain
+from paceline.config.journal import lock, read_lines
+from paceline.config.plain_file import read_plain
 from paceline.config.whole import write_whole
 
 MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
 OURS = {MARKER, LEDGER, COPYING, IN_USE}
 FOLDERS = re.compile(r"paceline-[0-9a-f]{16}")
 # A marker, and a line of a ledger, are shorter; what is longer is not ours.
-MOST_MARKER, MOST_LINE = 1 << 16, 1 << 14
+MOST_MARKER, LONGEST_LINE = 1 << 16, 1 << 14
 # So often a folder is made anew that others clear at the same time.
 TRIES = 100
 
@@ -54,7 +53,7 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
     # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
     if status.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink():
         raise UserError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
-    in_use = lock(folder / IN_USE, fcntl.LOCK_SH)
+    in_use = lock(folder / IN_USE, shared=True, waits=lambda: None)
     try:
         if not (folder / MARKER).exists():
             write_whole(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1) + "\n", sync=True)
@@ -72,7 +71,9 @@ def read_ledger(
     first bytes of the parts that are there). Lines that are not ours, and a torn last one, count for nothing."""
     finished: dict[bytes, tuple[int, int, str]] = {}
     begun: dict[bytes, tuple[str, str, set[int]]] = {}
-    for words in _lines(path):
+    for words in map(bytes.split, read_lines(path, LONGEST_LINE)):
+        if len(words) != 5:
+            continue
         if words[0] == b"file" and words[1].isdigit() and words[2].isdigit():
             name = unquote_to_bytes(words[4])
             finished[name] = int(words[1]), int(words[2]), unquote_to_bytes(words[3]).decode(errors="replace")
@@ -83,16 +84,6 @@ def read_ledger(
                 begun[name] = token, unquote_to_bytes(words[2]).decode(errors="replace"), set()
             begun[name][2].add(int(words[3]))
     return finished, begun
-
-
-def _lines(path: Path) -> Iterator[list[bytes]]:
-    if not path.exists():
-        return
-    with os.fdopen(open_plain(path), "rb") as file:
-        for line in iter(lambda: file.readline(MOST_LINE), b""):
-            words = line.split()
-            if line.endswith(b"\n") and len(words) == 5:
-                yield words
 
 
 def file_line(name: bytes, size: int, mtime: int, state: str) -> bytes:
@@ -113,29 +104,6 @@ def _quoted(data: bytes) -> bytes:
     return quote_from_bytes(data).encode()
 
 
-def lock(path: Path, kind: int, waits: Callable[[], None] = lambda: None) -> int:
-    """-> a descriptor that holds the lock of this kind (fcntl.LOCK_...) until it is closed.
-
-    waits  called once where another process holds it
-     Raises FileNotFoundError where its folder is gone."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if kind & fcntl.LOCK_NB:
-                    raise
-                waits()
-                fcntl.flock(descriptor, kind)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # cleared between opening and locking: that file has no name any more
-
-
 def clear(stage: Path) -> tuple[int, int, list[Path]]:
     """Remove every copy below `stage`; -> (data sets, bytes, folders that others' files keep there).
 
@@ -144,7 +112,7 @@ def clear(stage: Path) -> tuple[int, int, list[Path]]:
     sets, size, left = 0, 0, []
     for folder in copies(stage):
         try:
-            held = lock(folder / IN_USE, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = lock(folder / IN_USE)
         except BlockingIOError:
             raise UserError(
                 f"{folder}: a run reads from this copy. Wait for its end, then give the same command."
@@ -182,11 +150,7 @@ def copies(stage: Path) -> list[Path]:
         own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == os.geteuid()
         if own and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError):
-                descriptor = open_plain(folder / MARKER)
-                try:
-                    marker = json.loads(os.read(descriptor, MOST_MARKER))
-                finally:
-                    os.close(descriptor)
+                marker = json.loads(read_plain(folder / MARKER, MOST_MARKER))
                 if isinstance(marker, dict) and marker.get("paceline_staged") == 1:
                     found.append(folder)
     return found

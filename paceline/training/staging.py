@@ -21,8 +21,8 @@ from paceline.log.console import Console
 from paceline.ranks.world import World
 from paceline.store.index import Index
 from paceline.store.manifest import prepare_again
-from paceline.store.staged_copy import StagedCopy, Wanted, in_words
-from paceline.store.staged_records import staged_records, wanted_files
+from paceline.store.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
+from paceline.store.transfer import in_words
 from paceline.tasks.task import Task
 
 # Records of the copy that are read and compared before training: as many as of a container that is opened.
@@ -84,12 +84,12 @@ def _bring(copy: StagedCopy, task: Task, teller: _Teller) -> None:
     for split, (index, numbers) in _splits(task).items():
         wanted |= {one.name: one for one in wanted_files(index, task.manifest.splits[split].records, numbers)}
     began = time.monotonic()
-    brought = copy.bring(list(wanted.values()), progress=teller.progress, waits=teller.waits)
-    if brought.changed:
-        teller.say(f"{counted(brought.changed, 'file')} of the copy changed after being written: copied again")
-    there = f", {brought.kept:,} were there" if brought.kept else ""
+    copied = copy.copy(list(wanted.values()), progress=teller.progress, waits=teller.waits)
+    if copied.changed:
+        teller.say(f"{counted(copied.changed, 'file')} of the copy changed after being written: copied again")
+    there = f", {copied.kept:,} were there" if copied.kept else ""
     teller.say(
-        f"data on {copy.folder.parent}: {brought.files:,} files copied ({in_words(brought.bytes)} in "
+        f"data on {copy.folder.parent}: {copied.files:,} files copied ({in_words(copied.bytes)} in "
         f"{time.monotonic() - began:.0f} s){there}"
     )
 

@@ -131,10 +131,10 @@ def serving() -> Iterator[Site]:
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch, block: int = 1000) -> None:
     """A file of some kilobytes is many blocks."""
-    from paceline.store.download import asking, fetch, gather, part
+    from paceline.store.download import fetch, http, part
 
-    for module in (fetch, gather, part):
+    for module in (fetch, part):
         monkeypatch.setattr(module, "BLOCK", block)
-    monkeypatch.setattr(asking, "PAUSES", (0.0,) * 3)
-    monkeypatch.setattr(asking, "SILENCE", 5.0)
+    monkeypatch.setattr(http, "PAUSES", (0.0,) * 3)
+    monkeypatch.setattr(http, "SILENCE", 5.0)
     monkeypatch.setenv("no_proxy", "127.0.0.1")

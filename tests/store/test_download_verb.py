@@ -19,8 +19,8 @@ from paceline.cli.main import main
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats import coco2017
 from paceline.datasets.formats.coco2017 import Counts
-from paceline.store.download import wanted
-from paceline.store.download.sources import DATA_SETS, Archive
+from paceline.store.download import check
+from paceline.store.download.data_sets import DATA_SETS, Archive
 from paceline.store.manifest import Manifest
 
 COCO_2017, IMAGENET, VOC_2007 = (DATA_SETS[name].archives for name in ("coco2017", "imagenet", "voc2007"))
@@ -143,14 +143,14 @@ def test_the_network_gone_in_the_middle(coco: Site, tmp_path: Path, capsys) -> N
 
 
 def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
-    from paceline.store.download import bring
+    from paceline.store.download import data_sets
 
     def stopped(*words, **known) -> None:
         raise KeyboardInterrupt
 
     folder = tmp_path / "my data"
     with monkeypatch.context() as patch:
-        patch.setattr(bring, "unpack", stopped)
+        patch.setattr(data_sets, "unpack", stopped)
         assert download("coco2017", folder, "--keep-archives") == 75
     assert f"goes on from here:  paceline download coco2017 '{folder}' --keep-archives\n" in (
         said := capsys.readouterr().out
@@ -159,7 +159,7 @@ def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch,
 
 
 def test_room_for_all_of_it_is_asked_for_before_the_first_byte(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(wanted, "free_bytes", lambda folder: sum(map(len, coco.files.values())))
+    monkeypatch.setattr(check, "free_bytes", lambda folder: sum(map(len, coco.files.values())))
     assert download("coco2017", tmp_path / "out") == 2
     assert "are free there" in capsys.readouterr().err and not coco.asked
     assert not (tmp_path / "out").exists()

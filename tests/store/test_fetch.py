@@ -17,10 +17,10 @@ import pytest
 from loopback_site import Site, small_blocks
 
 from paceline.config.errors import DataError
-from paceline.store.download import asking, gather, wanted
+from paceline.store.download import check, http, part
 from paceline.store.download import fetch as fetching
 from paceline.store.download.fetch import fetch
-from paceline.store.download.wanted import in_words
+from paceline.store.transfer import in_words
 
 CONTENT = random.Random(1).randbytes(50_123)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -80,7 +80,7 @@ def test_cut_connections_are_taken_up_again(there: Site, tmp_path: Path, cut_aft
 def test_a_connection_that_falls_silent_is_taken_up_again(
     there: Site, tmp_path: Path, monkeypatch, ranges: bool
 ) -> None:
-    monkeypatch.setattr(asking, "SILENCE", 0.1)
+    monkeypatch.setattr(http, "SILENCE", 0.1)
     there.stalls, there.stall, there.ranges = 2, 0.4, ranges
     assert bring(f"{there.url}/set.zip", tmp_path)[0].read_bytes() == CONTENT
 
@@ -102,9 +102,9 @@ def test_a_server_that_always_cuts_ends_in_one_line_and_what_arrived_is_kept(the
 def test_what_arrived_before_the_network_went_is_kept_and_gone_on_from(
     there: Site, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(gather, "CONNECTIONS", 1)
+    monkeypatch.setattr(part, "CONNECTIONS", 1)
     asked: list[int] = []
-    original = gather.asked
+    original = part.get
 
     def gone_after(*words):
         asked.append(1)
@@ -114,12 +114,12 @@ def test_what_arrived_before_the_network_went_is_kept_and_gone_on_from(
             there.always = 503
         return original(*words)
 
-    monkeypatch.setattr(gather, "asked", gone_after)
+    monkeypatch.setattr(part, "get", gone_after)
     text = refusal(f"{there.url}/set.zip", tmp_path)
     assert "503" in text and "the same command goes on from there" in text and "kB are kept" in text
     nothing_but(tmp_path, "set.zip.part", "set.zip.part.journal")
     there.always, there.cut_after, before = 0, -1, len(there.asked)
-    monkeypatch.setattr(gather, "asked", original)
+    monkeypatch.setattr(part, "get", original)
     path, said = bring(f"{there.url}/set.zip", tmp_path)
     assert path.read_bytes() == CONTENT and "from before" in said[0]
     assert sum(_length(text) for _, text in there.asked[before:]) < len(CONTENT) - 5_000
@@ -158,13 +158,13 @@ def _begin(there: Site, folder: Path, first: int = 0, past: int = 20) -> None:
     """Leave some blocks of the file as an earlier attempt does."""
     from paceline.store.download.part import Part, Version
 
-    with Part(folder / "set.zip") as part:
-        part.begin(Version(f"{there.url}/set.zip", len(CONTENT), there.etag), same_content=False)
-        descriptor = part.writer()
+    with Part(folder / "set.zip") as begun:
+        begun.begin(Version(f"{there.url}/set.zip", len(CONTENT), there.etag), same_content=False)
+        descriptor = begun.writer()
         os.pwrite(descriptor, b"?" * len(CONTENT), 0)  # what the journal does not name is worth nothing
         os.pwrite(descriptor, CONTENT[first * 1000 : past * 1000], first * 1000)
         os.close(descriptor)
-        part.note(range(first, past))
+        begun.note(range(first, past))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_host_without_an_address_is_asked_twice_and_leaves_no_folder(tmp_path:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
-    monkeypatch.setattr("paceline.store.download.asking.PAUSES", (0.0,) * 5)
+    monkeypatch.setattr("paceline.store.download.http.PAUSES", (0.0,) * 5)
     urls = [f"http://{host}.invalid/{name}" for host in ("one", "two") for name in ("a", "b")]
     text = refusal(urls, tmp_path / "new" / "deeper")
     assert asked == ["one.invalid"] * 2 + ["two.invalid"] * 2
@@ -270,7 +270,7 @@ def test_a_file_of_unpublished_size_is_bounded_and_the_bound_is_named(
     there: Site, tmp_path: Path, monkeypatch, length: bool, ranges: bool
 ) -> None:
     there.length, there.ranges = length, ranges
-    monkeypatch.setattr("paceline.store.download.fetch.MOST_UNSAID", len(CONTENT) - 1)
+    monkeypatch.setattr("paceline.store.download.fetch.MOST_UNPUBLISHED", len(CONTENT) - 1)
     assert f"more than the {in_words(len(CONTENT) - 1)}" in refusal(f"{there.url}/set.zip", tmp_path, sha256=SHA)
     nothing_but(tmp_path)
     bring(f"{there.url}/set.zip", tmp_path, sha256=SHA, size=len(CONTENT))
@@ -290,7 +290,7 @@ def test_a_new_version_is_brought_from_the_beginning(there: Site, tmp_path: Path
 def test_a_version_that_changes_on_the_way_is_brought_from_the_beginning(
     there: Site, tmp_path: Path, monkeypatch
 ) -> None:
-    original, calls = gather.asked, []
+    original, calls = part.get, []
 
     def changing(*words):
         calls.append(words)
@@ -298,7 +298,7 @@ def test_a_version_that_changes_on_the_way_is_brought_from_the_beginning(
             there.files["/set.zip"], there.etag = CONTENT[::-1], '"two"'
         return original(*words)
 
-    monkeypatch.setattr(gather, "asked", changing)
+    monkeypatch.setattr(part, "get", changing)
     path, said = bring(f"{there.url}/set.zip", tmp_path)
     assert path.read_bytes() == CONTENT[::-1] and any("another version" in line for line in said)
 
@@ -353,7 +353,7 @@ def test_a_file_that_is_there_is_checked_and_kept(there: Site, tmp_path: Path) -
 
 
 def test_the_disk_is_asked_before_the_first_byte(there: Site, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(wanted, "free_bytes", lambda folder: 50_000)
+    monkeypatch.setattr(check, "free_bytes", lambda folder: 50_000)
     assert "takes 50.1 kB, and 50.0 kB are free" in refusal(f"{there.url}/set.zip", tmp_path)
     assert [text for _, text in there.asked] == ["bytes=0-0"]
     nothing_but(tmp_path)
@@ -363,7 +363,7 @@ def test_a_disk_that_fills_up_is_a_line(there: Site, tmp_path: Path, monkeypatch
     def full(descriptor: int, data: bytes, at: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(gather, "_write_at", full)
+    monkeypatch.setattr(part, "write_at", full)
     assert "the disk is full" in refusal(f"{there.url}/set.zip", tmp_path)
 
 
@@ -400,10 +400,10 @@ def test_a_journal_torn_anywhere_loses_blocks_and_never_bytes(there: Site, tmp_p
 PROGRAM = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from paceline.store.download import fetch, gather, part
-    for module in (fetch, gather, part):
+    from paceline.store.download import fetch, part
+    for module in (fetch, part):
         module.BLOCK = 1000
-    gather.NOTE_EVERY = 0.0
+    part.NOTE_EVERY = 0.0
     try:
         fetch.fetch([sys.argv[1]], Path(sys.argv[2]), say=lambda line: print(line, flush=True))
     except KeyboardInterrupt:
@@ -446,7 +446,7 @@ def test_names_are_harmless_for_a_terminal(tmp_path: Path) -> None:
 
 def test_blocks_are_where_the_modules_look_for_them(monkeypatch) -> None:
     small_blocks(monkeypatch, 10)
-    assert gather._spans([0, 1, 2, 5], 60) == [(0, 1), (1, 2), (2, 3), (5, 6)]
+    assert part._spans([0, 1, 2, 5], 60) == [(0, 1), (1, 2), (2, 3), (5, 6)]
     monkeypatch.undo()
     block = fetching.BLOCK
-    assert gather._spans(range(100), 100 * block) == [(at, min(at + 3, 100)) for at in range(0, 100, 3)]
+    assert part._spans(range(100), 100 * block) == [(at, min(at + 3, 100)) for at in range(0, 100, 3)]

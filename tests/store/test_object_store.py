@@ -338,7 +338,7 @@ def test_a_forked_process_says_so_where_it_would_hang(server: FaultyServer, monk
 
 def test_a_process_ends_while_its_requests_wait() -> None:
     program = (
-        "import time; from paceline.store.background import Background\n"
+        "import time; from paceline.store.transfer import Background\n"
         "Background(2, 'test').submit(time.sleep, 600); time.sleep(0.1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -19,7 +19,7 @@ from paceline.store.byte_cache import CachedRecords, Shelf
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest
 from paceline.store.records import Damaged
-from paceline.store.staged_records import staged_name, staged_records
+from paceline.store.staged_copy import staged_name, staged_records
 from paceline.store.stores import scheme_of
 
 SEVERAL = ["class folder", *CONTAINERS]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
 from paceline.config.whole import folder_part
-from paceline.store.download import members, wanted
+from paceline.store.download import check
 from paceline.store.download import unpack as unpacking
 from paceline.store.download.unpack import is_unfinished, unpack
 
@@ -92,7 +92,7 @@ def test_a_zip_of_more_members_than_16_bits_count(tmp_path: Path) -> None:
             book.writestr(zipfile.ZipInfo(f"f/{i}/" if i else "a.jpg"), b"")
     archive = tmp_path / "set.zip"
     with open(archive, "rb") as file:
-        total, all_of_them = members.zip_members(file, archive)
+        total, all_of_them = unpacking._zip_members(file, archive)
         assert total == 0 and sum(1 for _ in all_of_them) == 66_000
 
 
@@ -139,7 +139,7 @@ def test_one_name_for_two_members_is_refused(tmp_path: Path, kind: str, names: t
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(members, "SMALL", 100_000)
+    monkeypatch.setattr(unpacking, "SMALL", 100_000)
     for kind in ("deflated", "gz"):
         archive = MAKERS[kind](tmp_path / kind, {"zeros": bytes(2_000_000)})
         assert "no data set does that" in refusal(archive, tmp_path / "out")
@@ -248,7 +248,7 @@ def test_an_empty_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_disk_is_asked_first(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(wanted, "free_bytes", lambda folder: 5_000)
+    monkeypatch.setattr(check, "free_bytes", lambda folder: 5_000)
     assert "5.0 kB are free" in refusal(zipped(tmp_path / "set.zip", FILES), tmp_path / "out")
 
 

@@ -25,7 +25,7 @@ from paceline.datasets.formats import imagenet
 from paceline.datasets.formats.imagenet import VAL_NAME, official_wnids
 from paceline.datasets.formats.mat5 import MOST_BYTES, struct_array
 from paceline.store.class_folder import list_folder
-from paceline.store.download.members import MOST_DESCRIPTION, CarefulFile
+from paceline.store.download.unpack import MOST_DESCRIPTION, CarefulFile
 
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 NAME = "ILSVRC2012_devkit_t12.tar.gz"

@@ -1,8 +1,8 @@
-"""Bring one file from the first of its addresses that gives it: in parallel ranges, resumed, checked, whole or not at all.
+"""Download one file from the first of its addresses that gives it: in parallel ranges, resumed, checked, whole or not at all.
 
     fetch(urls, destination, size=..., sha256=..., say=print)
-An address is http://, https://, file:// or a path. Under the final name there is nothing, or the file that was wanted.
-Until then NAME.part and NAME.part.journal hold what has arrived, and the same call goes on from there after a kill, a cut
+An address is http://, https://, file:// or a path. Under the final name there is nothing, or the expected file.
+Until then NAME.part and NAME.part.journal hold what has arrived, and the same call resumes from there after a kill, a cut
 or an interrupt. Servers without ranges are read in one stream, from the beginning each time.
 """
 
@@ -19,15 +19,15 @@ from urllib.request import url2pathname
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import one_line
-from paceline.store.download.asking import Changed, Cut, Refused, asked, patiently, shown
-from paceline.store.download.gather import gather, look
-from paceline.store.download.part import BLOCK, Part, Version, cannot_write
-from paceline.store.download.wanted import NotWanted, Wanted, in_words, require_room
+from paceline.store.download.check import Expected, Mismatch, require_room
+from paceline.store.download.http import Changed, Cut, Refused, get, printable_url, with_retries
+from paceline.store.download.part import BLOCK, Part, Version, cannot_write, fetch_ranges
+from paceline.store.transfer import in_words
 
 # Bytes that are read at a time.
 SLICE = 1 << 18
-# Where nobody says how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
-MOST_UNSAID = 2 << 30
+# Where nobody publishes how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
+MOST_UNPUBLISHED = 2 << 30
 # Files whose comparison takes so long that a line says what is going on.
 LARGE = 1 << 30
 
@@ -45,9 +45,9 @@ def fetch(
     md5: str | None = None,
     sha1: str | None = None,
     say: Say,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> Path:
-    """Bring the file to `destination`, and return it.
+    """Download the file to `destination`, and return it.
 
     urls           addresses of the same file, tried in this order
     size           bytes, where they are known; digests are hexadecimal; `sha256_prefix` is a beginning of one
@@ -56,13 +56,13 @@ def fetch(
     A file that is there already is checked and kept. Raises DataError, in one line and with the next step, where no address
     gives the file, what arrives is another one, or there is no room; what arrived is kept where that is of use.
     """
-    wanted = Wanted(size, sha256, sha256_prefix, md5, sha1)
+    expected = Expected(size, sha256, sha256_prefix, md5, sha1)
     if os.path.lexists(destination):
         try:
-            wanted.check(destination)
-        except NotWanted as other:
+            expected.check(destination)
+        except Mismatch as other:
             raise DataError(f"{other} Move it away, and give the same command again.") from None
-        say(f"{destination.name}: there already{f', {wanted.words} as wanted' if wanted.words else ''}")
+        say(f"{destination.name}: there already{f', {expected.words} as wanted' if expected.words else ''}")
         return destination
     if not urls:
         raise ValueError("no address is given")
@@ -76,22 +76,25 @@ def fetch(
                     failures.append((url, "not asked, because its host did not answer"))
                     continue  # it would be waited for as long
                 try:
-                    _bring_checked(url, part, wanted, say, progress or (lambda done, total: None))
+                    _fetch_checked(url, part, expected, say, progress)
                     part.finish()
                     return destination
-                except (Refused, NotWanted) as failure:
+                except (Refused, Mismatch, Cut) as failure:
                     failures.append((url, str(failure)))
-                except Cut as failure:
-                    failures.append((url, str(failure)))
-                    silent.add(host)
+                    if isinstance(failure, Cut):
+                        silent.add(host)
         except OSError as error:
-            raise _no_room_or(destination, error, part.arrived()) from None
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise cannot_write(destination, error) from None
+            kept = part.bytes_kept()
+            again = f"{in_words(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
+            raise DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.") from None
         except KeyboardInterrupt:
-            if kept := part.arrived():
+            if kept := part.bytes_kept():
                 say(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
             raise
-        kept = part.arrived()
-    reasons = [f"{shown(url)}: {reason.rstrip('.')}." for url, reason in failures]
+        kept = part.bytes_kept()
+    reasons = [f"{printable_url(url)}: {reason.rstrip('.')}." for url, reason in failures]
     goes_on = f"{in_words(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
     if len(reasons) == 1:
         raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
@@ -115,52 +118,60 @@ def local_path(url: str) -> Path | None:
     raise Refused(f"addresses begin with http://, https:// or file://, not with {one_line(scheme)[:20]}://")
 
 
-def _bring_checked(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
-    """As `_bring`, and compared; once more where bytes of several addresses or days may have been mixed."""
+def _fetch_checked(url: str, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+    """As `_fetch`, and compared; once more where bytes of several addresses or days may have been mixed."""
     for again in (True, False):
-        resumed = part.arrived()
-        _bring(url, part, wanted, say, progress)
-        if wanted.told_by_digest and part.path.stat().st_size > LARGE:
-            say(f"{part.destination.name}: all of it is here; comparing {wanted.words}")
+        resumed = part.bytes_kept()
+        _fetch(url, part, expected, say, progress)
+        if expected.has_digest and part.path.stat().st_size > LARGE:
+            say(f"{part.destination.name}: all of it is here; comparing {expected.words}")
         try:
-            wanted.check(part.path)
+            expected.check(part.path)
             return
-        except NotWanted as other:
+        except Mismatch as other:
             part.drop()
             reason = str(other).removeprefix(f"{part.path}: ")
             if not (resumed and again):
-                raise NotWanted(reason) from None
+                raise Mismatch(reason) from None
             say(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
 
 
-def _bring(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
-    """All bytes of the file into `part`. Raises Refused, Cut, NotWanted, OSError, DataError."""
+def _fetch(url: str, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+    """All bytes of the file into `part`. Raises Refused, Cut, Mismatch, OSError, DataError."""
     path = local_path(url)
     if path is not None:
-        _copy(path, part, wanted, progress)
+        _copy(path, part, expected, progress)
         return
+
+    def probe() -> Version | None:
+        """What the server has, where it gives ranges of it."""
+        with get(url, 0, 0) as answer:
+            return Version(url, answer.size, answer.validator) if answer.is_range and answer.size else None
+
     for _ in range(2):
         try:
-            version = look(url, say)
-            if version is None or not (version.mark or wanted.told_by_digest):  # ranges of two versions could be mixed
-                _stream(url, part, wanted, say, progress)
+            version = with_retries(probe, threading.Event(), say, first=True)
+            if version is None or not (version.validator or expected.has_digest):  # two versions could be mixed
+                _stream(url, part, expected, say, progress)
             else:
-                _gather(version, part, wanted, say, progress)
+                _resume(version, part, expected, say, progress)
             return
         except Changed:
             part.drop()
-            say(f"{part.destination.name}: {shown(url)} has another version of it now; from the beginning again")
+            say(
+                f"{part.destination.name}: {printable_url(url)} has another version of it now; from the beginning again"
+            )
     raise Refused("the file there changes while it is read")
 
 
-def _copy(path: Path, part: Part, wanted: Wanted, progress: Progress) -> None:
+def _copy(path: Path, part: Part, expected: Expected, progress: Progress) -> None:
     try:
         descriptor, size = open_plain_sized(path)
     except OSError as error:
         raise Refused(f"cannot be read ({error.strerror or error})") from None
     part.drop()
-    with open(descriptor, "rb", buffering=0) as source, open(part.writer(), "wb", buffering=0) as target:
-        _refuse_size(size, wanted)
+    with open(descriptor, "rb", buffering=0) as source, open(part.writer(), "wb") as target:
+        _refuse_size(size, expected)
         require_room(part.destination.parent, size, part.destination.name)
         done, buffer = 0, memoryview(bytearray(1 << 20))
         while count := source.readinto(buffer):
@@ -169,16 +180,16 @@ def _copy(path: Path, part: Part, wanted: Wanted, progress: Progress) -> None:
             progress(done, size)
 
 
-def _stream(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
+def _stream(url: str, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
     """One connection, from the beginning at each attempt: this server gives no ranges."""
 
     def attempt() -> None:
         part.drop()
-        with asked(url) as answer, open(part.writer(), "wb", buffering=0) as target:
-            size = answer.size if answer.size is not None else wanted.size
+        with get(url) as answer, open(part.writer(), "wb") as target:
+            size = answer.size if answer.size is not None else expected.size
             if answer.size is not None:
-                _refuse_size(answer.size, wanted)
-            elif not answer.framed and wanted.size is None and not wanted.told_by_digest:
+                _refuse_size(answer.size, expected)
+            elif not answer.is_framed and expected.size is None and not expected.has_digest:
                 raise Refused("the server does not say how long the file is, so a cut would not be noticed")
             require_room(part.destination.parent, size or 0, part.destination.name)
             done = 0
@@ -187,28 +198,25 @@ def _stream(url: str, part: Part, wanted: Wanted, say: Say, progress: Progress) 
                 done += len(data)
                 if size is not None and done > size:
                     raise Refused(f"the server sends more than the {size:,} bytes of the file")
-                if size is None and done > MOST_UNSAID:
-                    _refuse_size(done, wanted)
+                if size is None and done > MOST_UNPUBLISHED:
+                    _refuse_size(done, expected)
                 progress(done, size or 0)
             if size is not None and done < size:
                 raise Cut(f"the connection was cut after {done:,} of {size:,} bytes")
 
-    say(
-        f"{part.destination.name}: from {shown(url)}, in one stream (the server gives no ranges, or no mark of the version)"
-    )
-    patiently(attempt, threading.Event(), say)
+    why = "the server gives no ranges, or no mark of the version"
+    say(f"{part.destination.name}: from {printable_url(url)}, in one stream ({why})")
+    with_retries(attempt, threading.Event(), say)
 
 
-def _gather(version: Version, part: Part, wanted: Wanted, say: Say, progress: Progress) -> None:
-    """By ranges: what is missing, over several connections."""
-    _refuse_size(version.size, wanted)
-    there = part.begin(version, same_content=wanted.told_by_digest)
-    name, kept = part.destination.name, part.arrived()
-    require_room(part.destination.parent, version.size - kept, f"the rest of {name}" if kept else name)
-    say(
-        f"{name}: {in_words(version.size)} from {shown(version.url)}{f', {in_words(kept)} of it from before' if kept else ''}"
-    )
-    done = kept
+def _resume(version: Version, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+    """What is missing, by ranges over several connections."""
+    _refuse_size(version.size, expected)
+    there = part.begin(version, same_content=expected.has_digest)
+    name, done = part.destination.name, part.bytes_kept()
+    require_room(part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
+    before = f", {in_words(done)} of it from before" if done else ""
+    say(f"{name}: {in_words(version.size)} from {printable_url(version.url)}{before}")
     progress(done, version.size)
 
     def came(count: int) -> None:
@@ -216,22 +224,14 @@ def _gather(version: Version, part: Part, wanted: Wanted, say: Say, progress: Pr
         done += count
         progress(done, version.size)
 
-    cuts = gather(version, part, [block for block in range(-(-version.size // BLOCK)) if block not in there], came)
-    if cuts:
+    missing = [block for block in range(-(-version.size // BLOCK)) if block not in there]
+    if cuts := fetch_ranges(version, part, missing, came):
         say(f"{name}: connections were cut {cuts:,} times on the way")
 
 
-def _refuse_size(found: int, wanted: Wanted) -> None:
-    if wanted.size is not None and found != wanted.size:
-        raise Refused(f"it has {found:,} bytes there, {wanted.size:,} are wanted")
-    if wanted.size is None and found > MOST_UNSAID:
-        raise Refused(
-            f"it has more than the {in_words(MOST_UNSAID)} that are taken of a file whose size nobody published"
-        )
-
-
-def _no_room_or(destination: Path, error: OSError, kept: int) -> DataError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        again = f"{in_words(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
-        return DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.")
-    return cannot_write(destination, error)
+def _refuse_size(found: int, expected: Expected) -> None:
+    if expected.size is not None and found != expected.size:
+        raise Refused(f"it has {found:,} bytes there, {expected.size:,} are wanted")
+    if expected.size is None and found > MOST_UNPUBLISHED:
+        most = in_words(MOST_UNPUBLISHED)
+        raise Refused(f"it has more than the {most} that are taken of a file whose size nobody published")

@@ -1,37 +1,48 @@
-"""A file while it arrives: NAME.part with holes, and NAME.part.journal with what has arrived.
+"""A file while it arrives by ranges: NAME.part with holes, and NAME.part.journal with the blocks that are there.
 
-The journal's first line says what is arriving (bytes, the server's mark of the version, the address); each line after it is
-the number of a block that is on the disk whole. A torn last line has no line break and counts as not written. Blocks are
-noted after their bytes are on the disk, so what the journal names survives a power cut too.
+The journal's first line says what is arriving (bytes, the validator of its version, the address); each line after it is the
+number of a block that is on the disk whole. Blocks are noted after their bytes are on the disk, so what the journal names
+survives a power cut too.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Collection
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import NamedTuple
 
 from paceline.config.errors import DataError
+from paceline.config.journal import Journal, lock, read_lines
+from paceline.config.whole import sync_folder
+from paceline.store.download.http import Changed, Cut, get, with_retries
+from paceline.store.transfer import transfer, write_at
 
 BLOCK = 1 << 20  # bytes; what a kill can lose of each connection
 FORMAT = 1
-# A million blocks of 1 MiB are 1 TB, and 7 MB of numbers.
-MOST_JOURNAL_BYTES = 16 << 20
+LONGEST_LINE = 1 << 14
+# A server gives one connection some tens of MB/s; more of them than this is unkind to a university's server.
+CONNECTIONS = 8
+# Bytes of one request: large enough for TCP to reach its speed, small enough to share the rest among connections.
+LONGEST_SPAN = 64 << 20
+SLICE = 1 << 18
+# A cut attempt that brought so many bytes is no failure.
+ENOUGH = 1 << 16
+# Seconds between two notes in the journal.
+NOTE_EVERY = 2.0
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(NamedTuple):
     """Which file a server has under an address."""
 
     url: str
     size: int  # bytes
-    mark: str  # its strong ETag or date, "" where it gives none
+    validator: str  # its strong ETag or date, "" where it gives none
 
 
 class Part:
@@ -41,31 +52,27 @@ class Part:
         """Raises DataError where the folder cannot be written to, or another process is downloading the same file."""
         self.destination = destination
         self.path = destination.with_name(f"{destination.name}.part")
-        self.journal = destination.with_name(f"{destination.name}.part.journal")
-        if not os.path.lexists(self.journal) and self.path.is_file() and self.path.stat().st_size:
+        journal = destination.with_name(f"{destination.name}.part.journal")
+        if not os.path.lexists(journal) and self.path.is_file() and self.path.stat().st_size:
             raise DataError(
                 f"{self.path}: not begun by paceline (a browser may have), so it is not written to. Move it away, or choose another "
                 "folder."
             )
         self._made = [folder for folder in destination.parents if not folder.exists()]  # innermost first
+        self._lock = -1
         try:
             destination.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = lock(journal)
+            self._journal = Journal(journal)
             # NOFOLLOW: a link that somebody left under this name would have us write elsewhere.
-            self._journal = os.open(
-                self.journal, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-            )
-        except OSError as error:
-            raise cannot_write(self.destination, error) from None
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except BlockingIOError:
-            os.close(self._journal)
             raise DataError(
                 f"{destination}: another process is downloading it just now. Wait for it, or end it."
             ) from None
         except OSError as error:
-            os.close(self._journal)
+            if self._lock >= 0:
+                os.close(self._lock)
             raise cannot_write(self.destination, error) from None
 
     def __enter__(self) -> Part:
@@ -77,9 +84,9 @@ class Part:
         """Leave what arrived for the next attempt; where that is nothing, leave nothing."""
         if self._file < 0:
             return
-        if not self.arrived():
+        if not self.bytes_kept():
             self.path.unlink(missing_ok=True)
-            self.journal.unlink(missing_ok=True)
+            self._journal.path.unlink(missing_ok=True)
             with suppress(OSError):  # somebody has put something there
                 for folder in self._made:
                     folder.rmdir()
@@ -88,39 +95,35 @@ class Part:
     def begin(self, version: Version, *, same_content: bool) -> set[int]:
         """-> the blocks of this version that are there from before; where it is another version's, they are dropped.
 
-        same_content  a digest will tell at the end, so another address may go on with what this one began
+        same_content  a digest is checked at the end, so another address may go on with what this one began
         """
-        lines = self._lines()
-        old = _version(lines[0]) if lines else None
+        old, blocks = self._read()
         same = version == old
         if old is not None and same_content and old.url != version.url:
             same = old.size == version.size
         if same and os.fstat(self._file).st_size == version.size:
-            return _blocks(lines, version.size)
+            return blocks
         self.drop()
         os.ftruncate(self._file, version.size)
-        record = {"paceline_download": FORMAT, "url": version.url, "size": version.size, "mark": version.mark}
-        os.write(self._journal, json.dumps(record).encode() + b"\n")
+        record = {"paceline_download": FORMAT, "url": version.url, "size": version.size, "mark": version.validator}
+        self._journal.append(json.dumps(record).encode() + b"\n")
         return set()
 
     def note(self, blocks: Collection[int]) -> None:
         """Remember that these blocks are there whole. Raises OSError."""
         if blocks:
             os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
-            os.write(self._journal, b"".join(b"%d\n" % block for block in sorted(blocks)))
+            self._journal.append(b"".join(b"%d\n" % block for block in sorted(blocks)))
 
     def drop(self) -> None:
         """Forget all that arrived."""
-        os.ftruncate(self._journal, 0)
+        self._journal.clear()
         os.ftruncate(self._file, 0)
 
-    def arrived(self) -> int:
+    def bytes_kept(self) -> int:
         """Bytes that the journal knows of."""
-        lines = self._lines()
-        version = _version(lines[0]) if lines else None
-        if version is None:
-            return 0
-        return sum(min(BLOCK, version.size - block * BLOCK) for block in _blocks(lines, version.size))
+        version, blocks = self._read()
+        return sum(min(BLOCK, version.size - block * BLOCK) for block in blocks) if version else 0
 
     def writer(self) -> int:
         """A descriptor of one's own for the part file; the caller closes it."""
@@ -130,41 +133,121 @@ class Part:
         """Give the file its name: at once, and when all of it is on the disk. Raises OSError."""
         os.fsync(self._file)
         os.replace(self.path, self.destination)
-        self.journal.unlink()
+        self._journal.path.unlink()
         self._close()
-        folder = os.open(self.destination.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.destination.parent)
 
-    def _lines(self) -> list[bytes]:
-        text = os.pread(self._journal, MOST_JOURNAL_BYTES, 0)
-        return text[: text.rfind(b"\n") + 1].splitlines()
+    def _read(self) -> tuple[Version | None, set[int]]:
+        """What the journal is of, and its blocks."""
+        lines = read_lines(self._journal.path, LONGEST_LINE)
+        try:
+            record = json.loads(next(lines, b""))
+            if record["paceline_download"] != FORMAT:
+                return None, set()
+            version = Version(str(record["url"]), int(record["size"]), str(record["mark"]))
+        except (ValueError, KeyError, TypeError):
+            return None, set()
+        blocks = {int(line) for line in lines if line.isdigit() and len(line) < 12}
+        return version, {block for block in blocks if block * BLOCK < version.size}
 
     def _close(self) -> None:
         os.close(self._file)
-        os.close(self._journal)
-        self._file = self._journal = -1
+        os.close(self._lock)
+        self._file = self._lock = -1
 
 
-def _blocks(lines: list[bytes], size: int) -> set[int]:
-    numbers = {int(line) for line in lines[1:] if line.isdigit() and len(line) < 12}
-    return {block for block in numbers if block * BLOCK < size}
+def fetch_ranges(version: Version, part: Part, missing: Sequence[int], progress: Callable[[int], None]) -> int:
+    """Download the missing blocks over several connections -> how many times one was cut on the way.
 
+    progress  called with how many bytes came
+    What arrived is noted whatever ends this. Raises Refused, Cut, Changed, OSError.
+    """
+    arrived: list[int] = []
+    cuts, noted = 0, time.monotonic()
 
-def _version(line: bytes) -> Version | None:
+    def copy(span: tuple[int, int], report: Callable[[_News], None], stop: threading.Event) -> None:
+        writer = part.writer()
+        try:
+            _fetch_span(version, span, writer, report, stop)
+        finally:
+            os.close(writer)
+
+    def take(news: list[_News]) -> None:
+        nonlocal cuts, noted
+        for each in news:
+            arrived.extend(each.blocks)
+            cuts += each.was_cut
+        if came := sum(each.bytes for each in news):
+            progress(came)
+        if time.monotonic() - noted > NOTE_EVERY:
+            part.note(arrived)
+            arrived.clear()
+            noted = time.monotonic()
+
+    spans = _spans(missing, version.size)
     try:
-        record: Any = json.loads(line)
-        if record["paceline_download"] != FORMAT:
-            return None
-        return Version(str(record["url"]), int(record["size"]), str(record["mark"]))
-    except (ValueError, KeyError, TypeError):
-        return None
+        if spans:
+            transfer(spans, copy, take, threads=min(CONNECTIONS, len(spans)), name="download")
+    finally:
+        part.note(arrived)
+    return cuts
+
+
+class _News(NamedTuple):
+    bytes: int = 0
+    blocks: range = range(0)  # that are whole now
+    was_cut: bool = False
+
+
+def _spans(missing: Sequence[int], size: int) -> list[tuple[int, int]]:
+    """Runs of missing blocks (first, past the last), none longer than one request should be."""
+    most = max(1, min(LONGEST_SPAN, size // (4 * CONNECTIONS)) // BLOCK)
+    spans: list[tuple[int, int]] = []
+    for block in missing:
+        if spans and spans[-1][1] == block and block - spans[-1][0] < most:
+            spans[-1] = (spans[-1][0], block + 1)
+        else:
+            spans.append((block, block + 1))
+    return spans
+
+
+def _fetch_span(
+    version: Version, span: tuple[int, int], writer: int, report: Callable[[_News], None], stop: threading.Event
+) -> None:
+    """All bytes of a span of blocks, over as many requests as it takes."""
+    at, end = span[0] * BLOCK, min(span[1] * BLOCK, version.size)
+
+    def attempt() -> bool:
+        """Whether all is there; an attempt that brought something and was cut is followed by another at once."""
+        nonlocal at
+        began = at
+        try:
+            with get(version.url, at, end - 1, version.validator) as answer:
+                if not answer.is_range or (answer.size is not None and answer.size != version.size):
+                    raise Changed
+                left = answer.length or 0
+                while left and not stop.is_set():
+                    data = answer.read(min(SLICE, left))
+                    if not data:
+                        raise Cut(f"the connection was cut at byte {at:,}")
+                    if stop.is_set():
+                        break
+                    write_at(writer, data, at)
+                    before, at, left = at // BLOCK, at + len(data), left - len(data)
+                    report(_News(len(data), range(before, at // BLOCK if at < end else span[1])))
+        except Cut:
+            report(_News(was_cut=True))
+            if at - began < ENOUGH:
+                raise
+            return False
+        return at >= end or stop.is_set()
+
+    while not with_retries(attempt, stop):
+        pass
 
 
 def cannot_write(destination: Path, error: OSError) -> DataError:
-    """Why a file cannot be written where it should go, and what then."""
+    """Why a file cannot be written where it should go, and the next step."""
     return DataError(
         f"{destination}: cannot be written ({error.strerror or error}). Choose another folder, or make room."
     )

@@ -1,8 +1,9 @@
 """Unpack a zip or tar that a stranger may have made: all of it under its folder, or none of it.
 
 Files are written to FOLDER/.NAME.TOKEN.part, checked (names, sizes, CRCs), and moved to their places when the last one is on
-the disk. Refused are names that leave the folder, links, devices, encrypted or otherwise compressed members, two members of
-one name, archives that are cut off, and those that unpack to far more than they are (bombs).
+the disk. Members are judged by name, kind and size before a byte of them is written. Refused are names that leave the folder, links,
+devices, encrypted or otherwise compressed members, two members of one name, archives that are cut off, and those that unpack to
+far more than they are (bombs).
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from stat import S_IFDIR, S_IFMT, S_IFREG
+from typing import IO, BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
 from paceline.config.printable import short
 from paceline.config.whole import folder_part, folder_parts
-from paceline.store.download.members import Member, tar_members, zip_members
-from paceline.store.download.wanted import require_room
+from paceline.store.download.check import require_room
 
 SLICE = 1 << 20
 # What Python's readers raise for bytes that make no sense.
@@ -38,6 +40,17 @@ DAMAGED = (
     RuntimeError,
 )
 Progress = Callable[[int, int], None]
+# ImageNet has 1.3 million files; a zip's directory of more than that is not read.
+MOST_MEMBERS = 3_000_000
+# Photos hardly shrink, annotations to a tenth. What is small may unpack to as much as it likes.
+MOST_GROWTH, SMALL = 100, 1 << 30
+# Of a name's parts, on all file systems that matter.
+MOST_NAME = 255
+# tarfile reads what describes a member in one piece; a description of this size is none.
+MOST_DESCRIPTION = 1 << 20
+MOST_PADDING = 64 << 20
+# Of the record that ends a zip, before its comment; the number of members stands at its byte 10.
+_END_BYTES = 22
 
 
 def is_unfinished(archive: str, folder: Path) -> bool:
@@ -73,7 +86,7 @@ def _write_members(archive: Path, part: Path, folder: Path, progress: Progress) 
         try:
             zipped = file.read(2) == b"PK"
             file.seek(0)
-            total, members = (zip_members if zipped else tar_members)(file, archive)
+            total, members = (_zip_members if zipped else _tar_members)(file, archive)
             require_room(folder, total, f"what {archive.name} holds")
             return _write_all(archive, members, part, total, progress)
         except DAMAGED as error:
@@ -145,3 +158,139 @@ def _move(part: Path, folder: Path) -> None:
             _move(entry, target)
         else:
             os.replace(entry, target)
+
+
+class Member(NamedTuple):
+    """One file or folder; `open` gives its bytes, once and in the archive's order."""
+
+    name: str  # as the archive has it
+    parts: tuple[str, ...]  # the path under the folder
+    is_folder: bool
+    size: int  # bytes, as the archive says
+    open: Callable[[], IO[bytes]]
+
+
+def safe_parts(name: str, archive: Path) -> tuple[str, ...]:
+    """The path that a member's name means. Raises DataError where that is not under the folder it is unpacked to."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
+        raise _refused(archive, name, "an absolute path")
+    if ".." in parts:
+        raise _refused(archive, name, "a path out of the folder")
+    if not all(part.isprintable() and len(os.fsencode(part)) <= MOST_NAME for part in parts):
+        raise _refused(archive, name, "a name with control characters, or one that is too long")
+    return parts
+
+
+def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
+    """-> bytes of all members, and the members. Raises DataError, zipfile.BadZipFile."""
+    size = os.fstat(file.fileno()).st_size
+    book = zipfile.ZipFile(file)
+    infos = book.infolist()
+    # A comment that says it is longer takes the entries behind it along; zipfile does not compare their number.
+    file.seek(size - _END_BYTES - len(book.comment) + 10)
+    if int.from_bytes(file.read(2), "little") != min(len(infos), 0xFFFF):
+        raise zipfile.BadZipFile(f"its directory lists {len(infos):,} members, and its end says otherwise")
+    total = sum(info.file_size for info in infos)
+    _refuse_bomb(archive, len(infos), total, size)
+    end = 0
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        if info.header_offset < end:
+            raise _refused(archive, info.orig_filename, "bytes that another member has too")
+        end = info.header_offset + 30 + info.compress_size
+        if info.flag_bits & 0x1:
+            raise _refused(archive, info.orig_filename, "encryption")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _refused(archive, info.orig_filename, f"compression method {info.compress_type}, which is not read")
+        kind = S_IFMT(info.external_attr >> 16)
+        if kind not in (0, S_IFREG, S_IFDIR):
+            raise _refused(archive, info.orig_filename, "a link or a device")
+
+    def members() -> Iterator[Member]:
+        for info in infos:
+            parts = safe_parts(info.orig_filename, archive)
+            yield Member(info.orig_filename, parts, info.is_dir(), info.file_size, lambda info=info: book.open(info))
+
+    return total, members()
+
+
+def _tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
+    """-> bytes of the archive (members cannot be told apart before they are read), and the members.
+
+    The members raise DataError and tarfile.TarError as they are read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    plain: BinaryIO = gzip.GzipFile(fileobj=file) if packed else file  # pyright: ignore[reportAssignmentType]
+    return size, _read_tar(plain, archive, size)
+
+
+def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
+    careful = CarefulFile(plain)
+    try:
+        book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
+    except tarfile.ReadError:
+        raise DataError(
+            f"{archive}: neither a zip nor a tar, or cut off at its beginning. Check that it is the right file."
+        ) from None
+    count, total, last = 0, 0, -1
+    while (info := book.next()) is not None:
+        book.members = []  # pyright: ignore[reportAttributeAccessIssue]  # a million of them would stay in memory
+        if info.size < 0 or info.offset <= last:
+            raise _refused(archive, info.name, "an impossible size")
+        count, total, last = count + 1, total + info.size, info.offset
+        _refuse_bomb(archive, count, total, size)
+        if info.issparse() or not (info.isdir() or info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)):
+            raise _refused(archive, info.name, "a link or a device")
+        parts = safe_parts(info.name, archive)
+        yield Member(info.name, parts, info.isdir(), info.size, lambda info=info: _open(book, info))
+    # tarfile takes a torn header for the end.
+    careful.seek(book.offset)
+    if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise DataError(f"{archive}: cut off, or damaged after byte {book.offset:,} of the tar. Bring it again.")
+    if isinstance(plain, gzip.GzipFile):
+        # Its sum comes last, after the padding.
+        for _ in range(MOST_PADDING // MOST_DESCRIPTION):
+            if not careful.read(MOST_DESCRIPTION):
+                return
+        raise DataError(f"{archive}: more follows after the end of its tar. Nothing is unpacked; bring it again.")
+
+
+def _open(book: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    source = book.extractfile(info)
+    assert source is not None
+    return source
+
+
+class CarefulFile:
+    """A file for tarfile, which believes the sizes that it reads and would take gigabytes of names into memory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, count: int = -1) -> bytes:
+        if not 0 <= count <= MOST_DESCRIPTION:
+            raise tarfile.ReadError("an impossible size")
+        return self._file.read(count)
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        if at < 0:
+            raise tarfile.ReadError("an impossible size")
+        return self._file.seek(at, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _refuse_bomb(archive: Path, count: int, total: int, size: int) -> None:
+    if count > MOST_MEMBERS:
+        raise DataError(f"{archive}: more than {MOST_MEMBERS:,} members. Nothing is unpacked.")
+    if total > max(SMALL, MOST_GROWTH * size):
+        raise DataError(
+            f"{archive}: {size:,} bytes that would unpack to {total:,} and more: no data set does that. Nothing is unpacked."
+        )
+
+
+def _refused(archive: Path, name: str, what: str) -> DataError:
+    return DataError(f"{archive}: {short(name)} has {what}. Nothing is unpacked; bring the archive from its publisher.")

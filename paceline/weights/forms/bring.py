@@ -12,8 +12,8 @@ from paceline.config.cache import cache_folder
 from paceline.config.commands import command
 from paceline.config.errors import DataError
 from paceline.config.whole import whole
+from paceline.store.download.check import Expected, Mismatch
 from paceline.store.download.fetch import fetch
-from paceline.store.download.wanted import NotWanted, Wanted
 from paceline.weights.forms.published import PUBLISHED, File
 
 Say = Callable[[str], None]
@@ -61,23 +61,27 @@ def bring(name: str, folder: Path, *, source: str = "", say: Say, progress: Prog
     """
     for file in PUBLISHED[name].files:
         wanted: dict[str, Any] = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
-        told = None if progress is None else (lambda done, total, of=file.name: progress(of, done, total))
+
+        def named(done: int, total: int, name: str = file.name) -> None:
+            if progress is not None:
+                progress(name, done, total)
+
         place, path = _place(source, file), folder / file.name
         if place.endswith(".zip") and not path.exists():
             archive = folder / place.rpartition("/")[2]
             ours = not archive.exists()
-            fetch([place], archive, say=say, progress=told)
+            fetch([place], archive, say=say, progress=named)
             try:
-                _unpack(archive, path, Wanted(**wanted))
+                _unpack(archive, path, Expected(**wanted))
             finally:
                 if ours:
                     archive.unlink()
         else:
-            fetch([place], path, **wanted, say=say, progress=told)
+            fetch([place], path, **wanted, say=say, progress=named)
     return folder / PUBLISHED[name].files[-1].name
 
 
-def _unpack(archive: Path, path: Path, wanted: Wanted) -> None:
+def _unpack(archive: Path, path: Path, wanted: Expected) -> None:
     """The file of this name out of a zip, whole and compared, or not at all. Raises DataError."""
     try:
         with zipfile.ZipFile(archive) as book:
@@ -93,7 +97,7 @@ def _unpack(archive: Path, path: Path, wanted: Wanted) -> None:
         part.write_bytes(content)
         try:
             wanted.check(part)
-        except NotWanted as other:
+        except Mismatch as other:
             raise DataError(f"{archive}: {path.name} in it is another one: {str(other).partition(': ')[2]}") from None
 
 

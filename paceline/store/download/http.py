@@ -1,7 +1,7 @@
-"""One HTTP request for a file or a range of it, and what the answer is worth.
+"""HTTP requests for a file or a range of it, checked against what was requested.
 
-Standard library only: urllib follows redirects, knows the environment's proxies and checks certificates. Whatever a server
-says of itself (length, range, version) is compared with what was asked, because a body in the wrong place is found late.
+Standard library only: urllib follows redirects, knows the environment's proxies and checks certificates. The length, range and
+version that a server reports are compared with the request, because a body in the wrong place would be noticed late.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from paceline.version import __version__
 # Seconds without a byte until a connection counts as cut.
 SILENCE = 30.0
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
-# Answers that pass: too many requests, timeouts, faults of the server or of what stands before it.
-PASSING = {408, 425, 429, 500, 502, 503, 504, 520, 522, 524}
+# Temporary failures: too many requests, timeouts, faults of the server or of what stands before it.
+TEMPORARY = {408, 425, 429, 500, 502, 503, 504, 520, 522, 524}
 REASONS = {
     401: "it asks for a login",
     403: "it refuses access; some addresses want an account, or terms to be accepted, first",
@@ -35,9 +35,7 @@ REASONS = {
     410: "the file is no longer there",
     451: "the file is withheld for legal reasons",
 }
-
-
-# Seconds before each new attempt; and attempts at a host that was never reached and whose name leads nowhere.
+# Seconds before each retry; and attempts at a host that was never reached and whose name leads nowhere.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 ATTEMPTS_AT_UNKNOWN = 2
 
@@ -49,39 +47,38 @@ class Refused(Exception):
 
 
 class Cut(Exception):
-    """The network or the server failed; the same request may succeed later. `after` is what the server asks to wait."""
+    """The network or the server failed; a retry may succeed. `after`: seconds that the server asks to wait."""
 
     def __init__(self, reason: str, after: float = 0.0) -> None:
         super().__init__(reason)
         self.after = after
 
 
-class Unknown(Cut):
+class UnknownHost(Cut):
     """The host's name leads to no address, or there is no network."""
 
 
 class Changed(Exception):
-    """The file under this address is no longer the one that was begun."""
+    """The file under this address is another version than the one that was begun."""
 
 
 @dataclass
 class Answer:
-    """An open answer. Its body holds bytes first..last of `size`; `size` is None where the server does not say."""
+    """An open answer. Its body holds `length` bytes of a file of `size`; None where the server does not say."""
 
     response: HTTPResponse
-    ranged: bool  # whether it is what was asked for, a range; else the whole file
-    first: int
-    length: int | None  # of this body
+    is_range: bool  # the requested range; else the whole file
+    length: int | None
     size: int | None
-    mark: str  # strong ETag or date of the version
-    framed: bool  # whether an end that comes too soon would be noticed
+    validator: str  # strong ETag or date of the version
+    is_framed: bool  # whether an end that comes too soon would be noticed
 
     def read(self, most: int) -> bytes:
         """The next bytes, as soon as there are some; b"" at the end. Raises Cut."""
         try:
             return self.response.read1(most)
         except (OSError, HTTPException) as error:
-            raise Cut(f"the connection was cut ({reason_of(error)})") from None
+            raise Cut(f"the connection was cut ({_reason(error)})") from None
 
 
 @cache
@@ -101,7 +98,7 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def patiently(
+def with_retries(
     attempt: Callable[[], Result],
     stop: threading.Event,
     say: Callable[[str], None] | None = None,
@@ -118,7 +115,7 @@ def patiently(
         try:
             return attempt()
         except Cut as cut:
-            unknown = first and isinstance(cut, Unknown)
+            unknown = first and isinstance(cut, UnknownHost)
             if unknown and number == ATTEMPTS_AT_UNKNOWN:
                 raise
             if say is not None:
@@ -131,43 +128,45 @@ def patiently(
 
 
 @contextmanager
-def asked(url: str, first: int | None = None, last: int | None = None, mark: str = "") -> Iterator[Answer]:
+def get(url: str, first: int | None = None, last: int | None = None, validator: str = "") -> Iterator[Answer]:
     """The answer to a request for bytes first..last, both included, or for the whole file.
 
-    mark  the version that the range must belong to; another one raises Changed
+    validator  of the version that the range must belong to; another version raises Changed
     Raises Refused or Cut.
     """
     headers = {"User-Agent": f"paceline/{__version__}", "Accept-Encoding": "identity"}
     if first is not None:
         headers["Range"] = f"bytes={first}-{last}"
-        if mark:
-            headers["If-Range"] = mark
+        if validator:
+            headers["If-Range"] = validator
     try:
         response = _opener().open(urllib.request.Request(url, headers=headers), timeout=SILENCE)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code in PASSING:
-            raise Cut(f"the server answered {error.code}", _seconds(error.headers.get("Retry-After"))) from None
+        if error.code in TEMPORARY:
+            wait = error.headers.get("Retry-After", "")  # seconds, a minute at most; a date counts as nothing
+            after = min(60.0, float(wait)) if re.fullmatch(r"\d{1,6}", wait) else 0.0
+            raise Cut(f"the server answered {error.code}", after) from None
         raise Refused(f"{REASONS.get(error.code, 'the server does not give it')} ({error.code})") from None
     except (OSError, HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-            raise Refused(f"its certificate is not in order ({reason_of(error)})") from None
+            raise Refused(f"its certificate is not in order ({_reason(error)})") from None
         if isinstance(getattr(error, "reason", error), socket.gaierror):
-            raise Unknown(f"its host is not known: {reason_of(error)} (is there a network?)") from None
-        raise Cut(reason_of(error)) from None
+            raise UnknownHost(f"its host is not known: {_reason(error)} (is there a network?)") from None
+        raise Cut(_reason(error)) from None
     except ValueError as error:
         raise Refused(f"this is no address ({one_line(str(error))})") from None
     with response:
-        yield _answer(response, first, last, mark)
+        yield _answer(response, first, last, validator)
 
 
-def _answer(response: HTTPResponse, first: int | None, last: int | None, mark: str) -> Answer:
+def _answer(response: HTTPResponse, first: int | None, last: int | None, validator: str) -> Answer:
     headers = response.headers
     if (coding := headers.get("Content-Encoding", "identity")) != "identity":
         raise Refused(f"the server changes the file on the way (Content-Encoding {one_line(coding)[:40]})")
-    said = headers.get("Content-Length", "")
-    length = int(said) if re.fullmatch(r"\d{1,18}", said) else None
-    new = _mark(headers.get("ETag"), headers.get("Last-Modified"))
+    etag = headers.get("ETag", "")
+    # What If-Range takes: a strong ETag, else the date.
+    new = etag[:200] if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")[:100]
     if response.status == 206 and first is not None and last is not None:
         found = CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         if found is None:
@@ -178,37 +177,26 @@ def _answer(response: HTTPResponse, first: int | None, last: int | None, mark: s
             raise Refused(
                 f"the server answers with bytes {begins:,} to {ends:,} where {first:,} to {last:,} were asked for"
             )
-        if mark and new and new != mark:
+        if validator and new and new != validator:
             raise Changed
-        return Answer(response, True, first, ends - begins + 1, size, new, True)
+        return Answer(response, True, ends - begins + 1, size, new, True)
     if response.status != 200:
         raise Refused(f"the server answers {response.status}")
-    if mark:
+    if validator:
         raise Changed  # a whole file, because its version is another one
-    framed = length is not None or response.chunked  # pyright: ignore[reportAttributeAccessIssue]
-    return Answer(response, False, 0, length, length, new, framed)
+    content_length = headers.get("Content-Length", "")
+    length = int(content_length) if re.fullmatch(r"\d{1,18}", content_length) else None
+    is_framed = length is not None or response.chunked  # pyright: ignore[reportAttributeAccessIssue]
+    return Answer(response, False, length, length, new, is_framed)
 
 
-def _mark(etag: str | None, date: str | None) -> str:
-    """What If-Range takes: a strong ETag, else the date."""
-    if etag and not etag.startswith("W/"):
-        return etag[:200]
-    return (date or "")[:100]
-
-
-def _seconds(text: str | None) -> float:
-    """What Retry-After asks for, a minute at most; a date counts as nothing."""
-    return min(60.0, float(text)) if text and re.fullmatch(r"\d{1,6}", text) else 0.0
-
-
-def reason_of(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """An error of the network in a few words."""
     inner = getattr(error, "reason", error)
-    text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
-    return one_line(str(text))[:200]
+    return one_line(str(getattr(inner, "strerror", None) or str(inner) or type(inner).__name__))[:200]
 
 
-def shown(url: str) -> str:
+def printable_url(url: str) -> str:
     """An address for a message: without a password, and without the query that signed addresses have."""
     try:
         parts = urlsplit(url)

@@ -1,28 +1,78 @@
-"""A data set of the menu into a folder: what is there is checked, what is missing is fetched, archives are unpacked.
+"""The data sets that `paceline download` knows, and how one comes into a folder: fetched, checked, unpacked.
+
+data_sets.json has a row for each file: official addresses, bytes, digest. COCO publishes no digests. Those there are what TensorFlow
+Datasets recorded from the official address (tensorflow_datasets/url_checksums/coco.txt) and what torchvision checks
+(prototype/datasets/_builtin/coco.py): the two agree. The zips' own CRCs are checked when they are unpacked, and `prepare` counts and
+decodes every photo. COCO's two addresses are one bucket; by TLS it is the second.
+ImageNet: bytes as in tensorflow_datasets/url_checksums/imagenet2012.txt, MD5 as in torchvision/datasets/imagenet.py (ARCHIVE_META);
+the devkit's bytes are published nowhere. VOC: bytes and SHA-256 as in url_checksums/voc.txt, addresses and MD5 as in
+torchvision/datasets/voc.py.
 
 One archive after the other, so that without --keep-archives the room of each is free for the next. The same command, given
-again, goes on: archives that are unpacked are not fetched again, those that are here are checked and not fetched again.
+again, resumes: archives that are unpacked are not fetched again, those that are here are checked and not fetched again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
 from paceline.config.printable import one_line
-from paceline.store.download.fetch import fetch
-from paceline.store.download.sources import Archive, DataSet
+from paceline.config.table import read_menu
+from paceline.store.download.check import Expected, Mismatch, require_room
+from paceline.store.download.fetch import fetch, local_path
 from paceline.store.download.unpack import is_unfinished, unpack
-from paceline.store.download.wanted import NotWanted, Wanted, require_room
 
 Say = Callable[[str], None]
 # What is done, and how far: (words, bytes done, bytes in all).
 Progress = Callable[[str, int, int], None]
 
 
-def bring(
+@dataclass(frozen=True)
+class Archive:
+    """One file of a data set."""
+
+    path: str  # under the publisher's address; a mirror may have it there or by its name alone
+    size: int | None  # bytes; None where no publisher says
+    sha256: str = ""
+    md5: str = ""
+    bases: tuple[str, ...] = ()  # addresses; none where an account is needed
+    gives: tuple[tuple[str, int], ...] = ()  # what it unpacks to: a folder and its files, or a file and 0
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def urls(self) -> list[str]:
+        """The official addresses."""
+        return [f"{base}/{self.path}" for base in self.bases]
+
+    def check(self, path: Path, progress: Progress) -> None:
+        """Raises Mismatch where `path` is another file than the official one, DataError where it cannot be read."""
+        expected = Expected(self.size, self.sha256 or None, md5=self.md5 or None)
+        expected.check(path, progress=lambda done: progress(f"checking {self.name}", done, self.size or 0))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One row of the menu."""
+
+    about: str  # one line
+    archives: tuple[Archive, ...]
+    prepare: tuple[str, ...] = ()  # words of `paceline prepare` before and after the folder
+    inside: str = ""  # where in the folder the data set lies once it is unpacked
+    recipe: str = ""  # one that trains on it
+    account: str = ""  # where the files are given out, where that takes an account
+
+
+DATA_SETS = read_menu(Path(__file__).with_suffix(".json"), DataSet)
+
+
+def download(
     chosen: DataSet,
     folder: Path,
     *,
@@ -69,15 +119,14 @@ def is_unpacked(archive: Archive, folder: Path) -> bool:
     return True
 
 
-def verified(archive: Archive, folder: Path, progress: Progress) -> str:
-    """Empty where the archive lies in `folder` and is the official one; else what is the matter with it."""
+def mismatch_of(archive: Archive, folder: Path, progress: Progress) -> str:
+    """Why the archive in `folder` is not the official one; empty where it is."""
     path = folder / archive.name
     if not path.exists():
         return "missing"
-    check = Wanted(archive.size, archive.sha256 or None, md5=archive.md5 or None)
     try:
-        check.check(path, tick=lambda done: progress(f"checking {archive.name}", done, archive.size or 0))
-    except NotWanted as problem:
+        archive.check(path, progress)
+    except Mismatch as problem:
         return str(problem).removeprefix(f"{path}: ")
     return ""
 
@@ -87,18 +136,23 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, say: Say, p
     target = folder / archive.name
     there = os.path.lexists(target)
     urls = _places(source, archive) if source else archive.urls
-    known = {"size": archive.size, "sha256": archive.sha256 or None, "md5": archive.md5 or None}
     if not there and not keep and (local := _local(urls)) is not None:
         # Read where it lies: a copy would only be deleted again.
         try:
-            Wanted(**known).check(
-                local, tick=lambda done: progress(f"checking {archive.name}", done, archive.size or 0)
-            )
-        except NotWanted as other:
+            archive.check(local, progress)
+        except Mismatch as other:
             raise DataError(f"{other} Name another place with --from.") from None
         say(f"{archive.name}: read from {one_line(str(local))}")
         return local, False
-    fetch(urls, target, **known, say=say, progress=_named(archive.name, progress))
+    fetch(
+        urls,
+        target,
+        size=archive.size,
+        sha256=archive.sha256 or None,
+        md5=archive.md5 or None,
+        say=say,
+        progress=_named(archive.name, progress),
+    )
     return target, not there
 
 
@@ -109,13 +163,7 @@ def _places(source: str, archive: Archive) -> list[str]:
 
 
 def _local(urls: Sequence[str]) -> Path | None:
-    from paceline.store.download.fetch import local_path
-
-    for url in urls:
-        path = local_path(url)
-        if path is not None and path.is_file():
-            return path
-    return None
+    return next((path for url in urls if (path := local_path(url)) is not None and path.is_file()), None)
 
 
 def _named(what: str, progress: Progress) -> Callable[[int, int], None]:
@@ -125,7 +173,7 @@ def _named(what: str, progress: Progress) -> Callable[[int, int], None]:
 def _require_room(wanted: Sequence[Archive], folder: Path, source: str, keep: bool, unpacked: bool) -> None:
     """Raises DataError where the disk cannot hold the most that is there at one time.
 
-    Photos hardly shrink in an archive, so what one unpacks to is at least its own bytes; `unpack` looks at the real number.
+    Photos hardly shrink in an archive, so what one unpacks to is at least its own bytes; `unpack` checks the real number.
     """
     now = most = 0
     for archive in wanted:
@@ -142,7 +190,7 @@ def _require_room(wanted: Sequence[Archive], folder: Path, source: str, keep: bo
 
 
 def missing_text(chosen: DataSet, name: str, folder: Path, problems: dict[str, str]) -> str:
-    """What somebody has to fetch by hand, where an account is needed, and where to put it."""
+    """Which files somebody has to fetch by hand, where an account is needed, and where to put them."""
     lines = [
         f"{name}: its files are given out to people with an account, after its terms are accepted: {chosen.account}",
         f"Put these into {folder} and give the same command again, or name a copy with --from URL_OR_DIR:",
@@ -152,9 +200,3 @@ def missing_text(chosen: DataSet, name: str, folder: Path, problems: dict[str, s
         problem = problems.get(archive.name, "")
         lines.append(f"  {archive.name}  {size}MD5 {archive.md5}  {problem or 'is there, as published'}")
     return "\n".join(lines)
-
-
-def refuse_other_place(folder: Path) -> None:
-    """Raises DataError where `folder` is a file."""
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")

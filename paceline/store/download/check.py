@@ -1,0 +1,85 @@
+"""Whether a file is the expected one: its bytes and digests, as its publisher or those who use it have them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.errors import DataError
+from paceline.config.plain_file import open_plain_sized
+from paceline.store.transfer import free_bytes, in_words
+
+SLICE = 1 << 20
+
+
+class Mismatch(DataError):
+    """Another file than the expected one; the message names it and says in what it differs."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of a file beforehand; None where it is not. Digests are hexadecimal."""
+
+    size: int | None = None  # bytes
+    sha256: str | None = None
+    sha256_prefix: str | None = None  # as in the names of torchvision's weights
+    md5: str | None = None
+    sha1: str | None = None  # of GluonCV's weights
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether any other content would be noticed."""
+        return any((self.sha256, self.sha256_prefix, self.md5, self.sha1))
+
+    @property
+    def words(self) -> str:
+        """What is compared, for a line."""
+        digests = (
+            ("SHA-256", self.sha256),
+            ("beginning of SHA-256", self.sha256_prefix),
+            ("MD5", self.md5),
+            ("SHA-1", self.sha1),
+        )
+        digest = next((name for name, value in digests if value), "")
+        return " and ".join(word for word in ("size" if self.size is not None else "", digest) if word)
+
+    def check(self, path: Path, *, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Read the file once. Raises Mismatch where it differs, DataError where it cannot be read.
+
+        progress  called with the bytes read so far
+        """
+        if self.sha256 and self.sha256_prefix and not self.sha256.lower().startswith(self.sha256_prefix.lower()):
+            raise ValueError("sha256 and sha256_prefix contradict each other")
+        try:
+            descriptor, found = open_plain_sized(path)
+            with open(descriptor, "rb", buffering=0) as file:
+                if self.size is not None and found != self.size:
+                    raise Mismatch(f"{path}: it has {found:,} bytes, {self.size:,} are wanted.")
+                wanted = {"SHA-256": self.sha256 or self.sha256_prefix, "MD5": self.md5, "SHA-1": self.sha1}
+                digests = {
+                    name: hashlib.new(name.replace("-", ""), usedforsecurity=False) for name in wanted if wanted[name]
+                }
+                done, buffer = 0, memoryview(bytearray(SLICE))
+                while digests and (count := file.readinto(buffer)):
+                    for digest in digests.values():
+                        digest.update(buffer[:count])
+                    done += count
+                    progress(done)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+        for name, digest in digests.items():
+            want = (wanted[name] or "").lower()
+            if not (got := digest.hexdigest()).startswith(want):
+                raise Mismatch(f"{path}: its {name} is {got[: len(want)]}, {want} is wanted.")
+
+
+def require_room(folder: Path, needed: int, what: str) -> None:
+    """Raises DataError where fewer than `needed` bytes are free in the file system of `folder`."""
+    free = free_bytes(folder)
+    if needed > free:
+        raise DataError(
+            f"{folder}: {what} takes {in_words(needed)}, and {in_words(free)} are free there. "
+            "Make room, or choose a folder on another disk."
+        )
