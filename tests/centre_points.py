@@ -23,10 +23,8 @@ from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.recipe import Recipe
 from paceline.config.trunk import Depth, TrunkModel
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.initialise import draw_layers
-from paceline.models.layers import Conv2d
+from paceline.models.layers import Conv2d, Normalise, draw_layers
 from paceline.models.make_trunk import make_trunk
-from paceline.models.normalise import Normalise
 from paceline.models.trunk import Form
 from paceline.recipes.ssd import tiny
 from paceline.tasks.workload import Workload

@@ -13,7 +13,7 @@ from paceline.bench.step import StepBench, placed
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.models.classifier import Classifier
-from paceline.models.initialise import initialise
+from paceline.models.trunk import initialise
 from paceline.tasks.workloads.classification import ResNet
 
 CLASSES = 1000

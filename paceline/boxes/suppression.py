@@ -42,13 +42,7 @@ def keep_cpu(boxes: Tensor, iou: float, classes: Tensor | None = None) -> Tensor
 
 
 def keep_fixed(
-    boxes: Tensor,
-    valid: Tensor,
-    iou: float,
-    classes: Tensor | None = None,
-    *,
-    block: int = BLOCK,
-    rounds: int = ROUNDS,
+    boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None = None, *, block: int = BLOCK, rounds: int = ROUNDS
 ) -> tuple[Tensor, Tensor]:
     """Many lists at once, with fixed shapes and no host synchronisation.
 

@@ -67,12 +67,7 @@ def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int) -> Order:
 
 
 def shapes_of_run(
-    groups: np.ndarray,
-    sizes: np.ndarray,
-    shape_of: Callable[[int, int], Shape],
-    *,
-    global_batch: int,
-    steps: int,
+    groups: np.ndarray, sizes: np.ndarray, shape_of: Callable[[int, int], Shape], *, global_batch: int, steps: int
 ) -> tuple[Shape, ...]:
     """The shapes that the steps of a run may have, the largest area first, without ordering any epoch.
 

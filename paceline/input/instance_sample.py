@@ -64,13 +64,7 @@ def draw_training_sample(
     ltrb = inside(split.boxes[rows], header.height, header.width)
     boxes, keep = boxes_in(window, ltrb, flip)
     canvases, frames = canvases_of(
-        split,
-        rows[keep],
-        ltrb[keep],
-        photo=(header.height, header.width),
-        window=window,
-        flip=flip,
-        side=canvas,
+        split, rows[keep], ltrb[keep], photo=(header.height, header.width), window=window, flip=flip, side=canvas
     )
     objects = InstanceObjects(
         boxes=boxes[keep].astype(np.float32),

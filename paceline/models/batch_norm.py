@@ -1,15 +1,14 @@
-"""BatchNorm whose statistics span as many images as the recipe says, however the batch is cut into ranks and forwards.
+"""BatchNorm whose statistics span as many images as the recipe asks, however the batch is cut into ranks and forwards.
 
 Letters: B images of one forward on one rank   C channels   H, W pixels   G groups   R ranks that share statistics
-`bn_span` images share one set of statistics. A forward of more images is split into G groups of consecutive images
-(ghost BatchNorm, Hoffer et al. 2017); a forward of fewer is joined over R ranks (group BatchNorm, as MLPerf
-submissions call it). Parameter and buffer names are torch's, so any ResNet's weights fit.
+`bn_span` images share one set of statistics. A forward of more images is split into G groups of consecutive images (ghost
+BatchNorm, Hoffer et al. 2017); a forward of fewer is joined over R ranks (group BatchNorm, as MLPerf submissions call it).
+Parameter and buffer names are torch's, so any ResNet's weights fit.
 
-Running statistics move once an optimiser step. The mean over all groups of all the step's forwards is collected in
-`pending`, and `commit_running_statistics` folds it in with one exponential-moving-average update. That update is
-linear, so ranks may commit on their own and be averaged later (`average_running_statistics`): 1 x 64, 4 x 16 and
-2 ranks x 32 with a span of 16 end with the same running statistics, provided that they cut the global batch into the
-same groups.
+Running statistics move once an optimiser step. The mean over all groups of all the step's forwards is collected in `pending`, and
+`commit_running_statistics` folds it in with one exponential-moving-average update. That update is linear, so ranks may commit on
+their own and be averaged later (`average_running_statistics`): 1 x 64, 4 x 16 and 2 ranks x 32 with a span of 16 end with the same
+running statistics, provided that they cut the global batch into the same groups.
 Data parallel wrappers must not broadcast buffers: set `broadcast_buffers=False`.
 """
 
@@ -51,21 +50,11 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, H, W) of the same type and memory format. In training, G must divide B."""
+        own = self.running_mean, self.running_var, self.weight, self.bias
         if not self.training:
-            return F.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
-            )
+            return F.batch_norm(input, *own, training=False, eps=self.eps)
         if not self.collects:
-            return F.batch_norm(
-                input,
-                self.running_mean,
-                self.running_var,
-                self.weight,
-                self.bias,
-                training=True,
-                momentum=self.momentum,
-                eps=self.eps,
-            )
+            return F.batch_norm(input, *own, training=True, momentum=self.momentum, eps=self.eps)
         if self.join > 1:
             output, statistics = _GroupBatchNorm.apply(
                 input, self.weight, self.bias, self.eps, self.join, self.join_group
@@ -89,7 +78,7 @@ class BatchNorm(nn.BatchNorm2d):
                 statistics[index, 1],
                 self.weight,
                 self.bias,
-                training=True,
+                True,
                 momentum=1.0,
                 eps=self.eps,
             )
@@ -143,7 +132,7 @@ class _GroupBatchNorm(torch.autograd.Function):
 
 
 def _of_type(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """`values.to(dtype)`, which is not called where it would do nothing: of what an autograd.Function returns under two names,
+    """`values.to(dtype)`, not called where it would do nothing: where an autograd.Function returns one tensor under two names,
     PyTorch 2.11's compiler computes wrong gradients (its issue 180642).
     """
     return values if values.dtype == dtype else values.to(dtype)
@@ -159,8 +148,9 @@ def batch_norms(model: nn.Module) -> Iterator[BatchNorm]:
     return (module for module in model.modules() if isinstance(module, BatchNorm))
 
 
-def _running(module: BatchNorm) -> tuple[Tensor, Tensor]:
-    return module.get_buffer("running_mean"), module.get_buffer("running_var")
+def _running(modules: list[BatchNorm]) -> list[Tensor]:
+    """Mean and variance of each, one after the other."""
+    return [module.get_buffer(name) for module in modules for name in ("running_mean", "running_var")]
 
 
 def configure_batch_norm(
@@ -196,16 +186,15 @@ def commit_running_statistics(model: nn.Module) -> None:
     collecting = [module for module in modules if module.collects]
     for momentum, same in groupby(collecting, key=lambda module: module.momentum):
         part = list(same)
-        running = [buffer for module in part for buffer in _running(module)]
         pending = [row for module in part for row in module.pending.unbind(0)]
-        torch._foreach_lerp_(running, pending, momentum)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_lerp_(_running(part), pending, momentum)  # pyright: ignore[reportPrivateImportUsage]
     if collecting:
         torch._foreach_zero_([module.pending for module in collecting])  # pyright: ignore[reportPrivateImportUsage]
 
 
 @torch.no_grad()
 def discard_pending(model: nn.Module) -> None:
-    """Forget the statistics collected since the last commit, as if those forwards had not been."""
+    """Drop the statistics collected since the last commit."""
     for module in batch_norms(model):
         module.pending.zero_()
 
@@ -230,11 +219,10 @@ def average_running_statistics(model: nn.Module, group: dist.ProcessGroup | None
     """Make the running statistics the mean over all ranks of `group` (default: all), in one all-reduce.
 
     Exact, not an approximation: every commit is linear. Call it before an evaluation and before saving.
-    One process without a process group has nothing to average.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
         return
-    buffers = [buffer for module in batch_norms(model) for buffer in _running(module)]
+    buffers = _running(list(batch_norms(model)))
     if not buffers:
         return
     flat = torch.cat(buffers)

@@ -1,4 +1,4 @@
-"""The one module that training wraps for classification: pixels in, losses out; and pixels in, logits out.
+"""The module that training wraps for classification: pixels in, losses out; and pixels in, logits out.
 
 Letters: B images   H, W pixels   K classes
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from paceline.batch import Batch
 from paceline.models.classification_loss import Smoothing, smoothed_cross_entropy
-from paceline.models.normalise import Normalise
+from paceline.models.layers import Normalise
 from paceline.models.trunk import Trunk
 
 

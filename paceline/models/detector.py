@@ -1,4 +1,4 @@
-"""The one module that training wraps for SSD: pixels and objects in, losses out; pixels in, detections out.
+"""The module that training wraps for SSD: pixels and objects in, losses out; pixels in, detections out.
 
 Letters: B images   A default boxes   K classes   G object slots
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from paceline.batch import DIVIDE_BY, Batch, DetectionBatch
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel
-from paceline.models.normalise import Normalise
+from paceline.models.layers import Normalise
 from paceline.models.ssd import SSD
 from paceline.models.ssd_loss import per_image, ssd_loss
 
@@ -39,17 +39,17 @@ class Detector(nn.Module):
         """
         anchors  (A, 4) default boxes as centre x, y, width, height, in cell-major order
         corners  (A, 4) their ltrb, to match by; None: computed from them
-        order    (A,) int64: in which an object takes the first of equally good default boxes; None: as they lie
+        order    (A,) int64: an object takes the first of equally good default boxes in this order; None: as they lie
         """
         super().__init__()
         self.normalise = Normalise(mean, std)
         self.network = network
         self.settings = settings
         knobs = settings.detect
-        # Overlaps are float32: from a number on is above the one before it.
+        # Overlaps are float32: "at least iou" means above the float before it.
         before = float(np.nextafter(np.float32(knobs.iou), np.float32(-1)))
         self.suppressed_above = knobs.iou if knobs.overlap == "above" else before
-        # Recipes own these numbers, checkpoints do not.
+        # Recipes have these numbers, checkpoints do not.
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("corners", corners, persistent=False)
         self.register_buffer("order", order, persistent=False)
@@ -57,8 +57,8 @@ class Detector(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/batch.py).
 
-        Each image's sums are divided by its positives; with loss_over batch they are not, and their number in
-        this batch comes along (DIVIDE_BY) for the step, which knows the global batch.
+        Each image's sums are divided by its positives. With loss_over batch they are not, and the positives of this batch are
+        added under DIVIDE_BY for the step, which knows the global batch.
         """
         assert isinstance(batch, DetectionBatch)
         settings = self.settings

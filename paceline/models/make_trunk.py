@@ -1,4 +1,4 @@
-"""From a recipe's name of a trunk to the trunk: ours, timm's where it is installed, or one that somebody has registered."""
+"""From a recipe's name of a trunk to the trunk: ours, timm's where it is installed, or a registered one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.models.trunk import Form, Trunk
 def make_trunk(model: TrunkModel, form: Form) -> Trunk:
     """The trunk that a recipe names, its weights not drawn yet.
 
-    Raises RecipeError for a name of a family that there is none of, and for a form that this trunk cannot have.
+    Raises RecipeError for an unknown name, and for a form that this trunk cannot have.
     """
     check_bounds(model, "--model.", of=TrunkModel)
     refuse_outside(*trunk_rules(model))

@@ -1,6 +1,14 @@
-"""The layers of Mask R-CNN that have parameters: trunk with pyramid, proposal head, box head, mask head.
+"""The layers of Mask R-CNN that have parameters (trunk, pyramid, proposal head, box head, mask head) and their first weights.
 
-Names are torchvision's (`maskrcnn_resnet50_fpn`), so its weights load by name. What is computed with them: segmenter.py.
+Letters: B images   C channels of the pyramid   H_l, W_l cells of level l, which has stride 2^l   K classes
+Levels run from 2 (or 3) to 6. Names are torchvision's (`maskrcnn_resnet50_fpn`), so its weights load by name. What is computed with
+the layers: segmenter.py.
+Sources: Lin et al. 2017, "Feature Pyramid Networks for Object Detection". First weights: the MLPerf reference (maskrcnn-benchmark) and
+torchvision; both draw the pyramid uniformly with variance 1 / fan_in, the proposal head from N(0, 0.01^2), mask convolutions from
+N(0, 2 / fan_out), class and box outputs from N(0, 0.01^2) and N(0, 0.001^2). A box head's convolutions are drawn as the mask's
+(detectron2). GluonCV draws the pyramid's weights and biases from U(-0.07, 0.07): its code asks for U(+-1 / sqrt(fan_in)) in a symbol's
+attribute, which MXNet's SymbolBlock does not read, so MXNet's default applies. Its two fully connected layers are N(0, 0.01^2), and
+the mask output's fan_out counts no background. Compared with its own net: tests/oracle/test_gluoncv_init.py.
 """
 
 from __future__ import annotations
@@ -8,15 +16,83 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from paceline.config.instances import HeadInit, MaskRCNNModel
+from paceline.config.errors import RecipeError
+from paceline.config.instances import FrozenLayers, HeadInit, LayerNorm, MaskRCNNModel, TopLevel
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.initialise import initialise
+from paceline.models.layers import Conv2d, group_norm
 from paceline.models.make_trunk import make_trunk
-from paceline.models.pyramid import Backbone
 from paceline.models.region_heads import RoIHeads, RPNHead
-from paceline.models.trunk import Form
+from paceline.models.trunk import Form, Part, Trunk, initialise
+
+FROZEN: dict[FrozenLayers, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_stage"}
+
+
+class FPN(nn.Module):
+    """Laterals to C channels, added from the coarsest level down, each smoothed by a 3x3 convolution; and level 6."""
+
+    def __init__(self, inputs: list[int], channels: int, *, norm: LayerNorm, top: TopLevel, eps: float) -> None:
+        """inputs: channels of the stages, finest first."""
+        super().__init__()
+        self.inner_blocks = nn.ModuleList(_layer(count, channels, 1, norm, eps) for count in inputs)
+        self.layer_blocks = nn.ModuleList(_layer(channels, channels, 3, norm, eps) for _ in inputs)
+        self.top = Conv2d(channels, channels, 3, 2, padding=1) if top == "conv" else None
+
+    def forward(self, stages: list[Tensor]) -> list[Tensor]:
+        """-> levels, finest first; the last is level 6, for proposals only."""
+        laterals = [block(stage) for block, stage in zip(self.inner_blocks, stages)]
+        top = laterals[-1] if self.top is not None else None
+        for level in range(len(laterals) - 2, -1, -1):
+            size = laterals[level].shape[-2:]
+            laterals[level] = laterals[level] + F.interpolate(laterals[level + 1], size=size, mode="nearest")
+        levels = [block(lateral) for block, lateral in zip(self.layer_blocks, laterals)]
+        if self.top is not None and top is not None:
+            return [*levels, self.top(top)]
+        return [*levels, F.max_pool2d(levels[-1], 1, 2)]
+
+
+class Backbone(nn.Module):
+    """Trunk and pyramid."""
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        channels: int,
+        *,
+        first_level: int,
+        frozen: FrozenLayers,
+        fpn_norm: LayerNorm,
+        top: TopLevel,
+        eps: float,
+    ) -> None:
+        """channels: C. Raises RecipeError for a trunk that lacks a map of one of the levels' strides."""
+        super().__init__()
+        wanted = [2**level for level in range(first_level, 6)]
+        if not set(wanted) <= set(trunk.strides):
+            raise RecipeError(
+                f"--model.trunk: this one has maps of stride {trunk.strides}, and the pyramid needs {wanted}."
+            )
+        self.body = trunk
+        self.body.freeze(FROZEN[frozen])
+        self.places = [trunk.strides.index(stride) for stride in wanted]
+        inputs = [trunk.channels[place] for place in self.places]
+        self.fpn = FPN(inputs, channels, norm=fpn_norm, top=top, eps=max(eps, 1e-5))
+        self.strides = [2**level for level in range(first_level, 7)]
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) normalised -> levels first_level to 6, each (B, C, H_l, W_l)."""
+        maps = self.body(images)
+        return self.fpn([maps[place] for place in self.places])
+
+
+def _layer(inputs: int, outputs: int, kernel: int, norm: LayerNorm, eps: float) -> nn.Sequential:
+    """A convolution and its norm, in a sequence as torchvision has them."""
+    conv = Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm == "none")
+    if norm == "none":
+        return nn.Sequential(conv)
+    return nn.Sequential(conv, BatchNorm(outputs, eps=eps) if norm == "batch" else group_norm(outputs, eps))
 
 
 class MaskRCNN(nn.Module):
@@ -51,27 +127,17 @@ class MaskRCNN(nn.Module):
         )
 
 
-# First weights of Mask R-CNN, drawn from a given generator: the same seed gives the same net, whatever ran before.
-#
-# Sources: the MLPerf reference (maskrcnn-benchmark) and torchvision; both draw the pyramid uniformly with variance 1 / fan_in,
-# the proposal head from N(0, 0.01^2), mask convolutions from N(0, 2 / fan_out), class and box outputs from N(0, 0.01^2) and
-# N(0, 0.001^2). A box head's convolutions are drawn as the mask's (detectron2).
-# GluonCV draws the pyramid's weights and biases from U(-0.07, 0.07): its code asks for U(+-1 / sqrt(fan_in)) in a symbol's
-# attribute, which MXNet's SymbolBlock does not read, so that MXNet's default is what trains. Its two fully connected layers are
-# N(0, 0.01^2), and the mask output's fan_out counts no background. Held against its own net: tests/oracle/test_gluoncv_init.py.
-
-
 PROPOSAL_STD = 0.01
 CLASS_STD = 0.01
 BOX_STD = 0.001
-# GluonCV: what MXNet gives a parameter that names no law, and the fully connected layers.
+# GluonCV: MXNet's default for a parameter without a rule, and the fully connected layers.
 MXNET_BOUND = 0.07
 DENSE_STD = 0.01
 
 
 @torch.no_grad()
 def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: HeadInit = "torchvision") -> None:
-    """Draw every weight, a ResNet trunk's as torchvision has them. The generator and the network live on the CPU."""
+    """Draw every weight, a ResNet trunk's by torchvision's rule, from a generator on the CPU, where the network must be too."""
     backbone, heads = network.backbone, network.roi_heads
     initialise(backbone.body, "torchvision", generator)
     for module in (*backbone.fpn.modules(), *network.roi_heads.modules()):
@@ -82,7 +148,12 @@ def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: Hea
             nn.init.zeros_(module.bias)
     for module in backbone.fpn.modules():
         if isinstance(module, nn.Conv2d):
-            _pyramid(module, generator, law)
+            if law == "torchvision":
+                _uniform(module, generator)
+                continue
+            for part in (module.weight, module.bias):
+                if part is not None:
+                    part.uniform_(-MXNET_BOUND, MXNET_BOUND, generator=generator)
     for module in network.rpn.modules():
         if isinstance(module, nn.Conv2d):
             _normal(module, PROPOSAL_STD, generator)
@@ -99,7 +170,7 @@ def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: Hea
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
             _convolution(module, generator)
     if law == "gluoncv":
-        # Drawn with the background among its outputs, which GluonCV's net has not.
+        # Drawn with the background among its outputs; GluonCV's net has none.
         outputs = heads.mask_predictor.mask_fcn_logits.weight
         outputs.mul_(math.sqrt(len(outputs) / (len(outputs) - 1)))
 
@@ -108,15 +179,6 @@ def _convolution(module: nn.Conv2d | nn.ConvTranspose2d, generator: torch.Genera
     """N(0, 2 / fan_out), biases 0."""
     nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
     _zero(module)
-
-
-def _pyramid(module: nn.Conv2d, generator: torch.Generator, law: HeadInit) -> None:
-    if law == "torchvision":
-        _uniform(module, generator)
-        return
-    module.weight.uniform_(-MXNET_BOUND, MXNET_BOUND, generator=generator)
-    if module.bias is not None:
-        module.bias.uniform_(-MXNET_BOUND, MXNET_BOUND, generator=generator)
 
 
 def _uniform(module: nn.Conv2d | nn.Linear, generator: torch.Generator) -> None:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from paceline.boxes.roi_pooling import cell_patches
 from paceline.config.instances import HeadNorm
-from paceline.models.layers import Conv2d, ConvTranspose2d, Linear
-from paceline.models.norms import group_norm
+from paceline.models.layers import Conv2d, ConvTranspose2d, Linear, group_norm
 
 
 class RPNHead(nn.Module):
@@ -40,17 +39,16 @@ class RPNHead(nn.Module):
         return logits, deltas
 
     def at(self, levels: list[Tensor], places: Tensor) -> tuple[Tensor, Tensor]:
-        """The same numbers for chosen anchors alone, with a gradient that costs as many cells as there are anchors.
+        """Logits (B, S) and deltas (B, S, 4) of chosen anchors alone, with a gradient whose cost follows their number.
 
         A loss on sampled anchors leaves the gradient of all other cells at zero: the 3x3 convolution's backward over whole
         maps, a ninth of the whole network's work, would multiply zeros.
 
         places   (B, S) int64, places among the anchors of all levels
-        return   logits (B, S), deltas (B, S, 4)
         """
         anchors = self.cls_logits.out_channels
         image, level, row, column = cells_of(places // anchors, [(map.shape[2], map.shape[3]) for map in levels])
-        # Weights as rows in channels_last order: so their gradients come in the layout that data parallel's buckets have.
+        # Weights as rows in channels_last order: their gradients then have the layout of data parallel's buckets.
         conv = self.conv[0][0]  # pyright: ignore[reportIndexIssue]
         patches = cell_patches(levels, image, level, row, column)
         middle = F.relu(F.linear(patches, conv.weight.permute(0, 2, 3, 1).flatten(1), conv.bias), inplace=True)
@@ -69,16 +67,14 @@ class RPNHead(nn.Module):
 
 
 def cells_of(cells: Tensor, grids: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Where cells lie that are numbered through all levels.
+    """Image, level, row and column, (B * S,) int64 each, of cells (B, S) int64 that are numbered through all levels.
 
-    cells    (B, S) int64
     grids    H_l and W_l of each level
-    return   image, level, row, column: (B * S,) int64 each
     """
     image = torch.arange(len(cells), device=cells.device).repeat_interleave(cells.shape[1], output_size=cells.numel())
     within = cells.flatten()
     level, width = torch.zeros_like(within), torch.full_like(within, grids[0][1])
-    # Comparisons with numbers, because a tensor of constants would be copied from the host, which waits for the device.
+    # Comparisons with Python numbers: a tensor of constants would be copied from the host, which waits for the device.
     for number, ((rows, columns), (_, columns_beyond)) in enumerate(pairwise(grids)):
         beyond = (level == number) & (within >= rows * columns)
         within = torch.where(beyond, within - rows * columns, within)

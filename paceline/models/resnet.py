@@ -1,10 +1,10 @@
 """ResNet v1.5 and ResNeXt: depths 10 to 269, any width; a classifier, or the trunk of a detector.
 
 Letters: B images   H, W input pixels   K classes   h, w cells
-Module and parameter names are torchvision's, so its weights load by name, both ways, and give its outputs.
-v1.5 means that a bottleneck strides in its 3x3 convolution, not in the first 1x1 (He et al. 2015, as changed by
-NVIDIA and torchvision). ResNeXt (Xie et al. 2017) splits that convolution into groups. Unit counts up
-to 269 are those of the MLPerf MXNet submission.
+Module and parameter names are torchvision's, so weights load by name, both ways, and give its outputs.
+v1.5 means that a bottleneck strides in its 3x3 convolution, not in the first 1x1 (He et al. 2015, as changed by NVIDIA and
+torchvision). ResNeXt (Xie et al. 2017) splits that convolution into groups. Unit counts up to 269 are those of the MLPerf MXNet
+submission.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from paceline.config.errors import RecipeError
 from paceline.config.trunk import Padding, StrideIn, TrunkModel
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.initialise import draw_layers
-from paceline.models.layers import Conv2d
-from paceline.models.norms import change_norms, fold_frozen
+from paceline.models.layers import Conv2d, change_norms, draw_layers, fold_frozen
 from paceline.models.trunk import Form, Init, Part, Trunk
 
 Norms = Callable[[int], BatchNorm]
@@ -152,7 +150,7 @@ class ResNet(Trunk):
         group_width    filters of a part in the first stage, at width 64 (torchvision's width_per_group)
         stem           imagenet: 7x7 stride 2 and 3x3 max-pool stride 2, an output grid of 1/32 of the input;
                        small: 3x3 stride 2 without pooling, 1/16, for inputs of about 64 to 128 pixels
-        stem_channels  4: the input has a fourth channel of zeros, which fp16 convolution kernels like
+        stem_channels  4: the input has a fourth channel of zeros, which suits fp16 convolution kernels
         steps          stride of each stage, of four or fewer
         stride_in      which convolution of a bottleneck strides: the 3x3 (v1.5), or the first 1x1 (v1: MSRA's, detectron2's)
         padding        of the max-pool; end: an even side is padded at its end alone, as TensorFlow's SAME is (an odd one is
@@ -206,11 +204,7 @@ class ResNet(Trunk):
         """The stem, and the first convolution behind it with its norm, or the whole first stage."""
         if part == "none":
             return []
-        behind = {
-            "stem": (),
-            "first_convolution": ("layer1.0.conv1", "layer1.0.bn1"),
-            "first_stage": ("layer1",),
-        }[part]
+        behind = {"stem": (), "first_convolution": ("layer1.0.conv1", "layer1.0.bn1"), "first_stage": ("layer1",)}[part]
         return [self.conv1, self.bn1, *(self.get_submodule(name) for name in behind)]
 
     @torch.no_grad()
@@ -235,7 +229,9 @@ class ResNet(Trunk):
 def make_resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
     """The ResNet that a recipe's fields describe; see `make_trunk`."""
     if name:
-        raise RecipeError(f"--model.trunk resnet/{name}: which one is said by --model.depth and --model.width.")
+        raise RecipeError(
+            f"--model.trunk resnet/{name}: use `resnet`; --model.depth and --model.width choose which one."
+        )
     trunk = ResNet(
         model.depth,
         width=model.width,

@@ -1,11 +1,11 @@
-"""The one module that training wraps for Mask R-CNN: photos and objects in, losses out; photos in, boxes and masks out.
+"""The module that training wraps for Mask R-CNN: photos and objects in, losses out; photos in, boxes and masks out.
 
 Letters: B images   G object slots   A anchors   P proposals   R regions   D places for detections   K classes
-On an accelerator every shape follows from the batch's own shape: sampled anchors and regions fill fixed slots, and what fills no
-slot has weight 0. On a CPU the heads run on the regions that were really taken: the mask head on the positives alone, at least
-one, so that every parameter has a gradient on every rank.
-Sampling draws from each image's own key by a counter-based hash, so it is a function of (seed, epoch, index) and of the
-network, not of the batch that the image is in.
+On an accelerator every shape follows from the batch's own shape: sampled anchors and regions fill fixed slots, and empty slots have
+weight 0. On a CPU the heads run on the regions that were taken: the mask head on the positives alone, at least one, so that every
+parameter has a gradient on every rank.
+Sampling draws from each image's own key by a counter-based hash, so it is a function of (seed, epoch, index) and of the network, not
+of the batch that the image is in.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ from paceline.boxes.regions import RegionRules, proposals, region_detections
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import Sample, random_bits, sample
 from paceline.config.instances import MaskRCNNModel
-from paceline.models import region_accuracies
 from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
+from paceline.models.layers import Normalise
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.mask_rcnn_loss import (
+    ACCURACIES,
     TERMS,
     Regions,
+    anchor_accuracies,
     anchor_box_loss,
     class_loss,
     gather_objects,
     keep_rows,
+    mask_accuracies,
     mask_loss,
     objectness_loss,
     per_image,
+    region_accuracies,
     region_box_loss,
     rows_of_images,
 )
-from paceline.models.normalise import Normalise
 
 # Streams of an image's random bits.
 ANCHOR_STREAM, REGION_STREAM = 1, 2
 
 
 class Proposed(NamedTuple):
-    """What the first stage finds in a batch."""
+    """The first stage's results for a batch."""
 
     levels: list[Tensor]  # of the pyramid, finest first
     anchors: list[Tensor]  # (A_l, 4) ltrb, pixels, of each level
@@ -61,8 +64,8 @@ class Proposed(NamedTuple):
 class Segmenter(nn.Module):
     """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
 
-    Losses come undivided, for the loss groups of this forward (`loss_groups`, consecutive equal parts of its images): whoever
-    knows the whole group divides them (paceline/training/loss_groups.py).
+    Losses are not divided; they are sums over the loss groups of this forward (`loss_groups`, consecutive equal parts of its
+    images), which paceline/training/loss_groups.py divides.
     """
 
     terms = TERMS
@@ -80,7 +83,7 @@ class Segmenter(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Any]:
         """-> "sums" (groups, 5) with a graph and "counts" (groups, 5) without; columns are `terms`, float32.
 
-        Where they are asked for, "accuracies" too: by name (2,), see paceline/models/region_accuracies.py. On an accelerator
+        With `settings.accuracies` "accuracies" too: by name (2,), see paceline/models/mask_rcnn_loss.py. On an accelerator
         "unsettled" (), candidates of proposals whose suppression was left open, of all images.
         """
         assert isinstance(batch, InstanceBatch)
@@ -88,20 +91,13 @@ class Segmenter(nn.Module):
         anchors, anchor_slots = self._sample_anchors(batch, torch.cat(proposed.anchors))
         rows = self._sample_regions(batch, proposed)
         accuracies: list[Tensor] = []
-        sums = torch.stack(
-            (
-                *self._anchor_losses(batch, proposed, anchors, anchor_slots, accuracies),
-                *self._box_losses(batch, proposed, rows, accuracies),
-                self._mask_losses(batch, proposed, rows, accuracies),
-            ),
-            dim=1,
-        )
-        found: dict[str, Any] = {
-            "sums": self._grouped(sums),
-            "counts": self._grouped(self._counts(len(batch), anchors, rows)),
-        }
+        of_anchors = self._anchor_losses(batch, proposed, anchors, anchor_slots, accuracies)
+        of_boxes = self._box_losses(batch, proposed, rows, accuracies)
+        sums = torch.stack((*of_anchors, *of_boxes, self._mask_losses(batch, proposed, rows, accuracies)), dim=1)
+        counts = self._counts(len(batch), anchors, rows)
+        found: dict[str, Any] = {"sums": self._grouped(sums), "counts": self._grouped(counts)}
         if accuracies:
-            found["accuracies"] = dict(zip(region_accuracies.ACCURACIES, accuracies))
+            found["accuracies"] = dict(zip(ACCURACIES, accuracies))
         if fixed_shapes(sums):
             found["unsettled"] = proposed.unsettled.sum()
         return found
@@ -154,9 +150,10 @@ class Segmenter(nn.Module):
         image, boxes = keep_rows(kept, image, found.flatten(0, 1), rows)
         if len(boxes):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
-            probs = self.network.roi_heads.masks(self._pool_masks(proposed.levels, image, boxes), own).float().sigmoid()
+            pooled = self._pool(proposed.levels, image, boxes, self.settings.mask.side)
+            probs = self.network.roi_heads.masks(pooled, own).float().sigmoid()
             masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
-        if detect.clip == "after":  # masks were found in the whole boxes
+        if detect.clip == "after":  # masks were computed in the whole boxes
             found = clip_to_photo(found, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
         fractions = found / width_height
@@ -174,7 +171,7 @@ class Segmenter(nn.Module):
         with torch.no_grad():  # no gradient passes through proposals; sampled anchors are computed again, with one
             logits, deltas = self.network.rpn.head(levels)  # pyright: ignore[reportCallIssue]
         anchors = self._anchors_of(batch.images, levels)
-        # Where the best proposals of a batch are kept, that batch is a loss group, as it was a GPU's images.
+        # Where the best proposals of a batch are kept, that batch is a loss group, like a GPU's images in the original.
         parts = self.loss_groups if self.training and rpn.post_of == "batch" else 1
         found = [
             proposals(
@@ -208,7 +205,7 @@ class Segmenter(nn.Module):
         return images * (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
 
     def _anchors_of(self, images: Tensor, levels: list[Tensor]) -> list[Tensor]:
-        """The anchors of this input shape, made once for each."""
+        """The anchors of this input shape, cached."""
         grids = [(level.shape[2], level.shape[3]) for level in levels]
         key = (images.device, images.shape[2], images.shape[3])
         if key not in self._anchors:
@@ -234,7 +231,7 @@ class Segmenter(nn.Module):
             best_anchor=rpn.best_anchor,
             eligible=inside if rpn.best_anchor == "negative" else None,
         )
-        if inside is not None:  # the MLPerf reference leaves out what crosses the edge after matching, GluonCV before
+        if inside is not None:  # the MLPerf reference drops anchors that cross the edge after matching, GluonCV before
             kind = kind.masked_fill(~inside, -1)
         chosen = sample(
             kind == 1,
@@ -264,7 +261,7 @@ class Segmenter(nn.Module):
         boxes = regions.gather(1, chosen.places.unsqueeze(2).expand(-1, -1, 4)).flatten(0, 1)
         slots = slots.gather(1, chosen.places).flatten()
         positive = chosen.positive & chosen.taken
-        # Positives that fill places left by negatives (GluonCV) train the class alone, as they do there.
+        # Positives that fill places left by negatives train the class alone, as in GluonCV.
         trains_shape = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
         image = rows_of_images(len(batch), roi.samples, boxes.device)
         parts = (image, boxes, slots, positive.flatten(), trains_shape.flatten(), chosen.taken.flatten())
@@ -277,20 +274,18 @@ class Segmenter(nn.Module):
     def _anchor_losses(
         self, batch: InstanceBatch, proposed: Proposed, chosen: Sample, slots: Tensor, accuracies: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Of each image; here and below `accuracies` gets the accuracies where they are asked for."""
+        """(B,) each; here and below `accuracies` collects the accuracies where they are asked for."""
         positive = chosen.positive & chosen.taken
         logits, deltas = self.network.rpn.head.at(proposed.levels, chosen.places)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         objects = batch.boxes.gather(1, slots.gather(1, chosen.places).unsqueeze(2).expand(-1, -1, 4))
         anchors = torch.cat(proposed.anchors)[chosen.places]
-        # A place without an object has its anchor for a target: finite, and masked out.
+        # A place without an object has its own anchor as target: finite, and masked out.
         objects = torch.where(positive.unsqueeze(2), objects, anchors)
         targets = BoxCoder().encode(objects, anchors)
         if self.settings.accuracies:
-            accuracies += region_accuracies.of_anchors(logits, deltas, targets, positive, chosen.taken)
-        return (
-            objectness_loss(logits, positive, chosen.taken),
-            anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta),
-        )
+            accuracies += anchor_accuracies(logits, deltas, targets, positive, chosen.taken)
+        objectness = objectness_loss(logits, positive, chosen.taken)
+        return objectness, anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta)
 
     def _box_losses(
         self, batch: InstanceBatch, proposed: Proposed, rows: Regions, accuracies: list[Tensor]
@@ -300,11 +295,11 @@ class Segmenter(nn.Module):
         labels = gather_objects(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
         objects = torch.where(rows.positive.unsqueeze(1), gather_objects(batch.boxes, image, rows.slots), rows.boxes)
         targets = BoxCoder(roi.weights).encode(objects, rows.boxes)
-        targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to code by
+        targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to divide by
         logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(proposed.levels, rows.image, rows.boxes))
         if self.settings.accuracies:
             of_rows = labels, rows.weight > 0, rows.trains_shape
-            accuracies += region_accuracies.of_regions(logits, deltas, targets, *of_rows, images * roi.samples)
+            accuracies += region_accuracies(logits, deltas, targets, *of_rows, images * roi.samples)
         return (
             per_image(class_loss(logits, labels, rows.weight), image, images),
             per_image(region_box_loss(deltas, targets, labels, rows.trains_shape, roi.beta), image, images),
@@ -320,19 +315,12 @@ class Segmenter(nn.Module):
         canvases = gather_objects(batch.canvases, of, slots)
         frames = gather_objects(batch.frames, of, slots)
         labels = gather_objects(batch.labels, of, slots)
-        targets = mask_targets(
-            canvases,
-            frames,
-            boxes,
-            side=2 * settings.side,
-            target=settings.target,
-            sampling_ratio=settings.sampling_ratio,
-        )
-        logits = self.network.roi_heads.masks(
-            self._pool_masks(proposed.levels, image.masked_fill(~trains_shape, -1), boxes), labels
-        )
+        side, ratio = 2 * settings.side, settings.sampling_ratio
+        targets = mask_targets(canvases, frames, boxes, side=side, target=settings.target, sampling_ratio=ratio)
+        pooled = self._pool(proposed.levels, image.masked_fill(~trains_shape, -1), boxes, settings.side)
+        logits = self.network.roi_heads.masks(pooled, labels)
         if self.settings.accuracies:
-            accuracies += region_accuracies.of_masks(logits, targets, trains_shape)
+            accuracies += mask_accuracies(logits, targets, trains_shape)
         return per_image(mask_loss(logits, targets, trains_shape.float()), of, images)
 
     def _mask_places(self, rows: Regions) -> Tensor:
@@ -350,9 +338,6 @@ class Segmenter(nn.Module):
         if roi.pooling == "direct":
             return self._pool(levels, image, boxes, roi.side)
         return F.avg_pool2d(self._pool(levels, image, boxes, 2 * roi.side), 3, 2, padding=1)
-
-    def _pool_masks(self, levels: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
-        return self._pool(levels, image, boxes, self.settings.mask.side)
 
     def _pool(self, levels: list[Tensor], image: Tensor, boxes: Tensor, side: int) -> Tensor:
         """(R, C, side, side) from the level that fits each box; level 6 is for proposals only."""
@@ -372,7 +357,7 @@ class Segmenter(nn.Module):
         )
 
     def _counts(self, images: int, anchors: Sample, rows: Regions) -> Tensor:
-        """(B, 5) float32, what each image adds to each term's divisor."""
+        """(B, 5) float32, each image's share of each term's divisor."""
         image = rows.image.clamp(min=0)
         sampled = anchors.taken.sum(dim=1).float()
         regions = per_image(rows.weight, image, images)

@@ -1,8 +1,8 @@
 """SSD: a trunk's map of stride 8, extra maps on top, a class and a box convolution on each map.
 
 Letters: B images   L levels   n_l boxes of a cell on level l   K classes   A default boxes in all   H, W cells of a map
-Outputs are in cell-major order (level, row, column, box of the cell): in channels_last memory that is how the head
-convolutions leave them, so nothing is transposed.
+Outputs are in cell-major order (level, row, column, box of the cell): in channels_last memory the head convolutions write them so,
+and nothing is transposed.
 Trunk names are torchvision's ResNet's where it is one, so its weights load by name.
 Sources: MLPerf reference SSD (ssd300.py, base_model.py); fused heads with padding: NVIDIA's MXNet submission to v0.7.
 """
@@ -21,10 +21,9 @@ from paceline.config.detection import Frozen, NewBias
 from paceline.config.errors import RecipeError
 from paceline.config.trunk import Padding
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.initialise import initialise
 from paceline.models.layers import Conv2d
 from paceline.models.resnet import pad_for_stride
-from paceline.models.trunk import Part, Trunk
+from paceline.models.trunk import Part, Trunk, initialise
 
 STRIDE = 8
 # Habana's SSD from release 1.7 on froze the stem and the first convolution behind it.
@@ -69,7 +68,7 @@ class SeparateHead(nn.Module):
 
 
 class FusedHead(nn.Module):
-    """Both convolutions in one; output channels are classes, then boxes, then padding that is cut away."""
+    """Both convolutions in one; output channels are classes, then boxes, then padding that is dropped."""
 
     def __init__(self, channels: int, boxes: int, outputs: int, multiple: int) -> None:
         super().__init__()
@@ -127,19 +126,18 @@ class SSD(nn.Module):
         blocks = []
         for level in range(1, len(cells)):
             outputs = extras if level <= 2 else extras // 2
-            # The map before is halved with padding, or loses its border; sizes tell which.
+            # The map before is halved with padding, or loses its border; the sizes determine which.
             halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
-            blocks.append(
-                ExtraBlock(
-                    channels[-1],
-                    outputs,
-                    halves=halves,
-                    norm=extras_norm,
-                    eps=bn_eps,
-                    momentum=bn_momentum,
-                    padding=padding,
-                )
+            block = ExtraBlock(
+                channels[-1],
+                outputs,
+                halves=halves,
+                norm=extras_norm,
+                eps=bn_eps,
+                momentum=bn_momentum,
+                padding=padding,
             )
+            blocks.append(block)
             channels.append(outputs)
         self.extras = nn.ModuleList(blocks)
         outputs = classes + 1
@@ -171,7 +169,7 @@ def initialise_ssd(
 ) -> None:
     """First weights: a ResNet trunk as torchvision's; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)) or zero.
 
-    The class and box parts of a fused head are drawn apart, so that both kinds of head start from one distribution.
+    The class and box parts of a fused head are drawn separately, so both kinds of head start from one distribution.
     Source: MLPerf reference SSD (_init_weights), System A's initializer.
     """
     initialise(model.trunk, "torchvision", generator, zero_init_last_gamma=zero_init_last_gamma)

@@ -21,22 +21,17 @@ from paceline.boxes.matching import Positive, Tie, match
 
 @dataclass(frozen=True)
 class SSDLosses:
-    """Sums over one image's default boxes, not divided by its positives.
+    """Sums over one image's default boxes, not divided by its positives."""
 
-    classification  (B,) float32
-    localisation    (B,) float32
-    positives       (B,) int64, P
-    """
-
-    classification: Tensor
-    localisation: Tensor
-    positives: Tensor
+    classification: Tensor  # (B,) float32
+    localisation: Tensor  # (B,) float32
+    positives: Tensor  # (B,) int64, P
 
 
 def per_image(losses: SSDLosses) -> tuple[Tensor, Tensor]:
-    """Classification and localisation of each image divided by its positives; 0 where an image has none.
+    """Classification and localisation (B,) divided by each image's positives; 0 where an image has none.
 
-    return  two (B,) float32; their sum's mean over images is the reference's loss
+    Their sum's mean over images is the reference's loss.
     """
     count = losses.positives.clamp(min=1)
     return losses.classification / count, losses.localisation / count
@@ -59,8 +54,7 @@ def ssd_loss(
 ) -> SSDLosses:
     """Both losses of each image, in float32 whatever comes in.
 
-    logits     (B, A, K + 1)
-    deltas     (B, A, 4) as boxes/geometry.py codes them
+    logits     (B, A, K + 1); deltas (B, A, 4) as boxes/geometry.py codes them
     boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0
     anchors    (A, 4) cxcywh fractions
     corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
@@ -70,7 +64,7 @@ def ssd_loss(
     corners = to_ltrb(anchors.float()) if corners is None else corners
     slots, positives = match(boxes, labels, corners, iou=iou, positive=positive, tie=tie, order=order, equal=equal)
     count = positives.sum(dim=1)
-    if labels.shape[1] == 0:  # gather needs a slot to point at
+    if labels.shape[1] == 0:  # gather needs a slot to index
         boxes, labels = boxes.new_zeros(len(boxes), 1, 4), labels.new_zeros(len(labels), 1)
     targets = labels.gather(1, slots).masked_fill_(~positives, 0)
     background = background_loss(logits.detach())
@@ -92,12 +86,9 @@ def background_loss(logits: Tensor) -> Tensor:
 
 
 def hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
-    """The `wanted` candidates of highest loss; all candidates where there are fewer. Of equals the first are taken.
+    """(B, A) bool: the `wanted` (B,) candidates of highest loss, or all where there are fewer. Of equals the first are taken.
 
-    losses      (B, A) float32, 0 or more
-    candidates  (B, A) bool
-    wanted      (B,) int64
-    return      (B, A) bool
+    losses      (B, A) float32, 0 or more; candidates (B, A) bool
     """
     if losses.shape[1] == 0:
         return candidates
@@ -124,7 +115,6 @@ def box_loss(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, an
 
 
 def box_loss_cpu(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
-    """`box_loss` of the positives there are."""
     image, anchor = positives.nonzero(as_tuple=True)
     true = SSD_CODER.encode(to_cxcywh(boxes[image, slots[image, anchor]]), anchors[anchor])
     wrong = F.smooth_l1_loss(deltas[image, anchor], true, reduction="none").sum(dim=1)
@@ -132,14 +122,14 @@ def box_loss_cpu(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor
 
 
 def box_loss_fixed(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
-    """`box_loss` whose shapes do not depend on the number of positives."""
+    """`box_loss` with shapes that do not depend on the number of positives."""
     true = SSD_CODER.encode(to_cxcywh(boxes.gather(1, slots.unsqueeze(2).expand(-1, -1, 4))), anchors)
     wrong = F.smooth_l1_loss(deltas, true, reduction="none").sum(dim=2)
     return wrong.masked_fill(~positives, 0.0).sum(dim=1)
 
 
 class ChosenCrossEntropy(torch.autograd.Function):
-    """Sum of the chosen default boxes' cross-entropy, whose gradient is written straight from the logits."""
+    """Sum of the chosen default boxes' cross-entropy, whose gradient is computed straight from the logits."""
 
     @staticmethod
     def forward(ctx, logits: Tensor, logsumexp: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Any of timm's networks that gives feature maps, as a trunk: `--model.trunk timm/NAME`.
 
-The network is timm's own, with one thing changed: its BatchNorms become ours (models/batch_norm.py), so that `bn_span` holds, or
-frozen ones. First weights are timm's, drawn from the recipe's seed; nothing is ever downloaded. A file that was saved from timm's
-classifier or from its feature network fills the trunk by name (`--weights`).
+The network is timm's own, except that its BatchNorms become ours (models/batch_norm.py), so that `bn_span` holds, or frozen ones.
+First weights are timm's, drawn from the recipe's seed; nothing is ever downloaded. A file that was saved from timm's classifier or
+from its feature network fills the trunk by name (`--weights`).
 Source: timm's `create_model(name, features_only=True)`; an extra.
 """
 
@@ -21,11 +21,10 @@ from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
 from paceline.config.trunk import TrunkModel
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.initialise import draw_layers
-from paceline.models.norms import FrozenBatchNorm
+from paceline.models.layers import FrozenBatchNorm, draw_layers
 from paceline.models.trunk import Form, Init, Norm, Part, Trunk
 
-# Sides of the image that is tried: no powers of two, which a network of fixed windows would take alone.
+# Sides of the trial image: no powers of two, because a network of fixed windows would accept only those.
 PROBE = (96, 160)
 
 
@@ -78,10 +77,9 @@ class TimmTrunk(Trunk):
         self.places = net.feature_info.out_indices[:count]
         # A pyramid stands on several maps, the other networks on the last one alone.
         self.maps = slice(sum(of_map < finest for of_map in strides), None) if finest else slice(-1, None)
-        self.net = self._ours(net if count in (0, len(strides)) else self._created(0))
-
-    def _created(self, seed: int) -> nn.Module:
-        return _created(self.name, seed, features_only=True, out_indices=self.places)
+        self.net = self._ours(
+            net if count in (0, len(strides)) else _created(name, 0, features_only=True, out_indices=self.places)
+        )
 
     def _ours(self, net: nn.Module) -> nn.Module:
         """timm's network with our BatchNorms and without layers that no map needs."""
@@ -100,7 +98,7 @@ class TimmTrunk(Trunk):
         return net
 
     def _cut(self, net: nn.Module) -> None:
-        """Take off the ends of sequences that reach no map: timm leaves them in some networks, and data parallel would wait for
+        """Remove the ends of sequences that reach no map: timm leaves them in some networks, and data parallel would wait for
         their gradients."""
         unused = self._unused(net)
         for parent in [module for module in net.modules() if isinstance(module, nn.Sequential)]:
@@ -164,16 +162,17 @@ class TimmTrunk(Trunk):
         return list(self.net(images))
 
     def frozen_modules(self, part: Part) -> list[nn.Module]:
-        """Nothing: what a stem is, each of timm's networks says in its own way."""
+        """Nothing: timm's networks have no common notion of a stem."""
         if part != "none":
             raise RecipeError(f"--model.frozen: timm/{self.name} can only train as a whole. Use --model.frozen none.")
         return []
 
     @torch.no_grad()
     def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
-        """timm's own first weights (init and zero_init_last_gamma are the ResNet's), from a seed that the generator gives."""
+        """timm's own first weights, from a seed drawn from the generator; init and zero_init_last_gamma are the ResNet's."""
         seed = int(torch.randint(2**62, (), generator=generator))
-        self.net.load_state_dict(self._ours(self._created(seed)).state_dict())
+        drawn = _created(self.name, seed, features_only=True, out_indices=self.places)
+        self.net.load_state_dict(self._ours(drawn).state_dict())
         if "fc" in self._modules:
             draw_layers(self.fc, init, generator)
 
@@ -202,7 +201,7 @@ def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
     """
     if form.norm == "group":
         raise RecipeError(f"--model.norm group: timm/{name} keeps the norms that it has. Use --model.norm batch.")
-    # Wherever the rest is built: some of timm's networks compute numbers while they are built, which the meta device cannot.
+    # On the CPU whatever the device of the rest: some of timm's networks compute numbers while they are built, which meta cannot.
     with torch.device("cpu"):
         return TimmTrunk(name, stride=form.stride, finest=form.finest, norm=form.norm, momentum=model.bn_momentum)
 
@@ -214,7 +213,7 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
         from timm.layers.drop import DropPath
     except ImportError:
         raise RecipeError(f"--model.trunk timm/{name}: timm is not installed. {to_install('timm')}") from None
-    # Of the registry alone: create_model would also load names like hf-hub:... from the network.
+    # From the registry alone: create_model would also download names like hf-hub:... .
     known = timm.list_models()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
@@ -226,7 +225,7 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
             net = timm.create_model(name, pretrained=False, **wanted)
         except (RuntimeError, AssertionError, TypeError) as problem:
             raise RecipeError(f"--model.trunk timm/{name}: timm cannot build it as a trunk: {problem}") from None
-    # What is drawn in a step would follow from the process, not from the recipe's seed, and a resumed run would differ.
+    # Random draws in a step would depend on the process, not on the recipe's seed, and a resumed run would differ.
     for module in net.modules():
         if isinstance(module, DropPath):
             module.drop_prob = 0.0
@@ -236,5 +235,5 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
 
 
 def _bare(name: str) -> str:
-    """The same for both spellings of a tensor's name."""
+    """A tensor's name in one spelling for timm's two."""
     return name.removeprefix("model.").removeprefix("net.").replace(".", "_")

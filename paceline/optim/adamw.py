@@ -48,12 +48,21 @@ class AdamW(Optimiser):
         lr, taken = numbers.lr, 1.0 if found is None else 1 - found
         self.steps += taken
         if self.fused:  # the same in torch's one kernel; a skipped step's gradients may be anything
-            options = {"beta1": momentum, "beta2": SECOND_MOMENT, "eps": EPSILON, "amsgrad": False, "maximize": False}
             for (rate, decays), places in groups.items():
                 alike = [[tensors[place] for place in places] for tensors in (weights, gradients, means, squares)]
-                steps, weight_decay = [self.steps] * len(places), decay if decays else 0.0
-                rated = times(lr, rate)
-                foreach.fused_adamw_(*alike, [], steps, lr=rated, weight_decay=weight_decay, found_inf=found, **options)
+                foreach.fused_adamw_(
+                    *alike,
+                    [],
+                    [self.steps] * len(places),
+                    lr=times(lr, rate),
+                    beta1=momentum,
+                    beta2=SECOND_MOMENT,
+                    weight_decay=decay if decays else 0.0,
+                    eps=EPSILON,
+                    amsgrad=False,
+                    maximize=False,
+                    found_inf=found,
+                )
             return
         zero_where(found, gradients)
         for (rate, decays), places in groups.items():

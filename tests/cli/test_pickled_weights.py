@@ -22,12 +22,11 @@ from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.initialise import initialise
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form
+from paceline.models.trunk import Form, initialise
 from paceline.weights.class_rows import Labels
 from paceline.weights.forms import bring
 from paceline.weights.load import load_weights

@@ -19,12 +19,11 @@ from paceline.cli import progress
 from paceline.cli.main import main
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.initialise import initialise
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form
+from paceline.models.trunk import Form, initialise
 from paceline.weights.forms import bring
 from paceline.weights.forms.published import PUBLISHED
 

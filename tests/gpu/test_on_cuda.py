@@ -17,7 +17,7 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import System
 from paceline.input.loader import Loader
-from paceline.models.initialise import initialise
+from paceline.models.trunk import initialise
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.optim.step_numbers import LossScaler

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.initialise import initialise
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, FusedHead, initialise_ssd
-from paceline.models.trunk import Form
+from paceline.models.trunk import Form, initialise
 from paceline.weights.class_rows import MOST_LINES, Labels, match_rows, row_count, take_rows
 from paceline.weights.forms.class_names import COCO, COCO_90
 from paceline.weights.load import WeightReport, load_weights

@@ -19,12 +19,11 @@ from torch import Tensor
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
-from paceline.models.initialise import Init, initialise
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form
+from paceline.models.trunk import Form, Init, initialise
 
 # Of a parameter's numbers so many are looked at: more would take longer and say the same.
 MOST = 20_000

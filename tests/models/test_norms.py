@@ -14,9 +14,9 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
+from paceline.models.layers import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
 from paceline.models.make_trunk import make_trunk
-from paceline.models.norms import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
-from paceline.models.pyramid import FROZEN, Backbone
+from paceline.models.mask_rcnn import FROZEN, Backbone
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
 from paceline.models.trunk import Form, Trunk

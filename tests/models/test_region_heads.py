@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
 from paceline.boxes import roi_pooling
-from paceline.models.norms import group_norm
+from paceline.models.layers import group_norm
 from paceline.models.region_heads import ConvBoxHead, RPNHead, cells_of
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]

@@ -8,8 +8,8 @@ from torch import nn
 
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm, commit_running_statistics, configure_batch_norm
-from paceline.models.initialise import initialise
 from paceline.models.resnet import DEPTHS, BasicBlock, Bottleneck, EndMaxPool, ResNet
+from paceline.models.trunk import initialise
 
 
 def tiny(depth: int = 18, seed: int = 0, **settings) -> ResNet:

@@ -17,7 +17,7 @@ from paceline.boxes import forms, regions
 from paceline.config.instances import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.models.region_accuracies import ACCURACIES
+from paceline.models.mask_rcnn_loss import ACCURACIES
 from paceline.models.segmenter import MaskRCNN, Segmenter
 
 CLASSES = 5

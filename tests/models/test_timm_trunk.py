@@ -19,11 +19,10 @@ from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.classifier import Classifier
-from paceline.models.initialise import initialise
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, Trunk
+from paceline.models.trunk import Form, Trunk, initialise
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.load import load_weights

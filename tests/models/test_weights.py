@@ -14,8 +14,8 @@ from pickled_weights import gluon_arrays
 from safetensors.torch import save_file
 
 from paceline.config.errors import CheckpointError
-from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
+from paceline.models.trunk import initialise
 from paceline.weights.forms.array_pickle import read_pickled_arrays
 from paceline.weights.load import load_weights
 from paceline.weights.resnet_fields import resnet_fields

@@ -14,8 +14,8 @@ from paceline.cli.main import main
 from paceline.config.errors import CheckpointError
 from paceline.config.run import FORMAT
 from paceline.config.sealed import sealed
-from paceline.models.initialise import initialise
 from paceline.models.resnet import ResNet
+from paceline.models.trunk import initialise
 from paceline.weights.forms.ours import NEEDS
 from paceline.weights.load import load_weights
 

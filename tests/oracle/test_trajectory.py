@@ -25,7 +25,7 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.system import System
 from paceline.models.classifier import Classifier
-from paceline.models.initialise import initialise
+from paceline.models.trunk import initialise
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.torchvision import export
 

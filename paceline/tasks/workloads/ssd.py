@@ -67,7 +67,7 @@ class SSD(Workload):
             bn_eps=settings.bn_eps,
             bn_momentum=settings.bn_momentum,
         )
-        with torch.device("cpu"):  # see models/normalise.py
+        with torch.device("cpu"):  # see models/layers.py
             scales = settings.scales[: len(cells) + 1]
             anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
             corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None

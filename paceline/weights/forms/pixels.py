@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.models.normalise import IMAGENET_STD
+from paceline.models.layers import IMAGENET_STD
 from paceline.weights.forms.ours import COLOURS, KNOWN_COLOURS, Facts, FormError, Tensors, UnknownColours
 
 NOTE = "its pixels were BGR from 0 to 255 less a mean: the stem was turned to RGB and scaled for ImageNet's deviation"
