@@ -28,7 +28,7 @@ from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
 from paceline.config.detection import BoxInput, grids
 from paceline.datasets.ensure import ensure_prepared
-from paceline.input import box_sample, jitter, resample_tensorflow, ssd_crop
+from paceline.input import box_sample, crop, jitter, resample
 from paceline.input.decode import dct_scale, decode_crop
 from paceline.input.draw import Draw, render
 from paceline.input.randomness import SampleRandom
@@ -55,7 +55,7 @@ def boxes(task: ObjectDetection, epochs: int, recipe: SSDRecipe) -> dict[str, in
     """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
     corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
     counted: Counter[str] = Counter()
-    cut, overlaps = box_sample.boxes_in, ssd_crop._Objects.all_above
+    cut, overlaps = box_sample.boxes_in, crop._Objects.all_above
 
     def kept(window, ltrb, keep, flip):
         fractions, stays = cut(window, ltrb, keep, flip)
@@ -69,7 +69,7 @@ def boxes(task: ObjectDetection, epochs: int, recipe: SSDRecipe) -> dict[str, in
         counted["of these with an overlap of just the threshold"] += bool(threshold > 0 and (ious == threshold).any())
         return overlaps(objects, threshold, crop)
 
-    with patch.object(box_sample, "boxes_in", kept), patch.object(ssd_crop._Objects, "all_above", judged):
+    with patch.object(box_sample, "boxes_in", kept), patch.object(crop._Objects, "all_above", judged):
         for epoch in range(epochs):
             for number in range(task.train_images):
                 _, draw = drawn(task, number, epoch, recipe.input)
@@ -145,7 +145,7 @@ def bytes_of_gaudi(task: ObjectDetection, photos: int) -> dict[str, float]:
         exact = np.zeros((300, 300, 3), np.float32)
         colour = draw.colour
         assert colour is not None
-        with patch.object(resample_tensorflow.np, "rint", lambda values, out: values):
+        with patch.object(resample.np, "rint", lambda values, out: values):
             decode_crop(
                 data, draw.header, draw.window, exact, flip=draw.flip, decoder="simplejpeg", name="it", law=draw.law
             )

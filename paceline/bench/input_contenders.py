@@ -22,9 +22,8 @@ from paceline.config.classification import PhotoInput
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.input.decode import Decoder
-from paceline.input.draw import Draw, render
+from paceline.input.draw import Draw, draw_training_photo, render
 from paceline.input.loader import Loader
-from paceline.input.photo_sample import draw_training_sample
 from paceline.input.randomness import SampleRandom
 from paceline.input.stream import batch_indices
 from paceline.store.header import Header, read_header
@@ -38,7 +37,7 @@ Take = Callable[[], int]
 
 def make_sample(data: bytes, name: str, random: SampleRandom, out: np.ndarray, settings: PhotoInput) -> None:
     """Our whole host work for one training image, the read apart."""
-    render(data, draw_training_sample(read_header(data, name), name, 0, random, settings), out)
+    render(data, draw_training_photo(read_header(data, name), name, 0, random, settings), out)
 
 
 def records_of(paths: list[Path]) -> Records:
@@ -64,7 +63,7 @@ def ours(
     settings = PhotoInput(size=size, decoder=decoder)
 
     def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
-        return draw_training_sample(header, name, 0, SampleRandom(0, epoch, index), settings)
+        return draw_training_photo(header, name, 0, SampleRandom(0, epoch, index), settings)
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
         epochs, places = batch_indices(len(chosen), seed=0, step=step, global_batch=BATCH)

@@ -1,8 +1,7 @@
-"""One photo and its boxes as a sample of the network: crop, flip and colours drawn, and the boxes along with them.
+"""One photo and its boxes as a sample of the network: crop, flip and colours are drawn, and the boxes follow.
 
 Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels.
-A sample's random numbers are drawn in a fixed order, crop, flip, jitter, so that where a crop lies never depends on how
-colours are treated.
+A sample's random numbers are drawn in a fixed order, crop, flip, jitter, so a crop's place never depends on how colours are treated.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import numpy as np
 
 from paceline.batch import Objects
 from paceline.config.detection import BoxInput
-from paceline.input.crop import Window
+from paceline.input.crop import Window, ssd_crop
 from paceline.input.draw import Draw
 from paceline.input.jitter import draw_colour
 from paceline.input.randomness import SampleRandom
-from paceline.input.ssd_crop import ssd_crop
 from paceline.store.header import Header
 
-# A box narrower or lower than this share of the crop is no object any more: under a third of a pixel at 300 pixels,
-# and a side of 0 has no logarithm in the regression's targets. Clipping makes them, and a few are annotated so.
+# A box narrower or lower than this share of the crop is no longer an object: under a third of a pixel at 300 pixels, and a side of 0
+# has no logarithm in the regression's targets. Clipping makes such boxes, and a few are annotated.
 LEAST_SIDE = 1e-3
 
 
@@ -45,7 +43,8 @@ def draw_training_sample(
             free=settings.crop_free,
         )
     else:
-        window, keep = _whole(header, settings.size), np.ones(len(boxes), bool)
+        window = Window(0, 0, header.height, header.width, settings.size, settings.size)
+        keep = np.ones(len(boxes), bool)
     flip = random.coin(settings.flip)
     colour = draw_colour(random, settings)
     fractions, keep = boxes_in(window, ltrb, keep, flip)
@@ -58,7 +57,8 @@ def draw_evaluation_sample(header: Header, name: str, settings: BoxInput) -> Dra
     """The whole photo, resized to (S, S) without keeping its aspect ratio; no objects."""
     objects = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     law = "tensorflow-photo" if settings.resize == "tensorflow" else settings.resize
-    return Draw(name, header, _whole(header, settings.size), objects, decoder=settings.decoder, law=law)
+    window = Window(0, 0, header.height, header.width, settings.size, settings.size)
+    return Draw(name, header, window, objects, decoder=settings.decoder, law=law)
 
 
 def inside(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -71,10 +71,8 @@ def inside(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
 def boxes_in(window: Window, ltrb: np.ndarray, keep: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
     """Boxes cut at the window's region and measured in it, and which of them are still objects.
 
-    ltrb    (n, 4) float64, pixels of the photo
-    keep    (n,) bool, which stay by the crop's rule
-    return  (n, 4) float64 fractions of the region, mirrored with `flip`; (n,) bool, `keep` and both sides at least
-            LEAST_SIDE
+    ltrb    (n, 4) float64, pixels of the photo; keep (n,) bool, which stay by the crop's rule
+    return  (n, 4) float64 fractions of the region, mirrored with `flip`; (n,) bool, `keep` and both sides at least LEAST_SIDE
     """
     shift = (window.left, window.top, window.left, window.top)
     fractions = np.clip((ltrb - shift) / (window.width, window.height, window.width, window.height), 0.0, 1.0)
@@ -82,7 +80,3 @@ def boxes_in(window: Window, ltrb: np.ndarray, keep: np.ndarray, flip: bool) -> 
         fractions[:, [0, 2]] = 1.0 - fractions[:, [2, 0]]
     sides = fractions[:, 2:] - fractions[:, :2]
     return fractions, keep & (sides >= LEAST_SIDE).all(axis=1)
-
-
-def _whole(header: Header, size: int) -> Window:
-    return Window(0, 0, header.height, header.width, size, size)

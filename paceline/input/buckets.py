@@ -1,13 +1,12 @@
-"""Network inputs of few shapes: how a photo is resized, and to which of a handful of shapes a batch of photos is padded.
+"""Network inputs of few shapes: how a photo is resized, and to which of a few shapes a batch of photos is padded.
 
-Every shape costs a compiled graph and, on an accelerator, its memory; every padded pixel costs arithmetic. The ladder
-below was chosen on COCO's photos, of which half are 4:3 and a third 3:2: padded to the smallest shape that holds it, a
-photo at 800/1333 is padded by 3.3 percent on average.
+Every shape costs a compiled graph and, on an accelerator, its memory; every padded pixel costs arithmetic. The ladder below was chosen
+on COCO's photos, of which half are 4:3 and a third 3:2: padded to the smallest shape that holds it, a photo at 800/1333 is padded by
+3.3 percent on average.
 
-Letters: N photos; h, w a resized photo; H, W a shape, multiples of `multiple`; S and L shortest and longest side of any
-shape. All lengths in pixels.
-Sources of the resize laws: torchvision's GeneralizedRCNNTransform and torch's interpolate (recompute_scale_factor), "cut";
-GluonCV's resize_short_within, "rounded".
+Letters: N photos; h, w a resized photo; H, W a shape, multiples of `multiple`; S and L shortest and longest side of any shape, pixels.
+Sources of the resize laws: torchvision's GeneralizedRCNNTransform and torch's interpolate (recompute_scale_factor), "cut"; GluonCV's
+resize_short_within, "rounded".
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ from paceline.input.randomness import SampleRandom
 
 Shape = tuple[int, int]
 
-# Aspect ratios that cameras make, the longer side over the shorter. 3:2 is met as 500x333 and 640x425 too, hence 1.51.
+# Aspect ratios of cameras, the longer side over the shorter. 3:2 occurs as 500x333 and 640x425 too, hence 1.51.
 CAMERAS = (4 / 3, 1.51, 16 / 9)
-# Shapes of one ladder at most.
+# Most shapes of one ladder.
 MOST = 10
-# The side of a step is drawn from numbers of its own; see input/randomness.py.
+# The side of a step has a random stream of its own; see input/randomness.py.
 SHORT_STREAM = 2 << 32
 
 
 def resized(height: int, width: int, short: int, long: int, sides: WholeSides = "cut") -> tuple[int, int]:
     """-> (h, w): the shorter side becomes `short`, or less where the longer one would exceed `long`.
 
-    Both become whole pixels, at least 1: "cut" may leave a side one pixel below what was asked for, "rounded" does not
-    (halves to even).
+    Both become whole pixels, at least 1: "cut" may leave a side one pixel below the request, "rounded" does not (halves to even).
     """
     scale = min(short / min(height, width), long / max(height, width))
     whole = int if sides == "cut" else round
@@ -92,11 +90,10 @@ def padded_shape(h: int, w: int, settings: InstanceInput, short: int) -> Shape:
 
 
 def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInput) -> np.ndarray:
-    """(N,), (N,) of the photos as stored -> (N,) int64: each photo's place on the ladder, from the tallest shape, 0, to
-    the widest. Neighbours are padded little for one another.
+    """(N,), (N,) of the photos as stored -> (N,) int64: each photo's place on the ladder, from the tallest shape, 0, to the widest.
 
-    Photos of a square above S are portraits and landscapes, on either side of S x S. Places that no photo has do not
-    count. With several short sides the ladder of the largest is taken: the ratios hardly differ.
+    Neighbours need little padding together. Photos of a square above S are portraits and landscapes, on either side of S x S. Places
+    that no photo has do not count. With several short sides the ladder of the largest is taken: the ratios hardly differ.
     """
     short = max(settings.short)
     sizes = resized_all(heights, widths, short, settings.long, settings.sides)

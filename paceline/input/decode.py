@@ -1,19 +1,19 @@
 """From an encoded image to the pixels of one window of it, in RGB, written into a batch.
 
-JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no
-row below the region is decoded. What comes out is what torchvision's ImageFolder sees, `Image.open(f).convert("RGB")`:
-grey becomes RGB, CMYK and palettes are converted by Pillow, 16-bit values keep their upper eight (input/picture.py). A photo
-that is to be turned (store/orientation.py) is decoded as it is stored, no more of it than the window needs; the region is
-turned, and everything after it happens as if the file had been upright.
+JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no row below the
+region is decoded. The result is what torchvision's ImageFolder gives, `Image.open(f).convert("RGB")`: grey becomes RGB, CMYK and
+palettes are converted by Pillow, 16-bit values keep their upper eight (input/picture.py). A photo that is to be turned
+(store/orientation.py) is decoded as it is stored, no more of it than the window needs; the region is turned, and everything after it
+happens as if the file had been upright.
 
 The decoder is data treatment: a recipe names it, it is recorded, and it never changes with what is installed.
   simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
-  nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the
-              same pixels again; Linux, an extra
+  nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the same pixels
+              again; Linux, an extra
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
-Other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which libjpeg-turbo complains go
-through Pillow with each decoder; what Pillow refuses, a truncated file for one, is a DataError. Damage below the region
-may go unseen in training; preparing a data set decodes every file in full.
+With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
+libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in training;
+preparing a data set decodes every file in full.
 
 All of it releases the GIL while it works, and none of it starts threads.
 """
@@ -32,15 +32,22 @@ from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
 from paceline.input.crop import Source, Window, source_of
 from paceline.input.picture import to_rgb
-from paceline.input.resample import ResizeLaw, resample_pillow, resample_scaled, resample_torch, scratch
-from paceline.input.resample_tensorflow import resample_tensorflow, seen
+from paceline.input.resample import (
+    ResizeLaw,
+    resample_pillow,
+    resample_scaled,
+    resample_tensorflow,
+    resample_torch,
+    scratch,
+    seen,
+)
 from paceline.store.header import Header, open_picture, undecodable
 from paceline.store.orientation import turned_pixels
 
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 
 _END_OF_IMAGE = b"\xff\xd9"
-# libjpeg's word for entropy-coded rows that nobody asked for, up to the end or the next restart marker.
+# libjpeg's message about entropy-coded rows beyond the requested ones, up to the end or the next restart marker.
 _ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]$")
 # nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).
 _NO_DEVICE = -99999
@@ -67,7 +74,7 @@ def decode_crop(
     out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
     flip    mirror left to right, after the resize
     name    the file, for the message
-    law     how the region is resized; all but the first look at single pixels, so it is decoded at full scale
+    law     how the region is resized; all but the first read single pixels, so it is decoded at full scale
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
     source = _source(window, header, law)
@@ -91,7 +98,7 @@ def decode_crop(
 
 
 def _source(window: Window, header: Header, law: ResizeLaw) -> Source:
-    """The stored region that the law looks at."""
+    """The stored region that the law reads."""
     region = window if law in ("bilinear-antialias", "bilinear") else seen(window, header.height, header.width)
     return source_of(region, header.orientation, header.height, header.width)
 
@@ -114,7 +121,7 @@ def dct_scale(window: Window) -> int:
 
 
 def require_decoder(decoder: Decoder) -> None:
-    """Raise RecipeError, with the command that mends it, where this decoder cannot run."""
+    """Raise RecipeError, with the command that installs it, where this decoder cannot run."""
     if decoder == "nvimgcodec":
         _nvimgcodec()
     if decoder != "pillow":
@@ -124,9 +131,9 @@ def require_decoder(decoder: Decoder) -> None:
 def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) -> np.ndarray | None:
     """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
 
-    libjpeg decodes as many rows as the frame header names. Naming fewer makes it stop there, which saves their Huffman
-    decoding, the most expensive part; the rows above come out unchanged but for the last, whose colour is interpolated with a
-    row that is missing, so two more than needed are named.
+    libjpeg decodes as many rows as the frame header states. Stating fewer makes it stop there, which saves their Huffman decoding,
+    the most expensive part; the rows above are unchanged except for the last, whose colour is interpolated with a missing row, so
+    two more than needed are stated.
     """
     encoded: bytes | bytearray = data
     stored_height, stored_width = header.stored
@@ -142,14 +149,14 @@ def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) ->
     try:
         _simplejpeg().decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
     except ValueError as complaint:
-        # It complains after decoding, and names the first warning only: rows left over mean that all before was sound.
+        # It complains after decoding, and reports the first warning only: rows left over mean that all before was sound.
         if not _ROWS_LEFT_OVER.match(str(complaint)):
             return None
     return pixels
 
 
 def _simplejpeg() -> Any:
-    """Imported where it decodes: what measures or trains on other input must run where it is not installed."""
+    """Imported where it decodes: measuring or training on other input must run where it is not installed."""
     try:
         import simplejpeg
     except ImportError as reason:
@@ -163,7 +170,7 @@ def _simplejpeg() -> Any:
 def _region_nvimgcodec(data: bytes, source: Source) -> np.ndarray | None:
     """(height, width, 3) of the stored region at full scale; None where nvImageCodec could not decode it.
 
-    The memory belongs to this thread's decoder, valid until the thread decodes again.
+    The memory is this thread's decoder's, valid until the thread decodes again.
     """
     tools = getattr(_of_thread, "nvimgcodec", None)
     if tools is None:
@@ -207,7 +214,7 @@ def _nvimgcodec() -> Any:
 
 @contextmanager
 def _silence():
-    """Without a GPU's libraries nvImageCodec prints an error for each, from C, though only its CPU part is wanted."""
+    """Hide stderr: without a GPU's libraries nvImageCodec prints an error for each, from C, though only its CPU part is used."""
     kept = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -239,7 +246,7 @@ def _decode_pillow(
 
 
 def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
-    """What `decode_crop` decodes, and nothing of what comes after it: for measuring. The pixels are left where they are."""
+    """Decode as `decode_crop` does and drop the pixels: for measuring."""
     source = _source(window, header, law)
     scale = dct_scale(window) if law == "bilinear-antialias" else 1
     if decoder != "pillow" and header.plain_jpeg:

@@ -1,8 +1,9 @@
-"""From an encoded photo to pixels in two parts: what is drawn, from its header alone, and how that is rendered.
+"""From an encoded photo to pixels in two parts: a Draw, decided from its header alone, and the rendering of that.
 
-A Draw says which part of a photo is seen, mirrored or not, in which colours, and what is labelled in it. It is decided by the
-header and the sample's key (input/photo_sample.py, box_sample.py, instance_sample.py) before a pixel is touched, so whoever
-renders it, one photo on a CPU thread here or a batch on a device, gets the same samples.
+A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
+sample's key (here for photos of a class, box_sample.py, instance_sample.py) before a pixel is read, so every way to render it, one
+photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
+fixed order: crop, flip.
 
 Letters: H, W the network's input; h, w the part of it that the photo fills. All in pixels.
 """
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from paceline.input.crop import Window
+from paceline.config.classification import PhotoInput
+from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import Decoder, decode_crop
 from paceline.input.jitter import Colour, apply_colour
+from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw
 from paceline.store.header import Header
 
@@ -25,7 +28,7 @@ from paceline.store.header import Header
 class Draw(NamedTuple):
     """One sample, decided."""
 
-    name: str  # the record, for messages
+    name: str  # of the record, for messages
     header: Header
     window: Window  # the photo's region, the size it is resized to, and where the output starts inside
     label: Any  # the class, or the objects that stay
@@ -45,7 +48,7 @@ RenderBatch = Callable[[Sequence[bytes], Sequence[Draw], tuple[int, int]], Tenso
 
 
 def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
-    """Decode what is seen and write it, with its colours, into the upper left corner of `out`, zeros elsewhere.
+    """Decode the window and write it, with its colours, into the upper left corner of `out`, zeros elsewhere.
 
     out  (H, W, 3) uint8, RGB
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
@@ -60,3 +63,16 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
     )  # fmt: skip
     if draw.colour is not None:
         apply_colour(part, draw.colour)
+
+
+def draw_training_photo(header: Header, name: str, label: int, random: SampleRandom, settings: PhotoInput) -> Draw:
+    """RandomResizedCrop and flip, for an input of (size, size)."""
+    height, width = header.height, header.width
+    window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
+    return Draw(name, header, window, label, flip=random.coin(settings.flip), decoder=settings.decoder)
+
+
+def draw_evaluation_photo(header: Header, name: str, label: int, settings: PhotoInput) -> Draw:
+    """The centre of the resized photo, for an input of (eval_size, eval_size)."""
+    window = resize_and_centre_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
+    return Draw(name, header, window, label, decoder=settings.decoder)

@@ -1,8 +1,8 @@
-"""One photo and its objects as a sample of Mask R-CNN: crop, flip and colours drawn, and boxes and masks along with them.
+"""One photo and its objects as a sample of Mask R-CNN: crop, flip and colours are drawn, and boxes and masks follow.
 
 Letters: n objects that are wanted, m <= n that stay; h, w the photo in the input; H, W the input; C canvas side
-A sample's random numbers are drawn in a fixed order: crop, flip, jitter. The key from which the network's own sampling is
-drawn has numbers to itself, so it depends on no setting.
+A sample's random numbers are drawn in a fixed order: crop, flip, jitter. The key of the network's own sampling has a random stream to
+itself, so it depends on no setting.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from paceline.store.box_split import BoxSplit
 from paceline.store.header import Header
 
 KEY_STREAM = 3 << 32
-# A cropped object of which less than this share of its box is left is no object any more.
+# A cropped object with less than this share of its box left is no longer an object.
 LEAST_LEFT = 0.25
-# Nor is one whose box is narrower or lower than this in the input, pixels: no feature of the network tells of it.
+# Nor is one whose box is narrower or lower than this in the input, pixels: no feature of the network shows it.
 LEAST_SIDE = 1.0
 
 
@@ -49,9 +49,8 @@ def draw_training_sample(
     """The photo, cropped or not, in the top left corner of the input, labelled with the InstanceObjects that stay.
 
     rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
-    key     see `image_key`
+    key     see `image_key`; canvas C
     short   the shorter side of this step, pixels; the longer one has settings.long at most
-    canvas  C
     shape   (H, W); holds the photo's resized size, cropped or not
     Raises DataError for an image of another size than when the data was prepared.
     """
@@ -96,10 +95,10 @@ def draw_evaluation_sample(header: Header, name: str, settings: InstanceInput, s
 
 
 def crop_window(height: int, width: int, h: int, w: int, random: SampleRandom, least: float) -> Window:
-    """A random region with at least the share `least` of each side, resized to fill (h, w), the whole photo's size in
-    the input, as far as its aspect allows: so the shape a sample needs is known before anything is drawn.
+    """A random region with at least the share `least` of each side, resized to fill (h, w) as far as its aspect allows.
 
-    Four numbers are drawn: the shares of height and width, uniform, then the places.
+    (h, w) is the whole photo's size in the input, so the shape that a sample needs is known before anything is drawn. Four numbers
+    are drawn: the shares of height and width, uniform, then the places.
     """
     rows = max(1, round(height * random.uniform(least, 1.0)))
     columns = max(1, round(width * random.uniform(least, 1.0)))
@@ -112,8 +111,8 @@ def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, 
     """Boxes in the input, cut at the window's region, and which of them are still objects.
 
     ltrb    (n, 4) float64, pixels of the photo
-    return  (n, 4) float64 pixels of the input, mirrored with `flip`; (n,) bool, at least LEAST_LEFT of the area is left
-            and both sides are at least LEAST_SIDE
+    return  (n, 4) float64 pixels of the input, mirrored with `flip`; (n,) bool, at least LEAST_LEFT of the area is left and both
+            sides are at least LEAST_SIDE
     """
     scale = (window.resized_width / window.width, window.resized_height / window.height) * 2
     whole = (ltrb - (window.left, window.top) * 2) * scale

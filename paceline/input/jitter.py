@@ -1,14 +1,13 @@
 """Random colour of one sample: brightness, contrast, saturation and hue.
 
   hsv     each change by itself, cut to 0..255 after each, hue along the hexagon of HSV; in random order, as torchvision's
-          ColorJitter. Where brightness is added (TensorFlow's way), the order is fixed: brightness, contrast,
-          saturation, hue.
-  matrix  all four as one linear map of (R, G, B, 1), cut once: saturation and hue as a scale and a turn of YIQ's colour
-          plane, contrast around mid-grey.
+          ColorJitter. Where brightness is added (TensorFlow's way), the order is fixed: brightness, contrast, saturation, hue.
+  matrix  all four as one linear map of (R, G, B, 1), cut once: saturation and hue as a scale and a turn of YIQ's colour plane,
+          contrast around mid-grey.
   dali    the same by two maps, rounded and cut after each: DALI's `hsv`, then its `brightness_contrast`.
   tensorflow  brightness, contrast around each channel's own mean, a factor on HSV's saturation, hue; cut once, at the end.
-Pixels are float32 in planes meanwhile, rounded once at the end. Pillow, which ColorJitter goes through, rounds to 8 bits
-after each change and to 1/256 turn in hue; that is the only difference from it.
+Pixels are float32 planes meanwhile, rounded once at the end. Pillow, which ColorJitter uses, rounds to 8 bits after each change and to
+1/256 turn in hue; that is the only difference from it.
 
 Numbers drawn, always all of them: the order (hsv with factors only), brightness, contrast, saturation, hue.
 numpy's element-wise calls release the GIL and start no threads, which torch's would.
@@ -19,43 +18,27 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config.detection import Brightness, Jitter
+from paceline.config.detection import BoxInput, Jitter
+from paceline.config.instances import InstanceInput
 from paceline.input.randomness import SampleRandom
 
 # Shares of R, G and B in grey (ITU-R BT.601).
 GREY = (0.299, 0.587, 0.114)
 MID_GREY = 128.0
 ORDER = ("brightness", "contrast", "saturation", "hue")
-# A neighbouring corner of the hexagon of hues is this far away; `_turn` goes no further at once.
+# The distance between corners of the hexagon of hues; `_turn` goes no further at once.
 _SEXTANT = 1 / 6
 _SIGN = np.int32(-(2**31))
 
 _RGB_TO_YIQ = np.array([GREY, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])
-# DALI's last digits are others.
+# DALI's last digits differ.
 _DALI_YIQ = np.array([GREY, (0.596, -0.274, -0.321), (0.211, -0.523, 0.311)])
 
 _of_thread = threading.local()
-
-
-class Colours(Protocol):
-    """The fields of a recipe's input that say how colours change; BoxInput and InstanceInput have them."""
-
-    @property
-    def jitter(self) -> Jitter: ...
-    @property
-    def brightness(self) -> float: ...
-    @property
-    def brightness_form(self) -> Brightness: ...
-    @property
-    def contrast(self) -> float: ...
-    @property
-    def saturation(self) -> float: ...
-    @property
-    def hue(self) -> float: ...
 
 
 class Colour(NamedTuple):
@@ -70,8 +53,8 @@ class Colour(NamedTuple):
     turns: float  # of the hue; 1 is the full circle
 
 
-def draw_colour(random: SampleRandom, settings: Colours) -> Colour | None:
-    """Draw what the settings' fields `jitter` to `hue` say; None, and nothing drawn, where colours stay."""
+def draw_colour(random: SampleRandom, settings: BoxInput | InstanceInput) -> Colour | None:
+    """Draw by the settings' fields `jitter` to `hue`; None, and nothing drawn, where colours stay."""
     if settings.jitter == "none":
         return None
     order = list(ORDER)
@@ -191,11 +174,11 @@ def _turn(planes: np.ndarray, sextants: float, work: np.ndarray) -> None:
     np.multiply(chroma, 3, out=opposite)
     np.multiply(chroma, 2, out=span)
     np.subtract(largest, span, out=falling)
-    green_hue, blue_hue = green, blue  # the planes themselves: nothing reads the old colours any more
+    green_hue, blue_hue = green, blue  # the planes themselves: the old colours are not read again
     np.subtract(hue, span, out=green_hue)
     np.add(hue, span, out=blue_hue)
     for distance, plane in ((hue, red), (green_hue, green), (blue_hue, blue)):
-        np.abs(distance, out=plane)  # from the channel's own hue, 0 to 6 C, the way round that passes no other zero
+        np.abs(distance, out=plane)  # from the channel's own hue, 0 to 6 C, in the direction without another zero
         plane -= opposite
         np.abs(plane, out=plane)
         plane += falling

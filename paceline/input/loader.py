@@ -1,15 +1,15 @@
 """The loader: threads that decode straight into a ring of preallocated batches, in one process per rank.
 
-Decoders and resizers release the GIL, so threads share the work without copying a pixel between processes, and nothing
-is pickled, forked or put in /dev/shm. A batch's content depends on its samples' keys alone, never on which thread made
-which part or in what order. One loader serves a whole run: it has no epochs, so nothing pauses between them.
+Decoders and resizers release the GIL, so threads share the work without copying a pixel between processes, and nothing is pickled,
+forked or put in /dev/shm. A batch's content depends on its samples' keys alone, never on which thread made which part or in what
+order. One loader serves a whole run: it has no epochs, so nothing pauses between them.
 
 Letters: B samples of one step on this rank, H and W pixels of the network's input.
 
-Life of a slot of the ring: free -> a thread opens it with a step's schedule -> threads take chunks of its samples: bytes from
-the records, header, draw, render (input/draw.py) -> the last to finish makes its batches (and starts their copy to the
-device) -> the consumer takes it -> free. With fetch threads, those open slots and bring the bytes ahead of the others, as
-many as the ring has slots for: a store that answers late then idles no core.
+Life of a slot of the ring: free -> a thread opens it with a step's schedule -> threads take chunks of its samples: bytes from the
+records, header, draw, render (input/draw.py) -> the last to finish makes its batches (and starts their copy to the device) -> the
+consumer takes it -> free. With fetch threads, those open slots and read the bytes ahead of the others, as many as the ring has slots
+for: a slow store then idles no core.
 """
 
 from __future__ import annotations
@@ -52,32 +52,29 @@ class Loader:
         with Loader(...) as loader:
             for step, batches in loader:
 
-    records      the encoded photos
-    exif         whether headers are of the photos as they are shown or as they are stored
+    exif         whether headers are of the photos as displayed or as stored
     draw, schedule, make_batch   see their types
     render       one sample, on one of the threads
-    render_batch a forward's samples at once, in its place; called by one thread when the last of a step is drawn, on a CUDA
-                 device with the loader's own stream as the current one
-    first_step, last_step   the steps first_step .. last_step - 1; last_step None: without end. Starting costs the same
-                            at any step.
+    render_batch a forward's samples at once, instead; called by one thread when the last of a step is drawn, on a CUDA device with the
+                 loader's own stream as the current one
+    first_step, last_step   the steps first_step .. last_step - 1; last_step None: without end. Starting costs the same at any step.
     threads      loader threads; they never set a thread count and call nothing that would start more
-    fetch_threads  further threads that bring bytes ahead; 0: the loader threads read
+    fetch_threads  further threads that read bytes ahead; 0: the loader threads read
     prefetch     steps made ready ahead of the one in use
-    image_shape  (H, W, 3): of every image, or the largest where the schedule names the shapes of its forwards
-    device       where the batches shall be. On a CUDA device they are copied from pinned memory on a stream of loaders' own,
-                 and the consumer's current stream waits for that copy
+    image_shape  (H, W, 3): of every image, or the largest where the schedule gives the shapes of its forwards
+    device       of the batches. To a CUDA device they are copied from pinned memory on the loaders' own stream, and the consumer's
+                 current stream waits for that copy
     like         a step's batches as large as any, on whatever device: on a CUDA device all memory is then allocated here
 
-    Images are (n, 3, H, W) uint8 in channels_last memory. A batch is the ring's own memory, on every device, valid until
-    the next step is asked for or the loader is closed: copy what must live longer. Work that is sent to a CUDA device before
-    sees it whole, if it was sent to the stream that is current where the next step is asked for, or one that joined it.
+    Images are (n, 3, H, W) uint8 in channels_last memory. A batch is the ring's own memory, on every device, valid until the next step
+    is requested or the loader is closed: copy what must live longer. Work sent to a CUDA device before that reads it whole, if it was
+    sent to the stream that is current at the next request, or one that joined it.
 
-    An exception in a thread is raised at once where the consumer asks for the next step, even when earlier steps are
-    ready. `close` (or leaving the with block) stops and joins all threads; it may be called again.
-    `wait_seconds` is the time the consumer has waited for data so far.
+    An exception in a thread is raised at the consumer's next request, even when earlier steps are ready. `close` (or leaving the with
+    block) stops and joins all threads; it may be called again. `wait_seconds` is the time the consumer has waited for data so far.
 
     A sample that does not come within a minute, while the consumer waits, is named on stderr once a minute, and after
-    overdue.FAIL_SECONDS it is a DataError. The thread that waits for it is then left alone: nothing can end a read that hangs.
+    overdue.FAIL_SECONDS it is a DataError. The thread that waits for it is then abandoned: nothing can end a read that hangs.
     """
 
     def __init__(
@@ -132,10 +129,10 @@ class Loader:
         if fetch_threads:
             self._fetching = Cursor(first_step, last_step, self._open, lambda _: records.at_once)
             opens = self._opened
-        # Small enough that threads finish a step together, large enough that handing out costs nothing.
+        # Small enough that threads finish a step together, large enough that distribution costs nothing.
         self._decoding = Cursor(first_step, last_step, opens, lambda n: min(16, max(1, n // (4 * threads))))
 
-        # Daemons, so that an interpreter that dies of something else is not kept alive by a forgotten loader.
+        # Daemons, so that a loader left open does not keep a failing interpreter alive.
         stages = [(self._decode, "loader")] * threads + [(self._fetch, "loader-fetch")] * fetch_threads
         self._threads = [
             Thread(target=self._work, args=(stage, i), name=f"{name}-{i}", daemon=True)
@@ -146,7 +143,7 @@ class Loader:
             for thread in self._threads:
                 thread.start()
                 started.append(thread)
-        except RuntimeError:  # the machine gives no more threads
+        except RuntimeError:  # the machine allows no more threads
             self._threads = started
             self.close()
             raise
@@ -161,7 +158,7 @@ class Loader:
         return self
 
     def __next__(self) -> tuple[int, list[Batch]]:
-        """The next step; hands the memory of the one before back to the ring."""
+        """The next step; returns the memory of the one before to the ring."""
         if self._held is not None and self._held.landing is not None:
             self._held.landing.give_back()
         with self._changed:
@@ -173,11 +170,11 @@ class Loader:
             step = self._next_step
             if self._error is None and step == self._last_step:
                 raise StopIteration
-            began = told = time.perf_counter()
+            began = reported = time.perf_counter()
             while not (self._error or self._stopping or self._ring[step % len(self._ring)].ready):
                 self._changed.wait(overdue.SAY_SECONDS / 4)
-                if time.perf_counter() - told >= overdue.SAY_SECONDS:
-                    told = time.perf_counter()
+                if time.perf_counter() - reported >= overdue.SAY_SECONDS:
+                    reported = time.perf_counter()
                     self._watch.tell_overdue(step, self._records.name)
             self.wait_seconds += time.perf_counter() - began
             if self._error is not None:
@@ -202,7 +199,7 @@ class Loader:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if self._stream is not None:
-            # Whoever allocates the ring's memory next does it on this stream, after all that the consumer has sent.
+            # The next allocation of the ring's memory is on this stream, after all that the consumer has sent.
             self._stream.wait_stream(self._streams.current_stream(self._device))
         self._ring = []
 
@@ -257,11 +254,11 @@ class Loader:
     def _read(self, indices: Sequence[int]) -> list[bytes]:
         try:
             found = self._records.read_many(indices)
-        except OSError as error:  # of a container that does not say so itself; a time-out is one too
+        except OSError as error:  # of a container that raises no DataError itself; a time-out is one too
             raise DataError(
                 f"{some(map(self._records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
             ) from error
-        assert len(found) == len(indices), "read_many gives as many as it is asked for"
+        assert len(found) == len(indices), "read_many returns one entry for each index"
         return found
 
     def _open(self, step: int) -> tuple[Slot, int] | None:
@@ -294,7 +291,7 @@ class Loader:
                 self._changed.wait()
             if self._stopping:
                 return None
-            # A later step's: this one had no samples, and may have been taken already.
+            # The slot may be at a later step: this one had no samples, and may have been taken already.
             return slot, len(slot.indices) if slot.step == step else 0
 
     def _arrived(self, slot: Slot, at: int) -> bool:
@@ -336,5 +333,5 @@ class Loader:
         return batches
 
     def _on_own_stream(self) -> AbstractContextManager:
-        """Whatever is sent to the device goes to the loader's stream, where it has one."""
+        """Inside, work is sent to the loader's own stream, where it has one."""
         return nullcontext() if self._stream is None else self._streams.stream(self._stream)

@@ -1,8 +1,8 @@
 """An object's mask on a small canvas: cut out of the mask at the input's resolution, or coarser where it is too large.
 
-No bitmap of a whole photo is ever made. Polygons are moved to the input's coordinates first and rasterised there
-(input/outlines.py), all of a photo's at once; run-length encoded masks are looked up pixel by pixel, by the
-nearest-neighbour law with which torch's interpolate resizes them in torchvision's detectors.
+No bitmap of a whole photo is ever made. Polygons are moved to the input's coordinates first and rasterised there (input/outlines.py),
+all of a photo's at once; run-length encoded masks are read pixel by pixel, by the nearest-neighbour law with which torch's
+interpolate resizes them in torchvision's detectors.
 
 Letters: n objects   C canvas side; a canvas has C + 2 rows and columns, the outer ones a ring around the object's C x C
     P, Q, R points, polygons and runs as in store/box_split.py
@@ -11,32 +11,16 @@ Units: photo pixels for polygons, runs and boxes; input pixels (the window's res
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from paceline.boxes.run_lengths import ranges
 from paceline.input.crop import Window
 from paceline.input.outlines import crossings, extents, fill
-
-
-class MaskArrays(Protocol):
-    """Masks as store/box_split.py's BoxSplit has them; see there."""
-
-    @property
-    def polygon_points(self) -> np.ndarray: ...
-    @property
-    def polygon_starts(self) -> np.ndarray: ...
-    @property
-    def object_polygons(self) -> np.ndarray: ...
-    @property
-    def rle_counts(self) -> np.ndarray: ...
-    @property
-    def object_rles(self) -> np.ndarray: ...
+from paceline.store.box_split import BoxSplit
 
 
 def canvases_of(
-    masks: MaskArrays,
+    masks: BoxSplit,
     rows: np.ndarray,
     boxes: np.ndarray,
     *,
@@ -49,10 +33,9 @@ def canvases_of(
 
     An object's mask is the union of its polygons; where it has none, its runs; where it has neither, its box.
 
-    rows    (n,) int64, the objects' rows in the arrays
-    boxes   (n, 4) float64 left, top, right, bottom
+    rows    (n,) int64, the objects' rows in the arrays; boxes (n, 4) float64 left, top, right, bottom
     photo   height and width of the photo that the runs encode
-    window  the region that is seen and the size it is resized to; the skips are 0
+    window  the region that is used and the size it is resized to; the skips are 0
     side    C
     """
     canvases = np.zeros((len(rows), side + 2, side + 2), np.uint8)
@@ -74,7 +57,7 @@ def canvases_of(
     return canvases, frames
 
 
-def _outlines(masks: MaskArrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _outlines(masks: BoxSplit, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All polygons of these objects: points (P, 2), lengths (Q,), the object 0..n-1 of each (Q,)."""
     polygons, owners = ranges(masks.object_polygons[rows], masks.object_polygons[rows + 1])
     starts, stops = masks.polygon_starts[polygons] // 2, masks.polygon_starts[polygons + 1] // 2
@@ -127,7 +110,7 @@ def _draw(
         drawn = np.empty((int(coarse.sum()), side + 2, side + 2), np.uint8)
         fill((np.cumsum(coarse) - 1)[owners[here][found.outlines]], found.columns, found.rows, drawn)
         canvases[chosen[coarse]] = drawn
-    # Beyond the photo's border lies the nearest pixel inside: an empty one unless the object touches the border.
+    # Beyond the photo's border the nearest pixel inside is repeated: an empty one unless the object touches the border.
     ends = np.ceil((bounds[:, 2:] - bounds[:, :2]) / grids[:, 2:] - 1e-6).astype(np.int64) + 1
     touching = (bounds[:, :2] == 0) | (bounds[:, 2:] == (width, height))
     for at in np.flatnonzero(touching.any(axis=1) & (bounds[:, 2] > 0)).tolist():
@@ -158,7 +141,7 @@ def _of_runs(
         return np.zeros((side + 2, side + 2), np.uint8), _nowhere(box, window, flip)
     left, top, right, bottom = bounds
     pitch_x, pitch_y = max(1.0, (right - left) / side), max(1.0, (bottom - top) / side)
-    # Coarser pixels take the value at their centres. Beyond the photo's border lies the nearest pixel inside.
+    # Coarser pixels take the value at their centres. Beyond the photo's border the nearest pixel inside is repeated.
     centres = np.arange(side + 2) - 0.5
     at_x = np.clip(np.floor(left + centres * pitch_x), 0, len(columns) - 1).astype(np.int64)
     at_y = np.clip(np.floor(top + centres * pitch_y), 0, len(rows) - 1).astype(np.int64)
@@ -187,7 +170,7 @@ def _bounds_of_runs(
 
 
 def nearest(source: int, target: int) -> np.ndarray:
-    """(target,) int64 in 0..source-1: where torch's interpolate, mode nearest, takes each of `target` pixels from."""
+    """(target,) int64 in 0..source-1: the source of each of `target` pixels in torch's interpolate, mode nearest."""
     scale = np.float32(source) / np.float32(target)
     return np.minimum(np.floor(np.arange(target, dtype=np.float32) * scale).astype(np.int64), source - 1)
 
@@ -201,7 +184,7 @@ def _repeat_border(canvas: np.ndarray, top: int, left: int, bottom: int, right: 
 
 
 def _nowhere(box: np.ndarray, window: Window, flip: bool) -> np.ndarray:
-    """The frame of a mask without a pixel: where its box begins."""
+    """The frame of a mask without a pixel, at its box's corner."""
     corners = _to_input(box.reshape(2, 2), window, flip)
     left, top = np.clip(np.floor(corners.min(axis=0)), 0, (window.resized_width - 1, window.resized_height - 1))
     return np.array((left, top, 1, 1), np.float32)

@@ -1,9 +1,9 @@
 """Polygons to bitmaps by pycocotools' rule, all of a photo at once, at the cost of the outlines and of small bitmaps.
 
-The rule (maskApi.c, rleFrPoly): corners are rounded to a grid five times as fine as pixels, edges are walked on that grid
-one point at a time, and where a walk steps over the middle of a pixel column it makes a crossing: from that row on, to
-the column's end, the pixels are turned over. So columns do not know each other, and of the rows above only the number of
-crossings counts. Here the two grid points beside a column's middle are computed directly instead of walking to them.
+The rule (maskApi.c, rleFrPoly): corners are rounded to a grid five times as fine as pixels, edges are walked on that grid one point at
+a time, and where a walk steps over the middle of a pixel column it makes a crossing: from that row on, to the column's end, the pixels
+are inverted. So columns are independent, and of the rows above only the number of crossings counts. Here the two grid points beside a
+column's middle are computed directly instead of walking to them.
 
 Letters: P corners of all outlines   Q outlines   k crossings
 Source: pycocotools, common/maskApi.c (Dollar and Lin 2015); the tests compare bit by bit.
@@ -27,17 +27,13 @@ FAR = 2.0**28
 class Crossings(NamedTuple):
     """Where outlines cross the middles of pixel columns, each place once, and only those crossed an odd number of times.
 
-    Sorted by outline, column and row. An outline is closed and crosses a column an even number of times, so crossings
-    at even places of the list are where it begins in a column, those at odd places where it ends.
-
-    outlines  (k,) int64, 0..Q-1
-    columns   (k,) int64, 0..width-1
-    rows      (k,) int64, 0..height: the first row of the other side
+    Sorted by outline, column and row. An outline is closed and crosses a column an even number of times, so crossings at even places
+    of the list are where it begins in a column, those at odd places where it ends.
     """
 
-    outlines: np.ndarray
-    columns: np.ndarray
-    rows: np.ndarray
+    outlines: np.ndarray  # (k,) int64, 0..Q-1
+    columns: np.ndarray  # (k,) int64, 0..width-1
+    rows: np.ndarray  # (k,) int64, 0..height: the first row of the other side
 
 
 def crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) -> Crossings:
@@ -94,14 +90,14 @@ def extents(found: Crossings, owners: np.ndarray, objects: int) -> np.ndarray:
 
 
 def fill(bitmaps: np.ndarray, columns: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """Bitmaps in which an outline or more covers a pixel.
+    """Bitmaps of the pixels that at least one outline covers.
 
     bitmaps        (k,) int, the bitmap 0..n-1 in which each crossing of a Crossings lies
     columns, rows  (k,) int, where in it: 0..W-1, 0..H
     out            (n, H, W) uint8, written with 0 and 1
     """
     count, height, width = out.shape
-    # One more row, for outlines that end below; columns first, because sums run along the last axis the fastest.
+    # One more row, for outlines that end below; columns first, because sums are fastest along the last axis.
     change = np.zeros((count, width, height + 1), np.int16)
     sign = np.ones(len(rows), np.int16)
     sign[1::2] = -1
@@ -113,7 +109,7 @@ def fill(bitmaps: np.ndarray, columns: np.ndarray, rows: np.ndarray, out: np.nda
 def _walk_along_x(before: np.ndarray, x: np.ndarray, y: np.ndarray, run: np.ndarray, rise: np.ndarray) -> np.ndarray:
     """The upper of an edge's two fine rows beside a middle, at fine columns `before` and one more.
 
-    x, y  where the edge begins; run, rise  to where it ends
+    x, y  the edge's beginning; run, rise  the way to its end
     """
     slope = rise / run
     back = run < 0

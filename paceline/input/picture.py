@@ -1,8 +1,8 @@
-"""Whole pictures by Pillow: 8-bit RGB of any mode, and a photo as people see it, for pages and answers.
+"""Whole pictures by Pillow: 8-bit RGB of any mode, and a photo as displayed, for pages and answers.
 
-Pictures of 16 bits a value keep the upper eight (value >> 8), as Pillow has it for colour PNGs; its own conversion of grey
-ones cuts at 255 instead, which turns them white. Pillow's modes of 32 bits are read as 16 where their values allow it (PGM
-files come so); other ranges, and fractions, nobody states, so they are refused.
+Pictures of 16 bits a value keep the upper eight (value >> 8), as Pillow does for colour PNGs; its own conversion of grey ones cuts at
+255 instead, which turns them white. Pillow's modes of 32 bits are read as 16 where their values allow it (PGM files are such); other
+ranges, and fractions, have no stated white, so they are refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Random numbers of one sample, as a pure function of (seed, epoch, index, stream).
 
-No generator object travels between samples, threads, ranks or resumed runs: whoever holds the key holds the numbers.
-The arithmetic is 64-bit integers written out here, so it cannot change with a library's version.
+No generator object travels between samples, threads, ranks or resumed runs: the key determines the numbers. The arithmetic is 64-bit
+integers written out here, so it cannot change with a library's version.
 
-Source: SplitMix64. Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014; its output mix is
-variant 13 of David Stafford's "Better Bit Mixing" (2011). Golden values of the reference code are in the tests.
+Source: SplitMix64. Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014; its output mix is variant 13 of
+David Stafford's "Better Bit Mixing" (2011). Golden values of the reference code are in the tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _STEP = 0x9E37_79B9_7F4A_7C15
 _MIX1 = 0xBF58_476D_1CE4_E5B9
 _MIX2 = 0x94D0_49BB_1331_11EB
-# Random keys of the permutations come from a stream of their own, so that no sample's first number tells its place.
+# Random keys of the permutations have a stream of their own, so that a sample's first number is independent of its place.
 PERMUTATION_STREAM = 1 << 32
 
 _BLOCK = 1 << 16
@@ -32,7 +32,7 @@ def _mix(word: int) -> int:
 
 
 def _key(seed: int, epoch: int, stream: int, index: int) -> int:
-    """The words absorbed one after the other; different tuples with the same (seed, epoch, stream) never collide."""
+    """Absorb the words one after the other; different tuples with the same (seed, epoch, stream) never collide."""
     key = _mix((seed + _STEP) & _MASK)
     key = _mix((key + epoch + _STEP) & _MASK)
     key = _mix((key + stream + _STEP) & _MASK)
@@ -87,11 +87,7 @@ def _mix_array(words: np.ndarray) -> np.ndarray:
 
 
 def hash_keys(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
-    """A 64-bit random key of each sample in this epoch: sorting by it gives the epoch's permutation.
-
-    indices  (N,) integers >= 0
-    return   (N,) uint64, all different for different indices
-    """
+    """(N,) uint64: a random key of each sample in this epoch, different for different indices >= 0; sorting by it permutes them."""
     key = _mix((seed + _STEP) & _MASK)
     key = _mix((key + epoch + _STEP) & _MASK)
     key = _mix((key + PERMUTATION_STREAM + _STEP) & _MASK)

@@ -1,4 +1,4 @@
-"""One step's batches in place of a loader: to see whether a network can learn them, and what a step costs without input."""
+"""One step's batches in place of a loader: to test whether a network can learn them, and to measure a step without input."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from paceline.input.loader import Loader
 
 
 class Repeated:
-    """One step's batches again and again, without reading anything more: what a loader costs is then nothing.
-
-    wait_seconds  what making them took
-    """
+    """One step's batches again and again, without further reading. wait_seconds: the time to make them."""
 
     def __init__(
         self, batches: Sequence[Batch], *, first_step: int, last_step: int | None, wait_seconds: float = 0.0

@@ -1,11 +1,15 @@
-"""The resize laws: "bilinear-antialias", in torch and in Pillow, and "bilinear", in torch.
+"""The resize laws: "bilinear-antialias", in torch and in Pillow, "bilinear", in torch, and TensorFlow's two.
 
-(input/resample_tensorflow.py has two more.)
-
-"bilinear-antialias" is a triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's
-edge, in 8-bit fixed point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely
-two. It is four times as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG
-needs. "bilinear" mixes the four pixels around each output pixel's centre at any scale, so shrinking skips pixels.
+"bilinear-antialias" is a triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's edge, in
+8-bit fixed point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely two. It is four times
+as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG needs. "bilinear" mixes the four
+pixels around each output pixel's centre at any scale, so shrinking skips pixels. TensorFlow's laws do that too, around other places:
+  tensorflow-crop   tf.image.crop_and_resize: the first and the last output pixel lie on the crop's corners, where a photo of n pixels
+         reaches from its first pixel's centre (0) to its last one's (n - 1), so a crop in fractions of the photo in those of n - 1. So
+         the crop's corners lie up to a pixel before its first pixel and behind its last: `seen` is the region to decode.
+  tensorflow-photo  tf.compat.v1.image.resize_images: output pixel i lies at i * n / size, counted from the first pixel's centre.
+Source: tensorflow-cpu's own operators (tests/oracle/test_ssd_gaudi.py). Where rounding puts crop_and_resize's last row past the photo,
+it leaves that row black; here it is the photo's last.
 
 Letters: h, w region; rh, rw resized region; oh, ow output, a part of it.
 """
@@ -29,7 +33,7 @@ _of_thread = threading.local()
 
 
 def scratch(purpose: str, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) uint8 of this thread, valid until the thread asks again for the same purpose."""
+    """(height, width, 3) uint8 of this thread, valid until its next call for the same purpose."""
     size = height * width * 3
     memory = getattr(_of_thread, purpose, None)
     if memory is None or memory.size < size:
@@ -45,23 +49,16 @@ def resample_torch(
 
     region  (h, w, 3) uint8, the window's region at full scale; contiguous
     out     (oh, ow, 3) uint8; may be part of a larger picture
-
     Only calls that stay in this thread: torch's copy and flip would start a pool of threads for each loader thread.
     """
-    # torch writes to memory of its own and copies when the rows of a result do not lie one after the other.
+    # torch writes to memory of its own and copies when the rows of a result are not contiguous.
     direct = not flip and out.shape[:2] == window[4:6] and out.flags.c_contiguous
     target = out if direct else scratch("resized", window.resized_height, window.resized_width)
     aten = torch.ops.aten
     upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
     # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
-    upsample.out(
-        _channels_last(region),
-        [window.resized_height, window.resized_width],
-        False,
-        None,
-        None,
-        out=_channels_last(target),
-    )
+    size = [window.resized_height, window.resized_width]
+    upsample.out(_channels_last(region), size, False, None, None, out=_channels_last(target))
     if direct:
         return
     bottom, right = window.skip_top + out.shape[0], window.skip_left + out.shape[1]
@@ -74,8 +71,10 @@ def resample_torch(
 
 
 def _channels_last(pixels: np.ndarray) -> torch.Tensor:
-    """(H, W, 3) as (1, 3, H, W) on the same memory. reshape gives the batch dimension a stride, pixels[None] has 0;
-    only with one does torch see channels_last, else it turns the planes over and back for more than the resize costs.
+    """(H, W, 3) as (1, 3, H, W) on the same memory.
+
+    reshape gives the batch dimension a stride, pixels[None] has 0; only with one does torch recognise channels_last, else it
+    transposes there and back, which costs more than the resize.
     """
     return torch.from_numpy(pixels.reshape(1, *pixels.shape)).permute(0, 3, 1, 2)
 
@@ -117,7 +116,7 @@ def _resample_pillow_crop(
     out: np.ndarray,
     flip: bool,
 ) -> None:
-    """`crop` lies at `place` of the scaled picture, as stored; beyond its edges the filter does not see."""
+    """`crop` lies at `place` of the scaled picture, as stored; the filter does not reach beyond its edges."""
     height, width = out.shape[:2]
     step_y, step_x = window.height / scale / window.resized_height, window.width / scale / window.resized_width
     y, x = _rim(place, scale, source)
@@ -140,3 +139,69 @@ def _rim(place: tuple[int, int, int, int], scale: int, source: Source) -> tuple[
     if swapped:
         down, across = across, down
     return down[from_below], across[from_right]
+
+
+TensorFlowLaw = Literal["tensorflow-crop", "tensorflow-photo"]
+
+
+def seen(window: Window, height: int, width: int) -> Window:
+    """The region whose pixels a TensorFlow law reads: one more on each side, where a photo of this size has them."""
+    top, left = max(0, window.top - 1), max(0, window.left - 1)
+    bottom, right = min(height, window.top + window.height + 1), min(width, window.left + window.width + 1)
+    return window._replace(top=top, left=left, height=bottom - top, width=right - left)
+
+
+def resample_tensorflow(
+    region: np.ndarray, window: Window, photo: tuple[int, int], out: np.ndarray, flip: bool, law: TensorFlowLaw
+) -> None:
+    """Resize the region `seen(window, *photo)` to the window's size, and write the part that starts at its skip into `out`.
+
+    region  (h, w, 3) uint8, its pixels
+    photo   height and width of the whole photo, which the window is a part of
+    out     (oh, ow, 3) uint8, rounded to the nearest level
+    """
+    wider = seen(window, *photo)
+    above, below, down = _between(law, window.top, window.height, photo[0], window.resized_height, wider.top)
+    before, behind, across = _between(law, window.left, window.width, photo[1], window.resized_width, wider.left)
+    rows = slice(window.skip_top, window.skip_top + out.shape[0])
+    columns = slice(window.skip_left, window.skip_left + out.shape[1])
+    above, below, down = above[rows], below[rows], down[rows, None, None]
+    before, behind, across = before[columns], behind[columns], across[columns, None]
+    if flip:
+        before, behind, across = before[::-1], behind[::-1], across[::-1]
+    upper = _mixed(region.take(above, axis=0), before, behind, across)
+    lower = _mixed(region.take(below, axis=0), before, behind, across)
+    lower -= upper
+    lower *= down
+    upper += lower
+    np.rint(upper, out=upper)
+    np.copyto(out, upper, casting="unsafe")
+
+
+def _mixed(rows: np.ndarray, before: np.ndarray, behind: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """(oh, w, 3) uint8 -> (oh, ow, 3) float32, between two columns each."""
+    left = rows.take(before, axis=1).astype(np.float32)
+    right = rows.take(behind, axis=1).astype(np.float32)
+    right -= left
+    right *= share
+    left += right
+    return left
+
+
+def _between(
+    law: TensorFlowLaw, start: int, length: int, side: int, count: int, origin: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each of `count` output pixels: the pixel before its place, the one behind, and its place between them, 0..1.
+
+    Pixels are counted from `origin`, the region's first one.
+    """
+    steps = np.arange(count, dtype=np.float64)
+    if law == "tensorflow-photo":
+        places = start + steps * length / count
+    elif count == 1:
+        places = (start + 0.5 * length) * (side - 1) / side + steps
+    else:
+        places = (start + length * steps / (count - 1)) * (side - 1) / side
+    before = np.floor(places).astype(np.intp)
+    behind = np.minimum(before + 1, side - 1)
+    return before - origin, behind - origin, (places - before).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The loader's ring: one step's memory a slot, and who takes which of its samples next.
+"""The loader's ring: one step's memory a slot, and the distribution of its samples to threads.
 
 Letters: n samples of one forward, H and W pixels of the network's input.
 """
@@ -23,7 +23,7 @@ Shape = tuple[int, int]
 
 
 class Forward(NamedTuple):
-    """The samples of one forward, where they are not of the loader's shape or not drawn as all others."""
+    """The samples of one forward, for a shape or a draw other than the loader's."""
 
     epochs: np.ndarray  # (n,) int64
     indices: np.ndarray  # (n,) int64
@@ -31,13 +31,12 @@ class Forward(NamedTuple):
     draw: DrawSample | None = None  # what draws its samples; None: the loader's
 
 
-# step -> one (epochs, indices) per forward, each (n,) int64, or a Forward. Called once a step, in order, by one thread at
-# a time.
+# step -> one (epochs, indices) per forward, each (n,) int64, or a Forward. Called once a step, in order, by one thread at a time.
 Schedule = Callable[[int], Sequence[tuple[np.ndarray, np.ndarray] | Forward]]
 
 
 class Slot:
-    """One step's memory, and how far it is. `step`, `free`, `ready`, `remaining` and `data` are guarded by the loader."""
+    """One step's memory and state. The loader's lock guards `step`, `free`, `ready`, `remaining` and `data`."""
 
     def __init__(self, landing: Landing | None = None) -> None:
         self.landing = landing  # on an accelerator whose copies run beside its kernels
@@ -58,7 +57,7 @@ class Slot:
         self.batches: list[Batch] = []
 
     def fill(self, forwards: Sequence[tuple[np.ndarray, np.ndarray] | Forward], shape: Shape, draw: DrawSample) -> None:
-        """Take a step's samples in; `shape` and `draw` are for forwards that name none."""
+        """Begin a step's samples; `shape` and `draw` are for forwards without their own."""
         named = [forward if isinstance(forward, Forward) else Forward(*forward) for forward in forwards]
         self.sizes = [len(forward.indices) for forward in named]
         self.shapes = [forward.shape or shape for forward in named]
@@ -70,8 +69,9 @@ class Slot:
         self.drawn = [None] * self.remaining
 
     def allocate(self, largest: int, pinned: bool) -> None:
-        """Images of each forward in memory for as many of `largest` bytes each; memory that is enough is kept, so the
-        ring does not grow with which shapes come.
+        """Make the views of each forward's images, in memory for as many of `largest` bytes each.
+
+        Memory that is large enough is kept, so the ring does not grow with the shapes that come.
         """
         shapes = [(size, *shape, 3) for size, shape in zip(self.sizes, self.shapes)]
         assert all(prod(shape[1:]) <= largest for shape in shapes), "image_shape is the largest that the schedule names"
@@ -84,7 +84,7 @@ class Slot:
 
 
 class Cursor:
-    """Hands out the samples of one step after the other, in order, to the threads of one stage.
+    """Distribute the samples of one step after the other, in order, to the threads of one stage.
 
     first, last  steps; last None: without end
     open_step    step -> its slot and how many samples it has; None when the loader is stopping. May wait

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from paceline.batch import Batch
 from paceline.config.classification import PhotoRecipe
-from paceline.input.draw import Draw
-from paceline.input.photo_sample import draw_training_sample
+from paceline.input.draw import Draw, draw_training_photo
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
 from paceline.store.index import open_split
@@ -60,7 +59,7 @@ class Classification(Task):
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """RandomResizedCrop and flip."""
         random = SampleRandom(self.recipe.seed, epoch, index)
-        return draw_training_sample(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
+        return draw_training_photo(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
 
     def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
         """As all tasks, with its class."""

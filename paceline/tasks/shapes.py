@@ -15,8 +15,7 @@ from paceline.config.instances import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.input.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
-from paceline.input.grouped import group_batches, grouped_order, shapes_of_run
-from paceline.input.stream import batch_indices, permutation
+from paceline.input.stream import batch_indices, group_batches, grouped_order, permutation, shapes_of_run
 
 # Of a run whose steps are looked at, for their shapes: most photos, and most epochs of a small set. A few seconds.
 MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
@@ -126,7 +125,7 @@ class Sizes(NamedTuple):
 
 
 class Buckets:
-    """Photos keep their aspect and are padded to a shape of a ladder, likes together; see input/buckets.py and input/grouped.py."""
+    """Photos keep their aspect and are padded to a shape of a ladder, likes together; see input/buckets.py and input/stream.py."""
 
     vary = True
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import RecipeError
-from paceline.input.grouped import group_batches, grouped_order, grouped_permutation, shapes_of_run
 from paceline.input.randomness import hash_keys
-from paceline.input.stream import batch_indices
+from paceline.input.stream import batch_indices, group_batches, grouped_order, grouped_permutation, shapes_of_run
 
 # Others may share the machine: no deadline.
 FEW = examples(30)

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from paceline.input.crop import Window
 from paceline.input.decode import decode_crop
-from paceline.input.resample_tensorflow import resample_tensorflow, seen
+from paceline.input.resample import resample_tensorflow, seen
 from paceline.store.header import read_header
 
 PHOTO = np.random.default_rng(8).integers(0, 256, (23, 31, 3), dtype=np.uint8)

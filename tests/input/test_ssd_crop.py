@@ -8,9 +8,8 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.input.crop import Window
+from paceline.input.crop import IOU_ABOVE, MOST_DRAWS, Window, _Objects, ssd_crop
 from paceline.input.randomness import SampleRandom
-from paceline.input.ssd_crop import IOU_ABOVE, MOST_DRAWS, _Objects, ssd_crop
 
 NO_BOXES = np.zeros((0, 4))
 

@@ -17,10 +17,10 @@ from PIL import Image, ImageOps
 from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput
-from paceline.input import box_sample, instance_sample, photo_sample
+from paceline.input import box_sample, instance_sample
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop, source_of
 from paceline.input.decode import dct_scale, decode_crop
-from paceline.input.draw import render
+from paceline.input.draw import draw_evaluation_photo, render
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import resample_torch
 from paceline.store.header import read_header
@@ -260,7 +260,7 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
         instance = InstanceInput(short=(64,), long=128)
         draws = (
             box_sample.draw_evaluation_sample(header, "it", BoxInput(size=64)),
-            photo_sample.draw_evaluation_sample(header, "it", 0, PhotoInput(eval_resize=50, eval_size=48)),
+            draw_evaluation_photo(header, "it", 0, PhotoInput(eval_resize=50, eval_size=48)),
             instance_sample.draw_evaluation_sample(header, "it", instance, 64, (96, 128)),
         )
         for draw, out in zip(draws, (square, photo, padded)):

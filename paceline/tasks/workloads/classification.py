@@ -78,6 +78,6 @@ class ResNet(Workload):
 
     def draw_eval(self, recipe: PhotoRecipe, header, name, shape):
         """The centre of a photo, of class 0."""
-        from paceline.input.photo_sample import draw_evaluation_sample
+        from paceline.input.draw import draw_evaluation_photo
 
-        return draw_evaluation_sample(header, name, 0, recipe.input)
+        return draw_evaluation_photo(header, name, 0, recipe.input)
