@@ -12,8 +12,8 @@ The decoder is data treatment: a recipe names it, it is recorded, and it never c
               again; Linux, an extra
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
 With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
-libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in training;
-preparing a data set decodes every file in full.
+libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in
+training; preparing a data set decodes every file in full.
 
 All of it releases the GIL while it works, and none of it starts threads.
 """
