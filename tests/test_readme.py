@@ -88,6 +88,17 @@ def test_every_file_of_ours_that_a_page_or_a_docstring_names_by_its_path_exists(
     assert not missing, "\n".join(missing)
 
 
+def test_links_between_pages_lead_to_a_file_and_a_heading() -> None:
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
+        for path, heading in re.findall(r"\]\((?!\w+://)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page.name}: {path}"
+            if heading:
+                headings = re.findall(r"^#+ (.*)", target.read_text(), flags=re.M)
+                slugs = {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+                assert heading in slugs, f"{page.name}: {path}#{heading}"
+
+
 def test_what_scripts_and_results_import_of_ours_exists() -> None:
     # Most are run by hand, on machines and beside systems that no test has.
     for path in (path for room in ("benchmarks", "scripts", "results") for path in (ROOT / room).rglob("*.py")):
