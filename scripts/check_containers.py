@@ -24,15 +24,12 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.store.containers.detection_label import detection_objects
-from paceline.store.containers.example import Feature, parse_example
-from paceline.store.containers.example_layouts import coco_example, imagenet_example
+from paceline.store.containers.example import Feature, coco_example, example_bytes, imagenet_example, parse_example
 from paceline.store.containers.recordio import Packed, idx_text, read_payload, read_recordio, write_recordio
-from paceline.store.containers.recordio_lists import check_idx, read_idx, read_lst
+from paceline.store.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst
 from paceline.store.containers.tar import tar_members, write_tar
-from paceline.store.containers.tfrecord import tfrecord_spans
+from paceline.store.containers.tfrecord import tfrecord_spans, write_tfrecord
 from paceline.store.containers.webdataset import Sample, read_label, samples
-from paceline.store.containers.write_tfrecord import example_bytes, write_tfrecord
 
 TOOLS = Path(__file__).resolve().parent / "containers"
 sys.path.insert(0, str(TOOLS.parents[1] / "tests"))

@@ -28,8 +28,8 @@ from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, L
 from paceline.datasets.formats.imagenet import check_flat_val
 from paceline.datasets.formats.layouts import BoxSet, read_one_split, read_single_json
 from paceline.datasets.pipeline import Source, write_prepared
-from paceline.store.bare_container import prepare_first
 from paceline.store.class_folder import list_folder
+from paceline.store.containers.exports import prepare_first
 from paceline.store.freshness import check_fresh, refuse_stale_containers
 from paceline.store.manifest import Kind, Manifest, cache_place, manifest_places
 

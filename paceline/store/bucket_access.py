@@ -75,11 +75,7 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
         "retry_config": {
             "max_retries": 1_000 if patience else 0,  # the time decides
             "retry_timeout": timedelta(seconds=patience),
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=100),
-                "max_backoff": timedelta(seconds=10),
-                "base": 2,
-            },
+            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
         },
     }
     try:

@@ -64,9 +64,7 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
     return in_use
 
 
-def read_ledger(
-    path: Path,
-) -> tuple[dict[bytes, tuple[int, int, str]], dict[bytes, tuple[str, str, set[int]]]]:
+def read_ledger(path: Path) -> tuple[dict[bytes, tuple[int, int, str]], dict[bytes, tuple[str, str, set[int]]]]:
     """-> files that are whole: name -> (bytes, time, source's state); files that are begun: name -> (token, source's state,
     first bytes of the parts that are there). Lines that are not ours, and a torn last one, count for nothing."""
     finished: dict[bytes, tuple[int, int, str]] = {}

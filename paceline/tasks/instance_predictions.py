@@ -21,8 +21,7 @@ from paceline.batch import APPROXIMATED, Batch, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
-from paceline.store.box_split import BoxSplit
-from paceline.store.object_masks import has_masks, truth_masks
+from paceline.store.box_split import BoxSplit, has_masks, truth_masks
 from paceline.tasks import box_predictions
 from paceline.tasks.box_predictions import most_written, to_detections
 from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
-from paceline.store.bare_container import prepare_first
+from paceline.store.containers.exports import prepare_first
 from paceline.store.manifest import Kind, Manifest
 from paceline.tasks.workloads import workload_of
 

@@ -21,8 +21,9 @@ from paceline.config.errors import DataError
 from paceline.datasets import inspection
 from paceline.datasets.class_source import prepare_folder
 from paceline.store.box_split import open_boxes
+from paceline.store.containers.example import example_bytes
 from paceline.store.containers.recordio import Packed, write_recordio
-from paceline.store.containers.write_tfrecord import example_bytes, write_tfrecord
+from paceline.store.containers.tfrecord import write_tfrecord
 from paceline.store.freshness import check_fresh
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest

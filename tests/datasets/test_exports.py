@@ -13,7 +13,7 @@ import pytest
 from coco_sets import json_file, make_set
 
 from paceline.cli.main import main
-from paceline.store.bare_container import prepare_first
+from paceline.store.containers.exports import prepare_first
 
 XML = (
     "<annotation><size><width>40</width><height>30</height></size><object><name>cat</name>"

@@ -20,8 +20,7 @@ from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.findings import findings
 from paceline.datasets.mask_checks import useless_masks, without
 from paceline.datasets.segmentation import mask_arrays
-from paceline.store.box_split import open_boxes
-from paceline.store.object_masks import has_masks, truth_masks
+from paceline.store.box_split import has_masks, open_boxes, truth_masks
 
 SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "outside": lambda entry: [[number + 5000 for number in entry["segmentation"][0]]],

@@ -19,8 +19,8 @@ from paceline.datasets.containers.source import ContainerRequest, prepare_contai
 from paceline.datasets.pack.objects import detection_label
 from paceline.datasets.pack.pack import pack
 from paceline.datasets.pack.request import PackRequest
-from paceline.store.containers.detection_label import detection_objects
 from paceline.store.containers.recordio import read_recordio
+from paceline.store.containers.recordio_lists import detection_objects
 from paceline.store.containers.tar import write_tar
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest

@@ -16,9 +16,8 @@ from pycocotools.coco import COCO
 
 from paceline.boxes.run_lengths import RunLengths, bitmap
 from paceline.datasets.ensure import ensure_prepared
-from paceline.store.box_split import BoxSplit, open_boxes
+from paceline.store.box_split import BoxSplit, has_masks, open_boxes, truth_masks
 from paceline.store.manifest import Manifest
-from paceline.store.object_masks import has_masks, truth_masks
 from paceline.tasks.metrics.coco import Detections, GroundTruth
 from paceline.tasks.metrics.coco_masks import score_masks
 

@@ -281,3 +281,9 @@ def test_imagenets_and_vocs_sums_are_torchvisions() -> None:
     }
     for archive in (*VOC_2007, *DATA_SETS["voc2012"].archives):
         assert theirs[archive.name] == (archive.urls[0], archive.md5)
+
+
+def test_a_mirror_of_another_scheme_is_refused_in_a_line(coco: Site, tmp_path: Path, capsys) -> None:
+    assert download("coco2017", tmp_path / "out", "--from", "ftp://host/coco") == 2
+    said = capsys.readouterr().err
+    assert "addresses begin with http://" in said and "Traceback" not in said

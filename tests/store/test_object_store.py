@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import DataError, UserError
-from paceline.store import bucket_access, object_store, read_ahead
+from paceline.store import bucket_access, object_store
 from paceline.store.bucket_access import in_words
 from paceline.store.cached_store import kept_on_disk
 from paceline.store.object_store import store_of
@@ -211,7 +211,7 @@ def test_the_record_that_cannot_be_read_is_named(server: FaultyServer) -> None:
 
 
 def test_a_stream_is_the_file_whatever_is_read_of_it(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(object_store, "BLOCK_BYTES", 10_000)
     store, name = place(server)
     moves = st.lists(
         st.one_of(
@@ -237,7 +237,7 @@ def test_a_stream_is_the_file_whatever_is_read_of_it(server: FaultyServer, monke
 
 
 def test_a_look_at_the_end_fetches_one_block_and_a_walk_fetches_ahead(server: FaultyServer) -> None:
-    size = 5 * read_ahead.BLOCK_BYTES + 100
+    size = 5 * object_store.BLOCK_BYTES + 100
     server.files["/bucket/large.tar"] = bytes(size)
     store, name = place(server, key="large.tar")
     with store.open(name) as stream:
@@ -252,7 +252,7 @@ def test_a_look_at_the_end_fetches_one_block_and_a_walk_fetches_ahead(server: Fa
 
 
 def test_a_stream_whose_file_goes_ends_in_its_reason(server: FaultyServer) -> None:
-    server.files["/bucket/large.tar"] = bytes(2 * read_ahead.BLOCK_BYTES)
+    server.files["/bucket/large.tar"] = bytes(2 * object_store.BLOCK_BYTES)
     store, name = place(server, key="large.tar")
     with store.open(name) as stream:
         stream.read(10)

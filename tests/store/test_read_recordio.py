@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
-from paceline.store.containers.detection_label import detection_objects
 from paceline.store.containers.reading import Truncated
 from paceline.store.containers.recordio import (
     MAGIC,
@@ -26,7 +25,7 @@ from paceline.store.containers.recordio import (
     record_bytes,
     write_recordio,
 )
-from paceline.store.containers.recordio_lists import check_idx, read_idx, read_lst
+from paceline.store.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst
 
 # Runs of bytes in which the magic word stands often, at all remainders.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], b"\xff\xd8", b"abcd", b"x"]), max_size=8).map(b"".join)

@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config.errors import DataError
-from paceline.store.containers.example import parse_example
-from paceline.store.containers.example_layouts import coco_example, imagenet_example
+from paceline.store.containers.example import coco_example, example_bytes, imagenet_example, parse_example
 from paceline.store.containers.reading import Truncated
-from paceline.store.containers.tfrecord import Span, masked_crc32c, tfrecord_spans
-from paceline.store.containers.write_tfrecord import example_bytes, write_tfrecord
+from paceline.store.containers.tfrecord import Span, masked_crc32c, tfrecord_spans, write_tfrecord
 
 
 def read_all(data: bytes, name: str = "a.tfrecord") -> list[Span]:

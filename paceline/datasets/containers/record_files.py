@@ -29,11 +29,9 @@ from paceline.datasets.containers.contents import (
 from paceline.datasets.containers.files import ContainerFiles
 from paceline.datasets.containers.record_boxes import PhotoBoxes, annotations_of
 from paceline.datasets.formats.annotations import Annotations
-from paceline.store.containers.detection_label import detection_objects
-from paceline.store.containers.example import parse_example
-from paceline.store.containers.example_layouts import LABEL, coco_example, imagenet_example
+from paceline.store.containers.example import LABEL, coco_example, imagenet_example, parse_example
 from paceline.store.containers.recordio import Record, read_recordio
-from paceline.store.containers.recordio_lists import Listed, check_idx, read_idx, read_lst
+from paceline.store.containers.recordio_lists import Listed, check_idx, detection_objects, read_idx, read_lst
 from paceline.store.containers.tfrecord import tfrecord_spans
 from paceline.store.header import read_header
 from paceline.store.stores import Range, scheme_of

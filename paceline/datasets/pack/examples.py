@@ -19,9 +19,8 @@ from paceline.datasets.pack.encode import Encoded
 from paceline.datasets.pack.objects import in_example, in_fractions
 from paceline.datasets.pack.plan import Source
 from paceline.pages.masks import mask_pixels
-from paceline.store.box_split import BoxSplit
-from paceline.store.containers.write_tfrecord import Values, example_bytes
-from paceline.store.object_masks import has_masks, truth_masks
+from paceline.store.box_split import BoxSplit, has_masks, truth_masks
+from paceline.store.containers.example import Values, example_bytes
 
 _FORMATS = ((b"\xff\xd8", b"JPEG"), (b"\x89PNG", b"PNG"), (b"RIFF", b"WEBP"), (b"BM", b"BMP"), (b"GIF8", b"GIF"))
 

@@ -21,8 +21,8 @@ from paceline.datasets.pack.encode import encoded_anew, smaller_size
 from paceline.datasets.pack.naming import packed_names
 from paceline.datasets.pack.request import USUAL_SHARD, PackRequest
 from paceline.input.stream import permutation
-from paceline.store.bare_container import prepare_first
 from paceline.store.box_split import BoxSplit, open_boxes
+from paceline.store.containers.exports import prepare_first
 from paceline.store.freshness import check_fresh
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Kind, Manifest, manifest_places, prepare_again

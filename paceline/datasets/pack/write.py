@@ -26,7 +26,7 @@ from paceline.datasets.pack.plan import Shard, Source
 from paceline.datasets.pack.request import PackRequest
 from paceline.store.containers.recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.store.containers.tar import write_tar
-from paceline.store.containers.write_tfrecord import write_tfrecord
+from paceline.store.containers.tfrecord import write_tfrecord
 
 
 class Photo(NamedTuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from paceline.config.printable import one_line
 from paceline.config.table import read_menu
 from paceline.store.download.check import Expected, Mismatch, require_room
 from paceline.store.download.fetch import fetch, local_path
+from paceline.store.download.http import Refused
 from paceline.store.download.unpack import is_unfinished, unpack
 
 Say = Callable[[str], None]
@@ -163,7 +165,11 @@ def _places(source: str, archive: Archive) -> list[str]:
 
 
 def _local(urls: Sequence[str]) -> Path | None:
-    return next((path for url in urls if (path := local_path(url)) is not None and path.is_file()), None)
+    for url in urls:
+        with suppress(Refused):  # `fetch` names what is wrong with it
+            if (path := local_path(url)) is not None and path.is_file():
+                return path
+    return None
 
 
 def _named(what: str, progress: Progress) -> Callable[[int, int], None]:

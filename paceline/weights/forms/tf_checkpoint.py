@@ -18,8 +18,7 @@ import numpy as np
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
-from paceline.store.containers.protobuf import BYTES, VARINT, fields, varint
-from paceline.store.containers.tfrecord import masked_crc32c
+from paceline.store.containers.tfrecord import BYTES, VARINT, fields, masked_crc32c, varint
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER, TRAILER = 48, 5
