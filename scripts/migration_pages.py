@@ -1,13 +1,47 @@
-"""Write docs/migration/*.md from the tables of paceline/migrate: `PYTHONPATH=. python scripts/migration_pages.py`."""
+"""Write docs/migration/*.md from the tables of paceline/recipes/migrate: `PYTHONPATH=. python scripts/migration_pages.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.recipes.migrate.originals import PAGES
-from paceline.recipes.migrate.pages import markdown
+from paceline.recipes.migrate import PAGES
+from paceline.recipes.migrate.table import Entry, Line, Page, Section
+from paceline.recipes.migrate.translate import number, translate
 
 FOLDER = Path(__file__).parents[1] / "docs" / "migration"
+HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"
 
-for page in PAGES:
-    (FOLDER / f"{page.name}.md").write_text(markdown(page))
+
+def markdown(page: Page) -> str:
+    """The page's whole text."""
+    return f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
+
+
+def runs_of(page: Page) -> Iterator[tuple[str, str]]:
+    """The originals' command lines whose cells are translations, each with its --system-of."""
+    for section in page.sections:
+        yield from ((row.run, row.of) for row in section.rows if isinstance(row, Line) and row.run)
+
+
+def _section(section: Section) -> str:
+    text = f"{section.text.strip()}\n\n" if section.text else ""
+    follows = f"**Ours follow** `paceline {section.follows}`\n\n" if section.follows else ""
+    rows = "".join(f"| {' | '.join(_cells(row))} |\n" for row in section.rows)
+    return f"\n## {section.title}\n\n{text}{follows}{HEAD}{rows}".replace(" |  |\n", " | |\n")
+
+
+def _cells(row: Entry | Line) -> tuple[str, str, str]:
+    if isinstance(row, Line):
+        if row.ours:
+            return row.theirs, row.ours, row.remark
+        ours = translate(row.run, system_of=row.of).command.replace("--data DIR", "--data /data/coco")
+        return row.theirs, f"`{ours}`", row.remark
+    value = row.example or " ".join(map(number, row.default if isinstance(row.default, tuple) else (row.default,)))
+    ours = row.ours.replace("{}", value) if row.kind != "bool" else row.ours
+    return ", ".join(f"`{name}`" for name in row.names), f"`{ours}`" if row.status == "carries" else ours, row.remark
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        (FOLDER / f"{page.name}.md").write_text(markdown(page))

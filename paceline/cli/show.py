@@ -21,7 +21,7 @@ from paceline.config.run import Controls, run_file, run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.log.prose import where_time_goes
-from paceline.recipes.row import LIKE, Row
+from paceline.recipes.rows import LIKE, Row
 from paceline.tasks.workloads import workload_of
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe

@@ -230,13 +230,17 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
     Raises RecipeError for an unknown field, naming its nearest neighbour, and for a value of another type.
     """
-    changed = recipe
-    for dotted, value in changes.items():
-        changed = _replace_at(changed, dotted.split("."), value, dotted)
-    changed = settle_length(changed, set(changes))
+    changed = settle_length(with_fields(recipe, changes), set(changes))
     check_batch_and_lr(recipe, changed, set(changes), spelt="python")
     check_recipe(changed)
     return changed
+
+
+def with_fields(recipe: Recipe[Any, Any], changes: Mapping[str, Any]) -> Recipe[Any, Any]:
+    """The recipe with dotted fields replaced; of the result nothing but the fields' types is checked. Raises as `override`."""
+    for dotted, value in changes.items():
+        recipe = _replace_at(recipe, dotted.split("."), value, dotted)
+    return recipe
 
 
 def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:

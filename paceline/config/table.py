@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -15,13 +16,18 @@ Row = TypeVar("Row")
 
 
 def read_rows(file: Path, kind: type[Row]) -> tuple[Row, ...]:
-    """The rows of a file that holds a list. Raises RecipeError naming file, row and key for what is no such row."""
+    """The rows of a file that holds a list. Raises RecipeError naming file, row and key for a row that does not fit `kind`."""
     return tuple(_row(kind, facts, f"{file.name}[{number}]") for number, facts in enumerate(_parsed(file, list)))
 
 
 def read_menu(file: Path, kind: type[Row]) -> dict[str, Row]:
     """The rows of a file that holds a table, by their names; otherwise as `read_rows`."""
     return {name: _row(kind, facts, f"{file.name}: {name}") for name, facts in _parsed(file, dict).items()}
+
+
+def read_one(file: Path, kind: type[Row]) -> Row:
+    """A file that is one row, with rows inside it; otherwise as `read_rows`."""
+    return _row(kind, _parsed(file, dict), file.name)
 
 
 def _parsed(file: Path, kind: type) -> Any:
@@ -45,7 +51,18 @@ def _row(kind: Any, facts: Any, where: str) -> Any:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    inner = get_args(hint)[:1]
-    if get_origin(hint) is tuple and is_dataclass(inner[0]):
-        return tuple(_row(inner[0], facts, f"{where}[{place}]") for place, facts in enumerate(value))
+    """A row, a tuple of rows, or a mapping; anything else as `checked` returns it."""
+    parts = get_args(hint)
+    if is_dataclass(hint):
+        return _row(hint, value, where)
+    if get_origin(hint) is tuple and _has_rows(parts[0]):
+        return tuple(_value(parts[0], facts, f"{where}[{place}]") for place, facts in enumerate(value))
+    if get_origin(hint) is Mapping:
+        return {
+            name: _value(parts[1], facts, f"{where}: {name}") for name, facts in checked(dict, value, where).items()
+        }
     return checked(hint, value, where)
+
+
+def _has_rows(hint: Any) -> bool:
+    return is_dataclass(hint) or any(map(_has_rows, get_args(hint)))

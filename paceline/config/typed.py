@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from paceline.config.errors import RecipeError
@@ -11,6 +12,7 @@ from paceline.config.errors import RecipeError
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table"}
 
 
+@cache
 def hints_of(kind: type) -> dict[str, Any]:
     """Field -> annotation; {} where the annotations of a class of one's own name what its module no longer has."""
     try:

@@ -13,8 +13,7 @@ import paceline
 from paceline.cli.show import machine_flags, on_its_machine
 from paceline.machine.known import SYSTEMS
 from paceline.recipes import RECIPES
-from paceline.recipes.row import LIKE
-from paceline.recipes.rows import ROWS
+from paceline.recipes.rows import LIKE, ROWS
 
 
 def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():

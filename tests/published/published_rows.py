@@ -15,8 +15,7 @@ import published_resnet50 as resnet50
 import published_ssd as ssd
 from published_cells import Table, joined, ours, sheet
 
-from paceline.recipes.row import Row
-from paceline.recipes.rows import ROWS
+from paceline.recipes.rows import ROWS, Row
 
 LOGGED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("logged.json").read_text())
 BENCHMARKS = {"resnet50": "resnet", "ssd": "ssd", "maskrcnn": "maskrcnn"}

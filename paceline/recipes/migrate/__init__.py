@@ -1,17 +1,24 @@
-"""What became of the four systems' command lines: typed tables, from which `paceline from` translates and docs/migration is written.
+"""The four systems whose command lines `paceline from` translates, and the pages of docs/migration that are written from their tables.
 
 What belongs here: facts about the originals (flags, variables, configuration files, defaults, formulas) and the way from them to ours.
-What does not: carrying anything out, asking the machine, torch.
+What does not: running anything, looking at the machine, torch.
 
-A system's table is written so (mxnet_ssd.py is the pattern):
-1. FLAGS, one line a flag: `direct(names, kind, default, "--our.flag {}")` where a value goes straight over (it is written only where it
-   differs from the original's default), `settled(names, kind, default, "fields of our recipe", "example")` where `recipe` below reads
-   it, `gone(names, kind, default, "dead: why")` where nothing carries over (fixed, automatic, dead, none).
-2. VARIABLES likewise, with kind str; CONFIGS: file name -> its assignments as shell text; SCRIPTS: how a script calls the program.
-3. `facts(call) -> Facts`: batch, steps, rates, decay, weights, target by the original's own formulas, from `call["--flag"]`.
-4. `recipe(call) -> Recipe`: the same as a recipe of ours, through the family's constructor; `system(call)`: fields of System.
-5. A Program of these, an Original around its programs, a line in originals.py's ORIGINALS. `differs`, `explains` and an Entry's `row` name
-   rows of docs/deviations.md; a number that differs and is not explained is an error that tests find.
-6. PAGE beside it: sections of tables; a line whose `run` is an original's command line gets its cell from the translation. Write the
-   pages again with scripts/migration_pages.py.
+A system is a JSON file (its dataclasses: table.py) and a module of that name with what its programs compute:
+1. `entries`: tables of flags and variables. `ours` is a template ("--our.flag {}", written only where the value differs from the original's
+   default), an example of the `fields` that the program's `recipe` decides, or "dead: why" (or fixed, automatic, none).
+2. `originals`: programs, configurations and scripts. A number that differs from ours is explained by a row of docs/deviations.md
+   (`differs`, `explains`, an entry's `row`); tests find one that is not.
+3. Formulas: `facts` computes batch, steps, rates, decay, weights and target as the original does, from `call["--flag"]`; `recipe` makes the
+   same as a recipe of ours; `system` names fields of System.
+4. `lines` and `pages`: a line with `run` gets its cell from the translation. Write the pages again with scripts/migration_pages.py.
+Of two systems whose programs know all flags of a line the first one below is taken.
 """
+
+from __future__ import annotations
+
+from paceline.recipes.migrate import gaudi_ssd, gluoncv_maskrcnn, mxnet_resnet, mxnet_ssd
+from paceline.recipes.migrate.table import Original, Page
+
+_SYSTEMS = (mxnet_ssd.SYSTEM, gaudi_ssd.SYSTEM, mxnet_resnet.SYSTEM, gluoncv_maskrcnn.SYSTEM)
+ORIGINALS: tuple[Original, ...] = tuple(original for system in _SYSTEMS for original in system.originals)
+PAGES: tuple[Page, ...] = tuple(page for system in _SYSTEMS for page in system.pages)

@@ -11,10 +11,10 @@ from typing import Any
 from paceline.config.errors import UserError
 from paceline.config.printable import did_you_mean
 from paceline.machine.known import SYSTEMS
-from paceline.recipes.migrate.originals import ORIGINALS
+from paceline.recipes.migrate import ORIGINALS
+from paceline.recipes.migrate.flags import FlagError, read_flags
 from paceline.recipes.migrate.shell import Command, Shell, commands_of, substitute
 from paceline.recipes.migrate.table import Call, Original, Script
-from paceline.recipes.migrate.words import FlagError, read_flags
 
 STARTERS = {"mpirun": "mpirun", "mpiexec": "mpirun", "horovodrun": "mpirun", "srun": "srun", "torchrun": "torchrun"}
 CONTAINERS = {"docker": "docker", "nvidia-docker": "docker", "singularity": "apptainer", "apptainer": "apptainer"}
@@ -96,10 +96,10 @@ def _attempt(original: Original, text: str, read: Reader, *, named: bool) -> Cal
             for script in original.scripts:
                 if name in script.files:
                     call = _of_script(original, script, command, position, shell, read)
-                    if named or script.text or not original.marks or original.marks & call.variables.keys():
+                    if named or script.text or not original.marks or set(original.marks) & call.variables.keys():
                         return call
                     raise FlagError(f"{name} is a script of several systems: add --system-of {original.name}.", FAR)
-    if original.marks & shell.variables.keys():  # a configuration alone
+    if set(original.marks) & shell.variables.keys():  # a configuration alone
         start = Command(("run",), dict(shell.variables))
         call = _of_script(original, Script(("run",)), start, 0, shell, read)
         return replace(call, through="slurm") if call.nodes > 1 else call
@@ -172,7 +172,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
     """The training of a command whose word at `position` is a program of this original."""
     name = PurePosixPath(command.words[position]).name
     program = next(one for one in original.programs if name in one.files)
-    given, _ = read_flags(program, command.words[position + 1 :])
+    given = read_flags(program, command.words[position + 1 :])
     before = command.words[:position]
     counts = _counts(before)
     bases = [PurePosixPath(word).name for word in before]
@@ -209,7 +209,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
         mounts=counts["mounts"],
         hostfile=str(counts.get("hostfile", HOSTS if elsewhere else "")),
     )
-    return program.settle(call)
+    return program.formulas.settle(call)
 
 
 def _counts(words: Sequence[str]) -> dict[str, Any]:

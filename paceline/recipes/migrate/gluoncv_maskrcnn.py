@@ -10,15 +10,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from paceline.config.instances import MaskRCNNModel
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import Recipe, with_fields
 from paceline.recipes.maskrcnn import TRAIN_IMAGES, gluoncv
-from paceline.recipes.migrate.gluoncv_flags import CUSTOM, FLAGS, WORD
-from paceline.recipes.migrate.gluoncv_page import TOOLS
-from paceline.recipes.migrate.gluoncv_variables import LAUNCHER, VARIABLES
-from paceline.recipes.migrate.table import Call, Entry, Facts, Original, Program, direct, gone, settled
+from paceline.recipes.migrate.table import Call, Facts, Formulas, read_system
 
-# Networks whose ImageNet weights theirs brings unasked: their depth here.
+# Networks whose ImageNet weights theirs downloads unasked: their depth here.
 DEPTHS = {"resnet18_v1b": 18, "resnet34_v1b": 34, "resnet50_v1b": 50, "resnet101_v1d": 101, "resnet101_v1b": 101}
 
 
@@ -89,85 +85,62 @@ def recipe(call: Call) -> Recipe:
         per_gpu=max(1, batch // call.devices),
         at=points or ((float(epochs),) if every > 1 else ()),
     )
-    model = replace(
-        made.model,
-        depth=DEPTHS.get(call["--network"], made.model.depth),
-        rpn=replace(made.model.rpn, beta=_near(call["--rpn-smoothl1-rho"], made.model.rpn.beta)),
-        roi=replace(made.model.roi, beta=call["--rcnn-smoothl1-rho"]),
-    )
-    model = _normed(model, call["--norm-layer"] or "frozen")
-    inputs = made.input
-    if call["custom-model"]:
-        model = _custom(model, call)
-        inputs = replace(made.input, short=_whole(call["--image-short"]), long=call["--image-max-size"])
-    return replace(
-        made,
-        model=model,
-        input=inputs,
-        optim=replace(made.optim, momentum=call["--momentum"], weight_decay=_decay(call)),
-        schedule=replace(made.schedule, factor=call["--lr-decay"]),
-        seed=call["--seed"],
-    )
-
-
-def _near(value: float, ours: float) -> float:
-    """0.1111 on a line is a ninth."""
-    return ours if abs(value - ours) < 1e-4 else value
-
-
-def _whole(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.strip("()").split(",") if part.strip())
-
-
-def _normed(model: MaskRCNNModel, norm: str) -> MaskRCNNModel:
-    """Theirs without a norm layer keeps BatchNorm's statistics and has none elsewhere."""
+    rho = call["--rpn-smoothl1-rho"]
+    changes: dict[str, Any] = {
+        "model.depth": DEPTHS.get(call["--network"], made.model.depth),
+        "model.rpn.beta": made.model.rpn.beta if abs(rho - made.model.rpn.beta) < 1e-4 else rho,  # 0.1111 is a ninth
+        "model.roi.beta": call["--rcnn-smoothl1-rho"],
+        "optim.momentum": call["--momentum"],
+        "optim.weight_decay": _decay(call),
+        "schedule.factor": call["--lr-decay"],
+        "seed": call["--seed"],
+    }
+    # Theirs without a norm layer keeps BatchNorm's statistics and has none elsewhere.
+    norm = call["--norm-layer"] or "frozen"
     if norm in ("gn", "group"):
-        return replace(model, norm="group", fpn_norm="group", head_norm="group", frozen="none")
-    if norm in ("bn", "batch", "syncbn"):
-        return replace(model, norm="batch", fpn_norm="batch", head_norm="group")
-    return model
+        changes |= dict.fromkeys(("model.norm", "model.fpn_norm", "model.head_norm"), "group") | {
+            "model.frozen": "none"
+        }
+    elif norm in ("bn", "batch", "syncbn"):
+        changes |= {"model.norm": "batch", "model.fpn_norm": "batch", "model.head_norm": "group"}
+    if call["custom-model"]:
+        changes |= _custom(call, normed="model.norm" in changes)
+    return with_fields(made, changes)
 
 
-def _custom(model: MaskRCNNModel, call: Call) -> MaskRCNNModel:
-    """The subcommand's numbers, its own defaults included."""
+def _custom(call: Call, *, normed: bool) -> dict[str, Any]:
+    """Fields of the subcommand custom-model, its own defaults included.
+
+    normed  whether trunk and heads have a norm that learns; without one the box head has no convolutions
+    """
     base = call["--anchor-base-size"]
-    normed = model.norm != "frozen"
-    keep, most = call["--post-nms"], call["--nms-topk"]
-    return replace(
-        model,
-        channels=call["--num-fpn-filters"],
-        rpn=replace(
-            model.rpn,
-            channels=call["--rpn-channel"],
-            sizes=tuple(base * scale for scale in _listed(call["--anchor-scales"])),
-            ratios=tuple(float(part) for part in call["--anchor-aspect-ratio"].split(",")),
-            iou=call["--rpn-nms-thresh"],
-            pre_train=call["--rpn-train-pre-nms"],
-            post_train=call["--rpn-train-post-nms"],
-            pre_test=call["--rpn-test-pre-nms"],
-            post_test=call["--rpn-test-post-nms"],
-            least_side=max(0.0, float(call["--rpn-min-size"] - 1)),
-            limit=call["--clip"],
-        ),
-        roi=replace(
-            model.roi,
-            convs=call["--num-box-head-conv"] if normed else 0,
-            conv_channels=call["--num-box-head-conv-filters"] if normed else 0,
-            channels=call["--num_box_head_dense_filters"],
-            mode=call["--roi-mode"],
-            samples=call["--rcnn-num-samples"],
-            iou=call["--rcnn-pos-iou-thresh"],
-            positive_share=call["--rcnn-pos-ratio"],
-            limit=call["--clip"],
-        ),
-        mask=replace(model.mask, convs=call["--num-mask-head-convs"]),
-        detect=replace(
-            model.detect,
-            iou=call["--nms-thresh"],
-            keep=keep if keep > 0 else model.detect.keep,
-            candidates=most if most > 0 else model.detect.candidates,
-        ),
-    )
+    fields = {
+        "model.channels": call["--num-fpn-filters"],
+        "model.rpn.channels": call["--rpn-channel"],
+        "model.rpn.sizes": tuple(base * scale for scale in _listed(call["--anchor-scales"])),
+        "model.rpn.ratios": tuple(float(part) for part in call["--anchor-aspect-ratio"].split(",")),
+        "model.rpn.iou": call["--rpn-nms-thresh"],
+        "model.rpn.pre_train": call["--rpn-train-pre-nms"],
+        "model.rpn.post_train": call["--rpn-train-post-nms"],
+        "model.rpn.pre_test": call["--rpn-test-pre-nms"],
+        "model.rpn.post_test": call["--rpn-test-post-nms"],
+        "model.rpn.least_side": max(0.0, float(call["--rpn-min-size"] - 1)),
+        "model.rpn.limit": call["--clip"],
+        "model.roi.convs": call["--num-box-head-conv"] if normed else 0,
+        "model.roi.conv_channels": call["--num-box-head-conv-filters"] if normed else 0,
+        "model.roi.channels": call["--num_box_head_dense_filters"],
+        "model.roi.mode": call["--roi-mode"],
+        "model.roi.samples": call["--rcnn-num-samples"],
+        "model.roi.iou": call["--rcnn-pos-iou-thresh"],
+        "model.roi.positive_share": call["--rcnn-pos-ratio"],
+        "model.roi.limit": call["--clip"],
+        "model.mask.convs": call["--num-mask-head-convs"],
+        "model.detect.iou": call["--nms-thresh"],
+        "input.short": tuple(int(part) for part in call["--image-short"].strip("()").split(",") if part.strip()),
+        "input.long": call["--image-max-size"],
+    }
+    most = {"model.detect.keep": call["--post-nms"], "model.detect.candidates": call["--nms-topk"]}
+    return fields | {name: value for name, value in most.items() if value > 0}
 
 
 def system(call: Call) -> dict[str, Any]:
@@ -191,45 +164,6 @@ def also(call: Call) -> tuple[tuple[str, str], ...]:
     return (("without --use-fpn theirs is a C4 network, ours has the pyramid", "networks without a pyramid"),)
 
 
-TRAIN = Program(
-    of="gluoncv-maskrcnn",
-    files=("train_mask_rcnn.py",),
-    flags=(*FLAGS, WORD, *CUSTOM),
-    facts=facts,
-    recipe=recipe,
-    candidates=("maskrcnn-gluoncv", "maskrcnn-gluoncv-192", "maskrcnn@gluoncv-26-epochs-8"),
-    system=system,
-    weights=weights,
-    settle=settle,
-    also=also,
-    differs=(
-        ("photos are padded to one of ten shapes, all of a step alike", "padding"),
-        ("order of photos", "order of photos"),
-        ("objects above 112 pixels are stored coarser", "masks larger than the canvas"),
-    ),
-    source="GluonCV train_mask_rcnn.py",
-)
-
-# eval_mask_rcnn.py and demo_mask_rcnn.py.
-EVAL_FLAGS: tuple[Entry, ...] = (
-    gone("--network", str, "resnet50_v1b", "automatic: the run knows"),
-    gone("--dataset", str, "coco", "automatic: the run knows"),
-    gone("--num-workers -j", int, 4, "automatic: threads"),
-    gone("--gpus", str, "0", "automatic: one rank, one device"),
-    settled("--pretrained", str, "True", "", "paceline eval model.params --recipe maskrcnn-gluoncv --data /data/coco", by="weights"),
-    direct("--save-prefix", str, "", "--out predictions.json", values={}),
-    direct("--save-json", bool, False, "--out predictions.json"),
-    direct("--eval-all", bool, False, "--checkpoint all"),
-    gone("--use-fpn", bool, False, "fixed: the pyramid is always there"),
-)  # fmt: skip
-DEMO_FLAGS: tuple[Entry, ...] = (
-    gone("--network", str, "mask_rcnn_resnet50_v1b_coco", "automatic: the file's own rows tell it"),
-    settled("--images", str, "", "", "paceline predict model.params photo.jpg", by="data"),
-    gone("--gpus", str, "0", "automatic: one rank, one device"),
-    settled("--pretrained", str, "True", "", "paceline predict model.params photo.jpg", by="weights"),
-)
-
-
 def _file(call: Call) -> str:
     """The file of weights that --pretrained names; True was theirs from the model zoo."""
     named = call["--pretrained"]
@@ -248,17 +182,12 @@ def _predicted(call: Call) -> str:
     return f"paceline predict {_file(call)} {photos}"
 
 
-def _program(file: str, flags: tuple[Entry, ...], instead: Any) -> Program:
-    return replace(TRAIN, files=(file,), flags=flags, instead=instead, settle=lambda call: call)
-
-
-EVALUATE = _program("eval_mask_rcnn.py", EVAL_FLAGS, _evaluated)
-DEMO = _program("demo_mask_rcnn.py", DEMO_FLAGS, _predicted)
-
-ORIGINAL = Original(
-    name="gluoncv-maskrcnn",
-    programs=(TRAIN, EVALUATE, DEMO),
-    variables=VARIABLES,
-    launcher=LAUNCHER,
-    tools=TOOLS,
+TRAIN = Formulas(facts, recipe, system=system, weights=weights, settle=settle, also=also)
+SYSTEM = read_system(
+    __file__,
+    {
+        "train": TRAIN,
+        "evaluate": replace(TRAIN, instead=_evaluated, settle=lambda call: call),
+        "demo": replace(TRAIN, instead=_predicted, settle=lambda call: call),
+    },
 )

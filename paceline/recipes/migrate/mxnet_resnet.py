@@ -2,6 +2,8 @@
 
 Source: github.com/mlcommons/training_results_v3.0, NVIDIA/benchmarks/resnet/implementations/mxnet (train_imagenet.py, common/fit.py,
 common/dali.py, run_and_time.sh, run.sub, config_DGXH100*.sh) and ASUSTeK/benchmarks/resnet/implementations/mxnet (config_DGXA100*.sh).
+The usual call passes run_and_time.sh's own defaults on, not the program's; what it passes besides is the program's own default, but for
+the pooling's layout.
 """
 
 from __future__ import annotations
@@ -11,14 +13,10 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from paceline.config.errors import UserError
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import Recipe, with_fields
 from paceline.config.trunk import Depth
-from paceline.recipes.migrate.mxnet_resnet_flags import FLAGS
-from paceline.recipes.migrate.mxnet_resnet_page import TOOLS
-from paceline.recipes.migrate.mxnet_resnet_variables import CALL, CONFIGS, ENVIRONMENT, VARIABLES
-from paceline.recipes.migrate.table import Call, Facts, Original, Program, Script
+from paceline.recipes.migrate.table import Call, Facts, Formulas, read_system
 from paceline.recipes.resnet50 import lars
-from paceline.recipes.rows import ROWS
 
 LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")
 
@@ -93,41 +91,35 @@ def recipe(call: Call) -> Recipe:
     if call["--num-layers"] not in get_args(Depth):
         raise UserError(f"--num-layers {call['--num-layers']}: is none of {', '.join(map(str, get_args(Depth)))}.")
     channels, side, *_ = (int(part) for part in call["--image-shape"].split(","))
-    optim = replace(made.optim, lars_eta=call["--lars-eta"], lars_eps=call["--lars-eps"])
+    changes = {
+        "seed": call["--seed"] or 1,
+        "model.depth": call["--num-layers"],
+        "model.stem_channels": 4 if channels == 4 else 3,
+        "model.label_smoothing": call["--label-smoothing"],
+        "model.zero_init_last_gamma": call["--bn-gamma-init0"],
+        "model.bn_eps": call["--batchnorm-eps"],
+        "model.bn_momentum": round(1 - call["--batchnorm-mom"], 9),
+        "input.size": side,
+        "input.area": (call["--min-random-area"], call["--max-random-area"]),
+        "input.aspect": (call["--min-random-aspect-ratio"], call["--max-random-aspect-ratio"]),
+        "quality.every": float(call["--eval-period"]),
+        "quality.targets": (("top1", call["--accuracy-threshold"]),),
+    }
     if call["--optimizer"] == "sgd":
-        optim = replace(made.optim, kind="sgd", momentum_form="lr_inside")
-    elif call["--optimizer"] not in LARS:
+        changes |= {"optim.kind": "sgd", "optim.momentum_form": "lr_inside"}
+    elif call["--optimizer"] in LARS:
+        changes |= {"optim.lars_eta": call["--lars-eta"], "optim.lars_eps": call["--lars-eps"]}
+    else:
         raise UserError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
-    schedule, kind = made.schedule, _kind(call)
+    kind = _kind(call)
     if kind != "poly2":
-        warmup = schedule.warmup if kind == "steps" else 0.0
-        schedule = replace(
-            schedule, kind=kind, boundaries=_boundaries(call), factor=call["--lr-factor"], end_lr=0.0, warmup=warmup
-        )
-    return replace(
-        made,
-        seed=call["--seed"] or 1,
-        model=replace(
-            made.model,
-            depth=call["--num-layers"],
-            stem_channels=4 if channels == 4 else 3,
-            label_smoothing=call["--label-smoothing"],
-            zero_init_last_gamma=call["--bn-gamma-init0"],
-            bn_eps=call["--batchnorm-eps"],
-            bn_momentum=round(1 - call["--batchnorm-mom"], 9),
-        ),
-        input=replace(
-            made.input,
-            size=side,
-            area=(call["--min-random-area"], call["--max-random-area"]),
-            aspect=(call["--min-random-aspect-ratio"], call["--max-random-aspect-ratio"]),
-        ),
-        optim=optim,
-        schedule=schedule,
-        quality=replace(
-            made.quality, every=float(call["--eval-period"]), targets=(("top1", call["--accuracy-threshold"]),)
-        ),
-    )
+        changes |= {
+            "schedule.kind": kind,
+            "schedule.boundaries": _boundaries(call),
+            "schedule.factor": call["--lr-factor"],
+        }
+        changes |= {"schedule.end_lr": 0.0, "schedule.warmup": made.schedule.warmup if kind == "steps" else 0.0}
+    return with_fields(made, changes)
 
 
 def system(call: Call) -> dict[str, Any]:
@@ -146,44 +138,5 @@ def data(call: Call) -> str:
     return call.variables.get("DATADIR") or call["--data-root"]
 
 
-TRAIN_IMAGENET = Program(
-    of="mxnet-resnet",
-    files=("train_imagenet.py",),
-    flags=FLAGS,
-    facts=facts,
-    recipe=recipe,
-    candidates=(
-        "resnet50-mlperf-3200", "resnet50-mlperf-3200-4x8", "resnet50-mlperf-3200-8x8", "resnet50-mlperf-20480", "resnet50-mlperf-32256",
-        "resnet50-mlperf-57344", "resnet50-a100-3264", "resnet50-a100-3264-8x8",
-        *(name for name in ROWS if name.startswith("resnet50@")),
-    ),
-    system=system,
-    data=data,
-    settle=settle,
-    differs=(
-        ("JPEGs are decoded at 1/2 to 1/8 where the crop stays large enough", "decoding"),
-        ("an accuracy of just the target ends a run", "target"),
-        ("training begins at the schedule's step 1, theirs at 2", "First step of the MXNet ResNets"),
-    ),
-    source="NVIDIA train_imagenet.py, common/fit.py",
-)  # fmt: skip
-
-ORIGINAL = Original(
-    name="mxnet-resnet",
-    programs=(TRAIN_IMAGENET,),
-    scripts=(
-        Script(("run.sub",), defaults=": ${NEXP:=5}", through="slurm", start="srun", container="pyxis"),
-        Script(("run_with_docker.sh",), defaults=": ${NEXP:=5}", container="docker"),
-        Script(("a30.sub",), container="docker"),
-        Script(("run_and_time.sh", "run_and_time_local.sh", "a30-run_and_time.sh")),
-    ),
-    configs=CONFIGS,
-    variables=(*VARIABLES, *ENVIRONMENT),
-    tools=TOOLS,
-    call=CALL,
-    config="config_${DGXSYSTEM}.sh",
-    machines={"DGXH100": "dgx-h100", "DGXA100": "dgx-a100", "ESC4000": "a100x8", "ESC8000A": "h100x8"},
-    marks=frozenset({"BATCHSIZE", "OPTIMIZER", "LRSCHED", "LARSETA", "EVAL_OFFSET", "LABELSMOOTHING"}),
-    nodes=("DGXNNODES",),
-    per_node=("DGXNGPU",),
-)
+FORMULAS = Formulas(facts, recipe, system=system, data=data, settle=settle)
+SYSTEM = read_system(__file__, {"train_imagenet": FORMULAS})

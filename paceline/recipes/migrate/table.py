@@ -1,25 +1,25 @@
-"""The types of the tables: what an original has, and what became of it."""
+"""What a system's JSON file holds, and how it is read: flags, variables, scripts, configurations and pages of an original."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
 
 from paceline.config.recipe import Recipe
+from paceline.config.table import read_one
 
 # A cell that begins with one of these has no command of ours; what follows the colon is the reason.
 WORDS = ("fixed", "automatic", "dead", "none")
-
-
-def numbers(text: str) -> str:
-    """The kind of a text with numbers and commas: as it stands. Raises ValueError for another text."""
-    for part in text.strip("()").split(","):
-        float(part or 0)
-    return text
-
-
-numbers.__name__ = "list of numbers"  # as refusals call it
+# What a value must be, as refusals call it; bool: a switch, ints: several whole numbers. words.py parses each.
+Kind = Literal[
+    "int", "float", "str", "bool", "ints", "number", "list of numbers", "pow2 or list of epochs", "channels and two equal sides"
+]  # fmt: skip
+# A variable that the usual script makes a flag: --lr ${LR:-0.6}.
+PASSED_ON = re.compile(r"(--[\w-]+) \$\{(\w+):-")
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,17 @@ class Entry:
     """A flag or a variable of an original."""
 
     names: tuple[str, ...]  # all its spellings, the one that tables use first
-    kind: Any  # int, float, str; bool: a switch; a list of one type: several values
-    default: Any  # without it on the line
     ours: str  # cell of the page: flags of ours with {} for the value, or `dead: why`
+    kind: Kind = "str"  # what its value must be
+    default: Any = None  # without it on the line
     remark: str = ""  # third cell of the page
     example: str = ""  # the value in the page's cell; empty = the default
     fields: tuple[str, ...] = ()  # dotted fields of our recipe that it decides: `recipe` of its program reads it
     values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
     row: str = ""  # row of docs/deviations.md that tells what differs where it is given
-    by: str = ""  # data, weights, system, launch: carried over by what the program says of these, and not by a template
+    by: str = (
+        ""  # data, weights, system, launch: carried over by the program's formulas for these, and not by a template
+    )
     slurm: bool = False  # means something in a Slurm job alone
 
     @property
@@ -55,22 +57,9 @@ class Entry:
             return ""
         if self.values is not None:
             return self.values.get(str(value), "")
-        if self.kind is bool:
+        if self.kind == "bool":
             return self.ours
         return self.ours.replace("{}", " ".join(map(str, value)) if isinstance(value, tuple) else str(value))
-
-
-def direct(names: str, kind: Any, default: Any, ours: str, remark: str = "", **more: Any) -> Entry:
-    """A value that goes straight over, into the place of {}."""
-    return Entry(tuple(names.split()), kind, default, ours, remark, **more)
-
-
-def settled(names: str, kind: Any, default: Any, fields: str, ours: str, remark: str = "", **more: Any) -> Entry:
-    """A value that decides fields of our recipe; `ours` is the page's example."""
-    return Entry(tuple(names.split()), kind, default, ours, remark, fields=tuple(fields.split()), **more)
-
-
-gone = direct  # the same line, whose cell begins with dead, fixed, automatic or none
 
 
 @dataclass(frozen=True)
@@ -122,26 +111,36 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Program:
-    """A program that trains, and all its flags."""
+class Formulas:
+    """What a program computes from its flags, and so no table can say."""
 
-    of: str  # the Original's name
-    files: tuple[str, ...]  # what the file that is run is called
-    flags: tuple[Entry, ...]
     facts: Callable[[Call], Facts]  # by its own formulas
     recipe: Callable[[Call], Recipe]  # the same as a recipe of ours
-    candidates: tuple[str, ...]  # recipes and rows that may be named, the likeliest first
     system: Callable[[Call], dict[str, Any]] = lambda call: {}  # fields of our System that it asks for
     data: Callable[[Call], str] = lambda call: ""  # path of the data set; empty = none is named
     weights: Callable[[Call], str] = lambda call: ""  # for --weights; empty = none
-    instead: Callable[[Call], str] = lambda call: (
-        ""
-    )  # another verb of ours, where a flag asks for other work than training
+    # Another verb of ours, where a flag asks for other work than training.
+    instead: Callable[[Call], str] = lambda call: ""
     settle: Callable[[Call], Call] = lambda call: call  # what flags of its own decide of nodes, machine and launcher
+    also: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # what differs in this line, as `differs`
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that trains, and all its flags. Sequences of entries or lines are, in the file, names of its tables."""
+
+    code: str  # name of its formulas
+    of: str  # the Original's name
+    files: tuple[str, ...]  # what the file that is run is called
+    flags: Sequence[Entry]
+    candidates: tuple[
+        str, ...
+    ]  # recipes and rows that may be named, the likeliest first; resnet50@ = all rows so named
     differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
-    also: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # likewise, of this line
-    explains: Mapping[str, str] = field(default_factory=dict)  # fact -> row that says why ours may have another number
+    # Fact -> row that says why ours may have another number.
+    explains: Mapping[str, str] = field(default_factory=dict)
     source: str = ""  # file of the original that defines the flags
+    formulas: Formulas = None  # type: ignore[assignment]  # set when the file is read
 
     def entry(self, name: str) -> Entry:
         """The flag of that name. Raises KeyError for one that the program does not have."""
@@ -180,7 +179,7 @@ class Section:
     """A table of a page."""
 
     title: str
-    rows: tuple[Entry | Line, ...]
+    rows: Sequence[Entry | Line]  # the table `call`: variables that become flags
     follows: str = ""  # the command of ours that flags in the second column follow
     text: str = ""  # above the table
 
@@ -203,15 +202,44 @@ class Original:
     programs: tuple[Program, ...]
     scripts: tuple[Script, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)  # file -> its assignments, as shell text
-    variables: tuple[Entry, ...] = ()
-    launcher: tuple[Entry, ...] = ()  # words before the program that mean something, as mpirun's and bind.sh's
-    tools: tuple[Line, ...] = ()  # its programs and scripts that do not train
+    variables: Sequence[Entry] = ()
+    launcher: Sequence[Entry] = ()  # words before the program that mean something, as mpirun's and bind.sh's
+    tools: Sequence[Line] = ()  # its programs and scripts that do not train
     call: str = ""  # shell text: how its usual script calls the program
     config: str = ""  # shell text: the name of the configuration that its scripts read
-    machines: Mapping[str, str] = field(
-        default_factory=dict
-    )  # prefix of a configuration's or system's name -> system of ours
+    # Prefix of a configuration's or system's name -> system of ours.
+    machines: Mapping[str, str] = field(default_factory=dict)
     started_on: Mapping[str, int] = field(default_factory=dict)  # likewise -> nodes, where the file says another number
-    marks: frozenset[str] = frozenset()  # variables that a configuration of it sets, and that of no other system
+    marks: tuple[str, ...] = ()  # variables that a configuration of it sets, and that of no other system
     nodes: tuple[str, ...] = ()  # variables that hold the number of nodes
     per_node: tuple[str, ...] = ()  # of accelerators a node
+
+
+@dataclass(frozen=True)
+class SystemTables:
+    """A whole file."""
+
+    entries: Mapping[str, tuple[Entry, ...]]  # tables of flags and variables, by name
+    lines: Mapping[str, tuple[Line, ...]]  # tables of commands, by name
+    originals: tuple[Original, ...]
+    pages: tuple[Page, ...]
+
+
+def read_system(module: str, formulas: Mapping[str, Formulas]) -> SystemTables:
+    """The JSON file beside a module, with the module's formulas. Raises RecipeError for a damaged file."""
+    found = read_one(Path(module).with_suffix(".json"), SystemTables)
+    tables: dict[str, Sequence[Any]] = {**found.entries, **found.lines}
+
+    def filled(part: Any, *names: str, **more: Any) -> Any:
+        """`part` with its names of tables replaced by their rows."""
+        rows = {name: tuple(chain.from_iterable(tables[table] for table in getattr(part, name))) for name in names}
+        return replace(part, **rows, **more)
+
+    originals = []
+    for original in found.originals:
+        programs = tuple(filled(one, "flags", formulas=formulas[one.code]) for one in original.programs)
+        originals.append(filled(original, "variables", "launcher", "tools", programs=programs))
+        passed_on = PASSED_ON.findall(original.call)
+        tables["call"] = tuple(replace(programs[0].entry(flag), names=(name,)) for flag, name in passed_on)
+    pages = (replace(page, sections=tuple(filled(one, "rows") for one in page.sections)) for page in found.pages)
+    return replace(found, originals=tuple(originals), pages=tuple(pages))

@@ -14,11 +14,10 @@ from paceline.config.system import System
 from paceline.machine.known import SYSTEMS
 from paceline.machine.published import published_for, system_for
 from paceline.recipes import RECIPES
+from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.calls import HOSTS, NoProgramError, Reader, read_call
-from paceline.recipes.migrate.originals import ORIGINALS
 from paceline.recipes.migrate.table import Call, Entry, Facts, Original
-from paceline.recipes.row import LIKE
-from paceline.recipes.rows import ROWS
+from paceline.recipes.rows import LIKE, ROWS
 
 DEFAULT = "ours by default"
 Rows = list[dict[str, str]]
@@ -51,11 +50,11 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         if (tool := _tool(text, system_of)) is not None:
             return tool
         raise
-    if other := call.program.instead(call):
+    if other := call.program.formulas.instead(call):
         words = tuple(shlex.split(other))
         return Translation(other, words[1:], original.name, (), (), (), None, {}, call.devices)
     try:
-        facts, (name, changes) = call.program.facts(call), nearest(call)
+        facts, (name, changes) = call.program.formulas.facts(call), nearest(call)
     except ArithmeticError:
         raise UserError(
             f"{call.program.files[0]}: with these numbers it makes no step. Check batch, epochs and ranks."
@@ -63,7 +62,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     flags = {field: shlex.split(flag_of(field, value)) for field, value in changes.items()}
     there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
     carries, dead, differs, straight = _told(call, original, name, flags)
-    wanted = {f"system.{field}": value for field, value in call.program.system(call).items()}
+    wanted = {f"system.{field}": value for field, value in call.program.formulas.system(call).items()}
     if there is None and wanted.get("system.precision") == "fp32":
         wanted.pop("system.loss_scale", None)
     same = {
@@ -118,7 +117,7 @@ def _told(
     if call.hostfile == HOSTS:
         remark = "a file, a line each: ADDRESS slots=N"
         carries.append({"theirs": "-H", "ours": f"--hostfile {HOSTS}", "remark": remark})
-    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.also(call))]
+    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.formulas.also(call))]
     return carries, dead, differs, straight
 
 
@@ -140,8 +139,11 @@ def nearest(call: Call) -> tuple[str, dict[str, Any]]:
 
     Of several the one that was published on the line's machine, else the first.
     """
-    wanted = call.program.recipe(call)
-    makers = {name: RECIPES[name] if name in RECIPES else ROWS[name].make for name in call.program.candidates}
+    wanted = call.program.formulas.recipe(call)
+    names: list[str] = []
+    for name in call.program.candidates:
+        names += [row for row in ROWS if row.startswith(name)] if name.endswith("@") else [name]
+    makers = {name: RECIPES[name] if name in RECIPES else ROWS[name].make for name in names}
     changes = {name: dict(_differing(make(), wanted)) for name, make in makers.items()}
     name = min(changes, key=lambda one: (len(changes[one]), not _published_there(one, call)))
     if "global_batch" in changes[name] and "optim.lr" not in changes[name]:
@@ -199,7 +201,7 @@ def _met(call: Call, original: Original) -> Iterator[tuple[Entry, str, Any]]:
         for place, word in enumerate(call.before):
             if word in entry.names:
                 following = call.before[place + 1] if place + 1 < len(call.before) else ""
-                yield entry, word if entry.kind is bool else f"{word} {following}", entry.kind is bool or following
+                yield entry, word if entry.kind == "bool" else f"{word} {following}", entry.kind == "bool" or following
 
 
 def _opening(call: Call, name: str) -> list[str]:
@@ -222,14 +224,14 @@ def _opening(call: Call, name: str) -> list[str]:
 def data_of(call: Call) -> str:
     """For --data: the original's path, a word to fill in, or "" where batches are made up."""
     made_up = "--synthetic" in call.more or any("--synthetic" in call.program.entry(name).ours for name in call.given)
-    path = call.program.data(call)
+    path = call.program.formulas.data(call)
     inside = max((folder for folder in call.mounts if path.startswith(folder)), key=len, default="")
     return "" if made_up else (path.replace(inside, call.mounts[inside], 1) if inside else path) or "DIR"
 
 
 def weights_of(call: Call) -> str:
     """For --weights: a name or a file; none is said too."""
-    return call.program.weights(call) or "none"
+    return call.program.formulas.weights(call) or "none"
 
 
 def _prefix(call: Call) -> list[str]:
