@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.bench.mlperf.judge import Verdict, compliance
 from paceline.config.printable import printable
 from paceline.log.events import read_events
+from paceline.mlperf.judge import Verdict, compliance
 from paceline.tasks.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[1]

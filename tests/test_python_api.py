@@ -17,7 +17,7 @@ from tiny_runs import CLASSES, TINY_CHANGES, command, make_photos, of_its_own, t
 from torch import nn
 
 import paceline
-from paceline.cli import choose
+from paceline.command import choose
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
 from paceline.models.trunk import Trunk

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.choose import choose_system
-from paceline.cli.flags import parse_recipe
 from paceline.cli.main import VERBS
 from paceline.cli.preview import PreviewFlags
 from paceline.cli.show import ShowFlags
+from paceline.command.choose import choose_system
+from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
 
 ROOT = Path(__file__).parents[1]

@@ -1,5 +1,5 @@
-"""The command line: one verb a file, `main.py` chooses, `flags.py` parses a recipe's fields and the run's.
+"""The door of the command line: `main.py` chooses the verb's module, prints errors and returns exit codes.
 
-Here: flags, what is printed, exit codes. A verb's file imports what it runs inside its function, so that `--help` takes no torch.
-Not here: anything that Python callers need too; a verb builds a request and hands it on.
+Here: the verbs that span many rooms. Each other verb lies in the room that it works for. A verb's file imports what it runs inside its
+function, so that `--help` takes no torch. Not here: anything that Python callers need too; a verb builds a request and hands it on.
 """

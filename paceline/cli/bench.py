@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.cli.bench_comm import run_comm
-from paceline.cli.bench_eval import run_eval
-from paceline.cli.bench_input import run_input
-from paceline.cli.bench_startup import run_startup
-from paceline.cli.bench_step import run_step
+from paceline.bench.eval_verb import run_eval
+from paceline.bench.input_verb import run_input
+from paceline.bench.startup_verb import run_startup
+from paceline.bench.step_verb import run_step
 from paceline.config.errors import UserError
+from paceline.launch.comm_verb import run_comm
 
 KINDS = """usage: paceline bench KIND ...
 

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from paceline.cli.choose import choose_system
 from paceline.cli.eval_table import per_class, table
-from paceline.cli.flags import parse
-from paceline.cli.saved import naming, saved_count
-from paceline.cli.voice import complain, say
-from paceline.cli.weights_alone import means_weights, named_recipe
+from paceline.command.choose import choose_system
+from paceline.command.flags import parse
+from paceline.command.printing import complain, say
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
@@ -42,6 +40,7 @@ from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch
 from paceline.tasks.workloads import saved_recipe, workload_of
+from paceline.training.named_run import means_weights, named_recipe, naming, saved_count
 from paceline.training.opening import check_request
 
 if TYPE_CHECKING:

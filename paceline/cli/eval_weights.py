@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.voice import say
-from paceline.cli.weights_alone import weights_of
+from paceline.command.printing import say
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import some
 from paceline.config.recipe import Recipe
 from paceline.training.find_network import answering, fits, with_rules
+from paceline.training.named_run import weights_of
 from paceline.weights.class_rows import row_count
 from paceline.weights.forms.published import PUBLISHED
 from paceline.weights.load import class_rows_of, is_counter

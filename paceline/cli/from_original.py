@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.flags import explain, parse, parse_recipe
-from paceline.cli.voice import say
+from paceline.command.flags import explain, parse, parse_recipe
+from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
@@ -91,7 +91,7 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
 
 def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
-    from paceline.cli.launch import LaunchFlags
+    from paceline.launch.verb import LaunchFlags
     from paceline.recipes.migrate.translate import facts_of
 
     asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.cli.flags import parse
-from paceline.cli.voice import say
+from paceline.command.flags import parse
+from paceline.command.printing import say
 from paceline.config.commands import to_install
 from paceline.config.errors import UserError
 

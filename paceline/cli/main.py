@@ -17,34 +17,45 @@ import traceback
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
-from paceline.cli.voice import complain
+from paceline.command.printing import complain
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
 from paceline.log.output import guard_exit, lasting_output
-from paceline.ranks.exit_code import leave_exit_code
+from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
 
-# Every verb is the module paceline.cli.VERB with a function `run(arguments) -> exit code`; `from` is a word of Python's.
-MODULES = {"from": "from_original"}
+# Verb -> its module below paceline, which has a function `run(arguments) -> exit code`, and what it does.
 VERBS = {
-    "train": "train a recipe to its target: paceline train resnet50-tiny",
-    "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
-    "eval": "score a run's checkpoint on its validation images, or on others",
-    "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
-    "show": "print recipe, system, plan and memory estimate; needs no accelerator",
-    "preview": "draw a mosaic of augmented training images",
-    "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
-    "prepare": "verify a data set and write its manifest and index",
-    "from": "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'",
-    "data": "what a prepared data set holds: paceline data info DIR",
-    "pack": "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
-    "list": "workloads, recipes, systems or decoders, in a line each",
-    "runs": "the runs in a folder: recipe, status, step, best result, time",
-    "bench": "measure against a peer in the same run: paceline bench input",
-    "report": "write a run's report.html again",
-    "mlperf": "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
-    "weights": "bring, check and convert weights: paceline weights get resnet50",
-    "image": "build the container image of this checkout, or open a shell in it: paceline image build|shell",
-    "doctor": "say what this machine has and what is missing",
+    "train": ("training.verb", "train a recipe to its target: paceline train resnet50-tiny"),
+    "launch": (
+        "launch.verb",
+        "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
+    ),
+    "eval": ("cli.eval", "score a run's checkpoint on its validation images, or on others"),
+    "predict": ("predict.verb", "find classes, boxes or masks in photos with a trained run: pictures and JSON"),
+    "show": ("cli.show", "print recipe, system, plan and memory estimate; needs no accelerator"),
+    "preview": ("cli.preview", "draw a mosaic of augmented training images"),
+    "download": ("datasets.download_verb", "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared"),
+    "prepare": ("datasets.prepare_verb", "verify a data set and write its manifest and index"),
+    "from": ("cli.from_original", "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'"),
+    "data": ("datasets.data_verb", "what a prepared data set holds: paceline data info DIR"),
+    "pack": (
+        "datasets.pack.verb",
+        "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
+    ),
+    "list": ("cli.list", "workloads, recipes, systems or decoders, in a line each"),
+    "runs": ("cli.runs", "the runs in a folder: recipe, status, step, best result, time"),
+    "bench": ("cli.bench", "measure against a peer in the same run: paceline bench input"),
+    "report": ("cli.report", "write a run's report.html again"),
+    "mlperf": (
+        "mlperf.verb",
+        "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
+    ),
+    "weights": ("cli.weights", "bring, check and convert weights: paceline weights get resnet50"),
+    "image": (
+        "launch.image_verb",
+        "build the container image of this checkout, or open a shell in it: paceline image build|shell",
+    ),
+    "doctor": ("launch.doctor_verb", "say what this machine has and what is missing"),
 }
 
 # These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
@@ -64,8 +75,6 @@ ELSEWHERE = {
     "track": "paceline predict RUN PHOTOS, photo by photo: objects are not followed from one to the next",
     "export": "paceline weights convert RUN/checkpoints/best --to FORM --out FILE; ONNX and TorchScript are not written yet",
 }
-
-USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,19 +137,6 @@ def _outcome(words: Sequence[str]) -> int:
         return FAILED
 
 
-def settle_environment() -> None:
-    """What torch's libraries read once, when they are loaded; a value that is set already stays."""
-    # Compute threads wait for each other a few hundred times a step. OpenMP's default is to wait spinning, which burns the
-    # core that the late thread needs as soon as anything else runs: one busy neighbour on two cores cost 9/10 of the speed.
-    # A short spin costs 3 percent on an idle machine (results/openmp-waiting).
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # When a rank dies, torch's C++ prints backtraces of the echoes on the others; our own line names the cause.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # torch's profiler library (--profile) logs its start and stop, and an error for want of a GPU; 99 is above all of them.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
-
 def _carry_out(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
@@ -166,12 +162,12 @@ def verb(name: str) -> ModuleType:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
         raise UserError(f"there is no verb {name!r}. {hint}")
-    return importlib.import_module(f"paceline.cli.{MODULES.get(name, name)}")
+    return importlib.import_module(f"paceline.{VERBS[name][0]}")
 
 
 def overview() -> str:
     """The text of `paceline --help`."""
-    rows = "\n".join(f"  {name:<9} {line}" for name, line in VERBS.items())
+    rows = "\n".join(f"  {name:<9} {about}" for name, (_, about) in VERBS.items())
     return (
         "usage: paceline VERB ...\n\n"
         "Trains ResNet-50, SSD-ResNet34 and Mask R-CNN to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"

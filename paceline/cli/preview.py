@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.flags import explain, parse_recipe
-from paceline.cli.voice import say
+from paceline.command.flags import explain, parse_recipe
+from paceline.command.printing import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.run import Controls

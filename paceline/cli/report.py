@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from paceline.cli.flags import parse
-from paceline.cli.voice import complain, say
+from paceline.command.flags import parse
+from paceline.command.printing import complain, say
 from paceline.config.errors import UserError
 from paceline.config.python_file import is_in_file
 from paceline.config.run import read_run

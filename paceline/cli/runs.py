@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline.cli.flags import parse
-from paceline.cli.voice import complain, say
+from paceline.command.flags import parse
+from paceline.command.printing import complain, say
 from paceline.config.errors import UserError
 from paceline.config.run import read_run
 from paceline.log.events import metrics_of, read_events

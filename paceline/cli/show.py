@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.choose import MARK, is_folder
-from paceline.cli.flags import Asked, explain, parse_recipe
-from paceline.cli.nodes import published_there, ranks_of
-from paceline.cli.saved import saved_count, saved_request
-from paceline.cli.show_estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
-from paceline.cli.voice import complain, say
+from paceline.command.choose import MARK, is_folder
+from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
+from paceline.command.flags import Asked, explain, parse_recipe
+from paceline.command.nodes import published_there, ranks_of
+from paceline.command.printing import complain, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -23,6 +22,7 @@ from paceline.log.events import read_events
 from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE, Row
 from paceline.tasks.workloads import workload_of
+from paceline.training.named_run import saved_count, saved_request
 from paceline.training.opening import check_request, open_task
 from paceline.training.plan_text import describe
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from paceline.cli.flags import parse
-from paceline.cli.voice import say
+from paceline.command.flags import parse
+from paceline.command.printing import say
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _get(arguments: Sequence[str]) -> int:
     flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
-    from paceline.cli.progress import live_progress
+    from paceline.command.progress import live_progress
     from paceline.weights.forms.bring import bring
     from paceline.weights.forms.published import PUBLISHED
 

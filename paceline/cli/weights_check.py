@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline.cli.flags import Asked, parse, parse_recipe
-from paceline.cli.voice import say
+from paceline.command.flags import Asked, parse, parse_recipe
+from paceline.command.printing import say
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.printable import some
@@ -41,7 +41,7 @@ def run_check(arguments: Sequence[str]) -> int:
     flags, asked = _flags(arguments)
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
-    from paceline.cli.choose import choose_recipe
+    from paceline.command.choose import choose_recipe
     from paceline.training.building import weights_file
     from paceline.training.find_network import SMALL, fits, timm_trunk
     from paceline.weights.forms.files import PICKLED, conversion

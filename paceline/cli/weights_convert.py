@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from paceline.cli.flags import parse
-from paceline.cli.voice import say
+from paceline.command.flags import parse
+from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.config.plain_file import read_plain_text

@@ -16,12 +16,11 @@ from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import printable
 from paceline.launch.job import Job, Running
 from paceline.log.events import read_events
-from paceline.ranks.exit_code import read_exit_code
+from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20
 MOST_BYTES = 1 << 24
-USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75
 # The exit code of each status of an `end` event, which decides, whatever the launcher made of the code.
 CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": INTERRUPTED, "failed": FAILED}
 

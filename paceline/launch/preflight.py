@@ -1,6 +1,6 @@
 """The lines of a job's script that look at all its nodes before training, and leave out the bad ones or end the job.
 
-One process a node (paceline/cli/preflight.py), started as the job's ranks are, on the nodes asked for and the spare ones. They
+One process a node (paceline/launch/preflight_node.py), started as the job's ranks are, on the nodes asked for and the spare ones. They
 meet in RUN/launch/preflight, a folder that all see, because a network that does not work is one of the things to find out.
 The first of them leaves there which nodes train (`nodes`, `hostfile`) and a verdict, which holds the name of this start.
 """
@@ -36,7 +36,7 @@ def program(job: Job, names: Words = ()) -> Words:
         words += ("--writes", path)
     if names:
         words += ("--names", ",".join(names))
-    return CONTAINER[job.container].wrap(job, (*job.python, "-m", "paceline.cli.preflight", *words))
+    return CONTAINER[job.container].wrap(job, (*job.python, "-m", "paceline.launch.preflight_node", *words))
 
 
 def lines(job: Job, start: str) -> str:

@@ -14,9 +14,7 @@ from pathlib import Path
 
 from paceline.log.events import read_events
 from paceline.log.prose import duration
-
-# Fewer runs have no middle once two are dropped.
-LEAST_FOR_MEAN = 3
+from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,6 @@ def read_trial(number: int, seed: int, folder: Path) -> Trial:
         return Trial(number, seed, math.inf, "no end")
     end = events[-1]
     return Trial(number, seed, end["seconds"] if end["status"] == "success" else math.inf, str(end["status"]))
-
-
-def olympic_mean(seconds: Sequence[float]) -> float:
-    """The mean without the fastest and the slowest; infinite where a failed run is left. At least three are needed."""
-    inner = sorted(seconds)[1:-1]
-    return sum(inner) / len(inner)
 
 
 def summary(trials: Sequence[Trial]) -> str:

@@ -1,4 +1,7 @@
-"""A job's own exit code, past launchers that swallow it: rank 0 writes it into a file that an environment variable names."""
+"""A process's first and last acts: variables that torch's libraries read, and the exit code.
+
+Launchers swallow exit codes, so rank 0 writes its own into a file that an environment variable names.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from paceline.ranks.launcher import read_launch
 # The variable: absolute path of the file, on a file system that rank 0's node and the one that waits both see.
 EXIT_CODE_FILE = "PACELINE_EXIT_CODE_FILE"
 MOST_BYTES = 100
+USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75  # 75: resumable
 
 
 def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
@@ -38,3 +42,16 @@ def read_exit_code(path: Path) -> int | None:
         return int(read_entry(path, MOST_BYTES))
     except (OSError, ValueError):
         return None
+
+
+def settle_environment() -> None:
+    """What torch's libraries read once, when they are loaded; a value that is set already stays."""
+    # Compute threads wait for each other a few hundred times a step. OpenMP's default is to wait spinning, which burns the
+    # core that the late thread needs as soon as anything else runs: one busy neighbour on two cores cost 9/10 of the speed.
+    # A short spin costs 3 percent on an idle machine (results/openmp-waiting).
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # When a rank dies, torch's C++ prints backtraces of the echoes on the others; our own line names the cause.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # torch's profiler library (--profile) logs its start and stop, and an error for want of a GPU; 99 is above all of them.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.bench.comm import _is_right, bus_share, fit
 from paceline.bench.comm_sizes import MIB, Message, buckets, gradient_sizes, messages
-from paceline.cli.bench_comm import Flags, _measure
 from paceline.config.system import System
+from paceline.launch.comm_verb import Flags, _measure
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.messages import Messages
 from paceline.ranks.world import World

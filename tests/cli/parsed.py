@@ -12,6 +12,8 @@ import pytest
 
 from paceline.cli import main as front_door
 
+PACKAGE = Path(front_door.__file__).parents[1]
+
 
 class Parsed(Exception):
     """Raised where a verb has its flags and would begin to work."""
@@ -24,9 +26,8 @@ def parse(command: str, patch: pytest.MonkeyPatch, look: Callable[[Any], object]
     """
     words = shlex.split(command)
     verb = front_door.verb(words[0])
-    # A verb may keep some of its parsing in files beside it: bench_step.py, prepare_containers.py.
-    for path in sorted(Path(front_door.__file__).parent.glob(f"{words[0]}*.py")):
-        module = importlib.import_module(f"paceline.cli.{path.stem}")
+    for path in (*PACKAGE.glob("cli/*.py"), *PACKAGE.rglob("*verb.py")):
+        module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
         for name in ("parse", "parse_recipe"):
             if hasattr(module, name):
                 original = getattr(module, name)

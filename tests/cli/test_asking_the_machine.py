@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tiny_runs import command, refused
 
-from paceline.cli import choose
-from paceline.cli.flags import parse_recipe
 from paceline.cli.show import ShowFlags
+from paceline.command import choose
+from paceline.command.flags import parse_recipe
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
 from paceline.machine.known import DETECTED, SYSTEMS

@@ -16,8 +16,8 @@ from tiny_runs import TINY, command, make_photos, refused, train, without_report
 import paceline
 from paceline.checkpoint.read import load_checkpoint
 from paceline.cli import main as front_door
-from paceline.cli.flags import _flags_of
 from paceline.cli.main import VERBS, main
+from paceline.command.flags import _flags_of
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.recipes import RECIPES
@@ -127,7 +127,7 @@ def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_
 
 
 def test_an_interrupt_is_75_and_a_bug_is_3_with_its_traceback(capsys, monkeypatch):
-    from paceline.cli import doctor
+    from paceline.launch import doctor_verb
 
     def interrupted(_):
         raise KeyboardInterrupt
@@ -135,10 +135,10 @@ def test_an_interrupt_is_75_and_a_bug_is_3_with_its_traceback(capsys, monkeypatc
     def broken(_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(doctor, "run", interrupted)
+    monkeypatch.setattr(doctor_verb, "run", interrupted)
     assert main(["doctor"]) == 75
     assert "Traceback" not in capsys.readouterr().err
-    monkeypatch.setattr(doctor, "run", broken)
+    monkeypatch.setattr(doctor_verb, "run", broken)
     assert main(["doctor"]) == 3
     assert "ZeroDivisionError: planted" in capsys.readouterr().err
 
@@ -380,7 +380,7 @@ def test_a_repeated_run_forgets_the_target_only_when_the_data_change(photos, tmp
 
 
 def test_naming_a_system_by_either_spelling_counts_as_given():
-    from paceline.cli.flags import parse_recipe
+    from paceline.command.flags import parse_recipe
 
     for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch", "4"]):
         assert "system" in parse_recipe(["resnet50", *words], Controls(), verb="train").given

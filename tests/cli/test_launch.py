@@ -16,8 +16,8 @@ import pytest
 from launch_cells import check_cell
 from shared_runs import SSD
 
-from paceline.cli.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
+from paceline.launch.verb import LaunchFlags, _checked, _parsed, without
 from paceline.launch.where import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
 from paceline.machine.published import pairings_of
@@ -363,7 +363,7 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, m
     (tmp_path / "five" / "trial-0").mkdir(parents=True)
     log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")
     log.write("end", step=3, epoch=1.0, seconds=12.5, status=status, best={})
-    monkeypatch.setattr("paceline.cli.launch.refuse_early", finished)
+    monkeypatch.setattr("paceline.launch.verb.refuse_early", finished)
     assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
     assert "trial 0 is finished already" in said and f",{status},unchecked\n" in said
@@ -415,14 +415,14 @@ def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(
         text[start] = (run / "launch" / "job.sbatch").read_text().replace(" \\\n   ", "")
     for script in text.values():
         assert "#SBATCH --nodes=3\n" in script and "--preflight" not in script and "--spares 1 --ranks 1" in script
-        looks, trains = script.index("paceline.cli.preflight"), script.index("paceline train")
+        looks, trains = script.index("paceline.launch.preflight_node"), script.index("paceline train")
         assert looks < script.index("sh -c sync") < trains and f"--reads {tmp_path}" in script
         assert script.count(f"--nodelist {run}/launch/preflight/nodes") == (
             1 if "mpirun" in script[trains - 400 : trains] else 2
         )
     assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in text["mpirun"]
     assert 'PET_MASTER_ADDR=${MASTER_ADDR:-$(cat "$preflight/nodes" | head -n 1)}' in text["torchrun"]
-    assert re.search(r"paceline.cli.preflight .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
+    assert re.search(r"paceline.launch.preflight_node .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
 
 
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])

@@ -18,9 +18,9 @@ from by_night import ONE_MORE
 from launch_cells import check_cell
 from parsed import parse
 
-from paceline.cli import launch_checks
 from paceline.cli import main as front_door
 from paceline.config.errors import UserError
+from paceline.launch import checks as launch_checks
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "migration").glob("*.md"))

@@ -116,7 +116,7 @@ def test_check_tells_the_official_verdict_and_what_it_objects_to(capsys, tmp_pat
 @pytest.fixture
 def compliance(monkeypatch) -> None:
     """Said without a process for each log: one of an accuracy of 0.75 fails, as the real checker has it above."""
-    from paceline.bench.mlperf import judge
+    from paceline.mlperf import judge
 
     def said(file, ruleset):
         return judge.Verdict("compliance", str(file), '"value": 0.75,' not in file.read_text(), "said")
@@ -215,7 +215,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         refused(command(capsys, "mlperf", "check", other), "a log of bert, which is none of ours", "--ruleset")
         refused(command(capsys, "mlperf", "check", log, other), "several benchmarks")
         refused(command(capsys, "mlperf", "check", log, "--ruleset", "9.9.9"), "no such rules", "4.0.0")
-    monkeypatch.setattr("paceline.bench.mlperf.judge.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.mlperf.judge.importlib.util.find_spec", lambda name: None)
     refused(command(capsys, "mlperf", "check", log), "pip install 'mlperf-logging>=4.1'")
 
 

@@ -63,7 +63,7 @@ def edited(here: Path, data: Path) -> list[object]:
 SITUATIONS = {
     **PREPARING,
     "a speed that is not known": Situation(
-        (("cli/show_estimate.py", "not_known", "train"), ("cli/show_estimate.py", "not_known", "show")),
+        (("command/estimate.py", "not_known", "train"), ("command/estimate.py", "not_known", "show")),
         lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
         0,
         (0, 0),
@@ -83,7 +83,7 @@ SITUATIONS = {
     "a run.json that was edited": Situation((), edited, 2, (0,)),
     "a verb that is none": Situation((), lambda here, data: ["trian"], 2, (2,)),
     "a flag that is none": Situation(
-        (("cli/flags.py", "_check_names", "{}"),),
+        (("command/flags.py", "_check_names", "{}"),),
         lambda here, data: ["train", "resnet50-tiny", "--nonsense", "1"],
         2,
         (0,),
@@ -106,10 +106,12 @@ ELSEWHERE = {
     ("cli/test_going_on.py", "test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by"): (
         ("training/start.py", "check_start", "eval"),
     ),
-    ("store/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (("cli/download.py", "run", "download"),),
+    ("store/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
+        ("datasets/download_verb.py", "run", "download"),
+    ),
     ("store/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
-        ("cli/download.py", "_carry_out", "prepare"),
-        ("cli/download.py", "_training", "train"),
+        ("datasets/download_verb.py", "_carry_out", "prepare"),
+        ("datasets/download_verb.py", "_training", "train"),
     ),
     (
         "cli/test_pickled_weights.py",
@@ -125,7 +127,7 @@ ELSEWHERE = {
     (
         "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
-    ): (("cli/train.py", "run", "train"), ("cli/launch.py", "run", "launch")),
+    ): (("training/verb.py", "run", "train"), ("launch/verb.py", "run", "launch")),
     ("datasets/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
         ("store/containers/exports.py", "unpack_first", "prepare"),
     ),
@@ -160,20 +162,20 @@ REASONS = {
         "_predicted",
         "predict",
     ): "an answer to an original line: tests/migrate parses each",
-    ("cli/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
+    ("datasets/download_verb.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("datasets/formats/imagenet.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("datasets/formats/imagenet.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
-    ("cli/data.py", "run", "prepare"): "--help, in a sentence",
-    ("cli/doctor.py", "run", "train"): "README's first command",
+    ("datasets/data_verb.py", "run", "prepare"): "--help, in a sentence",
+    ("launch/doctor_verb.py", "run", "train"): "README's first command",
     ("cli/main.py", "overview", "train"): "README's first command",
     (
-        "cli/flags.py",
+        "command/flags.py",
         "_first_paragraph",
         "show",
     ): "of the recipe whose --help it is; tests/cli/test_menus.py shows each",
-    ("cli/image.py", "_build", "image"): "wants a container engine",
+    ("launch/image_verb.py", "_build", "image"): "wants a container engine",
     ("cli/report.py", "run", "report"): "an example of a folder's name",
-    ("cli/saved.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("training/named_run.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/weights.py", "_get", "weights"): "wants published weights",
     ("cli/weights.py", "_get", "conversion"): "wants published weights",
@@ -181,7 +183,7 @@ REASONS = {
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("machine/doctor/container.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
-    ("bench/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
+    ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
     ("training/staging.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiny_runs import command
 
-from paceline.cli.show_estimate import estimate_of, not_known, speed_for, speed_of_run
+from paceline.command.estimate import estimate_of, not_known, speed_for, speed_of_run
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog

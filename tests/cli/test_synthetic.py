@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_runs import TINY, command, forge, refused, without_report
 
-from paceline.cli.flags import parse_recipe
+from paceline.command.flags import parse_recipe
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.config.system import System

@@ -13,8 +13,8 @@ from pathlib import Path
 from tiny_runs import TINY, command, train, without_report
 
 import paceline
-from paceline.cli import flags
 from paceline.cli.main import main
+from paceline.command import flags
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
@@ -119,7 +119,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "optim",
         "tasks",
         "training",
-        "cli/train.py",
+        "training/verb.py",
     ):
         entries = list(PACKAGE.glob(room))
         assert entries, room

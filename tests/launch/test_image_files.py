@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.cli.image import run
 from paceline.config.errors import UserError
 from paceline.launch import image_build as image_tag
 from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
+from paceline.launch.image_verb import run
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.cli.choose import choose_system
-from paceline.cli.flags import parse_recipe
+from paceline.command.choose import choose_system
+from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.launch.job import NODE_VARIABLES
 from paceline.ranks.exit_code import EXIT_CODE_FILE

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from paceline.config.errors import UserError
 from paceline.launch.job import Batch
-from paceline.launch.trials import Trial, olympic_mean, read_trial, summary
+from paceline.launch.trials import Trial, read_trial, summary
 from paceline.launch.where import check_walltime, minutes_in
 from paceline.log.events import EventLog
+from paceline.mlperf.logs import olympic_mean
 
 
 @pytest.mark.parametrize(

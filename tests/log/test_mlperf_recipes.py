@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.mlperf.judge import package_folder
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission, division_of
 from paceline.machine.known import SYSTEMS
+from paceline.mlperf.judge import package_folder
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import WORKLOADS

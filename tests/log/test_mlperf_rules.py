@@ -11,7 +11,6 @@ import pytest
 import torch
 from checked_logs import need_checker, records
 
-from paceline.bench.mlperf.judge import Verdict, compliance
 from paceline.config.plan import epoch_ends
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.run import Controls, Run
@@ -20,6 +19,7 @@ from paceline.log.console import Console
 from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
 from paceline.machine.known import SYSTEMS
+from paceline.mlperf.judge import Verdict, compliance
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli import preflight as node
-from paceline.cli.preflight_rank import Board
 from paceline.config.system import System
+from paceline.launch import preflight_node as node
+from paceline.launch.preflight_rank import Board
 from paceline.machine.doctor.compare import Finding
 from paceline.machine.doctor.measure import Listener, core_rates, folder_troubles, neighbours, rate_to, trips_to
 from paceline.machine.doctor.node import Device, NodeFacts
@@ -166,7 +166,7 @@ def test_a_core_has_a_rate():
 def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of_this_start(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("paceline.cli.preflight.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
+    monkeypatch.setattr("paceline.launch.preflight_node.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("second\n")
@@ -206,8 +206,8 @@ def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of
 
 def test_a_node_that_never_comes_is_named_and_the_spare_one_takes_its_place(tmp_path, capsys, monkeypatch):
     """Three of four processes, one rank to train: all but the first are threads here. One good node is enough."""
-    monkeypatch.setattr("paceline.cli.preflight.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
-    monkeypatch.setattr("paceline.cli.preflight.LOOK_SECONDS", 2.0)
+    monkeypatch.setattr("paceline.launch.preflight_node.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
+    monkeypatch.setattr("paceline.launch.preflight_node.LOOK_SECONDS", 2.0)
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("one\n")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from paceline.cli.flags import parse_recipe
+from paceline.command.flags import parse_recipe
 from paceline.config.errors import AlikeError
 from paceline.config.python_file import from_file
 from paceline.config.run import Controls

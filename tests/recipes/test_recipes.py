@@ -140,7 +140,9 @@ def test_every_named_machine_is_sound(make):
 
 
 def dataclass_sources() -> list[Path]:
-    files = [*Path(paceline.config.__path__[0]).glob("*.py"), *Path(paceline.cli.__path__[0]).glob("*.py")]
+    package = Path(paceline.__file__).parent
+    files = [*(package / "launch").glob("on_*.py"), *package.rglob("*verb.py")]
+    files += [file for room in ("config", "command", "cli") for file in (package / room).glob("*.py")]
     return sorted(file for file in files if "@dataclass" in file.read_text())
 
 

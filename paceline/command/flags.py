@@ -1,0 +1,305 @@
+"""Flags are the fields of dataclasses. The recipe is picked first; then exactly its flags are offered, its values as defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+from paceline.command.choose import choose_recipe, choose_system
+from paceline.command.nodes import nodes_of
+from paceline.command.printing import speaks
+from paceline.command.shared_flags import check_shared
+from paceline.config.bounds import bounds_in_words
+from paceline.config.errors import RecipeError, UserError
+from paceline.config.habits import elsewhere
+from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.run import Controls
+from paceline.config.system import System, check_system, merged_env
+from paceline.machine.published import published_for, system_for
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
+Fields = TypeVar("Fields")
+
+# What every command answers beside its own flags; the last three are the parser's own, for tab completion and scripts.
+ALWAYS = ("--help", "--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What one command line asked for."""
+
+    name: str  # the recipe's name
+    recipe: Recipe
+    system_name: str
+    controls: Any  # the verb's own dataclass
+    given: frozenset[str]  # dotted names of the fields set by hand; "system" where a system was named
+    system_flags: System  # as parsed; where the machine is asked, only those of its fields count that were given
+    asks: bool  # whether the machine is asked
+
+    @cached_property
+    def system(self) -> System:
+        """Where to compute. The machine is asked when this is first read: that takes torch, which no refusal should wait for.
+
+        Raises RecipeError for a machine that lacks what was asked for, and for numbers that cannot describe one.
+        """
+        system = self.system_flags
+        if self.asks:
+            names = [entry.name for entry in dataclasses.fields(System)]
+            given = {name for name in names if self.given & {f"system.{name}", f"system.no_{name}"}}
+            changes = {name: getattr(system, name) for name in given}
+            system = dataclasses.replace(choose_system(self.system_name), **changes)
+        check_system(system)
+        return system
+
+
+def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:
+    """Flags of one dataclass, with `default`'s values.
+
+    Raises UserError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
+    that does not fit its flag.
+    """
+    flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog, description)
+    check_shared(flags)
+    return flags
+
+
+def explain(prog: str, about: str, flags: Any, *, code: int = 0) -> NoReturn:
+    """What a verb that wants a recipe does, its usage and its own flags: `paceline show --help`, without a recipe.
+
+    code  the exit code: 0 where that was asked for, 2 where words are missing
+    """
+    with contextlib.suppress(SystemExit):
+        parse(["--help"], flags, prog=prog, description=about)
+    raise SystemExit(code)
+
+
+def parse_recipe(
+    arguments: Sequence[str],
+    controls: Any,
+    *,
+    verb: str,
+    base: tuple[str, Recipe, str, System] | None = None,
+    description: str = "",
+) -> Asked:
+    """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `controls` flat.
+
+    base   (recipe name, recipe, system name, system) when they come from a run instead of from the menu
+    Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, UserError for
+    an unknown flag.
+    """
+    import tyro
+
+    from paceline.command.offered import OfferedRecipe
+
+    words = _gathered(arguments, "--sink")
+    if base is None:
+        name = _first_word(words, verb)
+        recipe = choose_recipe(name)
+        asked_system, words = _take_system(words[1:])
+        system_name, system = asked_system or "auto", None
+    else:
+        name, recipe, system_name, system = base
+        asked_system, words = _take_system(words)
+        if asked_system:
+            system_name, system = asked_system, None
+    asks = system is None and asks_machine(system_name, words)
+    if asks:
+        system = System()
+    elif system is None:
+        system = system_for(name, system_name, choose_system(system_name), _given(words))
+    flat = tyro.conf.arg(name="")
+    offered = OfferedRecipe[type(recipe.model), type(recipe.input)]
+    flags = dataclasses.make_dataclass(
+        "Flags",
+        [
+            ("recipe", Annotated[offered, flat]),
+            ("system", System),
+            ("controls", Annotated[type(controls), flat]),
+        ],
+    )
+    known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
+    text = description or _first_paragraph(name, recipe)
+    parsed: Any = _parse(
+        flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}", text
+    )
+    given = _given(words)
+    changed = settle_length(Recipe(**vars(parsed.recipe)), given)
+    check_batch_and_lr(recipe, changed, given)
+    check_recipe(changed)
+    # Whether a loss scale or a graph fits is the machine's to say: its number format and accelerator are not known yet.
+    check_system(dataclasses.replace(parsed.system, loss_scale=0.0, graph=False) if asks else parsed.system)
+    # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
+    published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))
+    layers = (system.env, published.env if published else ())
+    env = merged_env(*(layers if base is None or asked_system else reversed(layers)))
+    if "system.env" in given:
+        env = merged_env(env, parsed.system.env)
+    where = dataclasses.replace(parsed.system, env=env)
+    given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
+    return Asked(name, changed, system_name, parsed.controls, frozenset(given), where, asks)
+
+
+def asks_machine(system_name: str, words: Sequence[str]) -> bool:
+    """Whether the machine is asked once the words are parsed; for --help, auto is not asked at all and a named one at once."""
+    from paceline.machine.known import DETECTED
+
+    help_asked = any(word in ("-h", "--help") for word in words)
+    return system_name in DETECTED and (system_name == "auto" or not help_asked)
+
+
+def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str, description: str) -> Any:
+    _check_names(words, known, prog)
+    import tyro
+
+    return tyro.cli(
+        kind,
+        default=default,
+        args=list(words),
+        prog=f"paceline {prog}",
+        description=description or None,
+        console_outputs=speaks(),
+        registry=_with_bounds(),
+    )
+
+
+def _with_bounds() -> ConstructorRegistry:
+    """The parser's rules; the help of a field ends with its bounds."""
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec
+
+    registry, usual = ConstructorRegistry(), False
+
+    @registry.struct_rule
+    def bounded(info: StructTypeInfo) -> StructConstructorSpec | None:
+        nonlocal usual
+        if usual or not dataclasses.is_dataclass(info.type):
+            return None
+        usual = True  # this rule is not asked for what the parser's own makes of the class
+        try:
+            found = ConstructorRegistry.get_struct_spec(info)
+        finally:
+            usual = False
+        if not isinstance(found, StructConstructorSpec):
+            return None
+        texts = (partial(_help_of, info.type, entry.name, entry.helptext) for entry in found.fields)
+        return dataclasses.replace(
+            found, fields=tuple(dataclasses.replace(entry, helptext=text) for entry, text in zip(found.fields, texts))
+        )
+
+    return registry
+
+
+def _help_of(kind: Any, name: str, text: str | Callable[[], str | None] | None) -> str | None:
+    text = text() if callable(text) else text
+    bounds = bounds_in_words(kind, name)
+    return f"{text}; {bounds}" if text and bounds else text
+
+
+def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
+    """Refuse a flag that is not there, in one line that names its nearest neighbours."""
+    for word in words:
+        flag = _spelt(word)
+        if not flag.startswith("--") or flag in known or flag in ALWAYS:
+            continue
+        bare = {name.removeprefix("--"): name for name in known}
+        if flag in _flags_of(Controls()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
+            raise UserError(
+                f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
+                f"paceline {prog} --help"
+            )
+        near, hint = elsewhere(flag.removeprefix("--"), known)
+        near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
+        if not hint and near:
+            hint = f"Did you mean {' or '.join(near[:3])}?"
+        hint += " " if hint else ""
+        raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help")
+
+
+def _given(words: Sequence[str]) -> set[str]:
+    """Dotted names of the fields that the words set."""
+    return {_spelt(word)[2:].replace("-", "_") for word in words if word.startswith("--")}
+
+
+def _spelt(word: str) -> str:
+    """A flag without its value, its name spelt with dashes as --help has it."""
+    return word.partition("=")[0].replace("_", "-")
+
+
+def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
+    """The flags that a dataclass's fields make."""
+
+    def walk(inside: Any, prefix: str) -> Iterator[str]:
+        for entry in dataclasses.fields(inside):
+            if entry.name == NO_FLAG:
+                continue
+            value = getattr(inside, entry.name)
+            if dataclasses.is_dataclass(value):
+                yield from walk(value, f"{prefix}{entry.name}.")
+                continue
+            yield f"--{prefix}{entry.name.rstrip('_')}".replace("_", "-")  # from_ is Python's way to say from
+            if isinstance(value, bool):
+                yield f"--{prefix}no-{entry.name}".replace("_", "-")
+
+    return tuple(walk(node, above))
+
+
+def _gathered(words: Sequence[str], flag: str) -> list[str]:
+    """`--sink A --sink B` as `--sink A B`, at the end: of a flag given twice the parser would keep the last alone."""
+    values, rest, inside = [], [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            inside = name == flag
+            word = value if inside else word
+            if inside and not equals:
+                continue
+        (values if inside else rest).append(word)
+    return [*rest, flag, *values] if values else list(words)
+
+
+def _first_word(words: list[str], verb: str) -> str:
+    from paceline.recipes import RECIPES
+
+    if not words or words[0].startswith("-"):
+        menu = "\n".join(f"  {name}" for name in RECIPES)
+        raise RecipeError(f"name a recipe first: paceline {verb} RECIPE [flags]\n{menu}\nEach answers --help.")
+    return words[0]
+
+
+def _take_system(words: list[str]) -> tuple[str, list[str]]:
+    """Take `--system NAME` out of the words; the system must be known before its fields can be offered as flags."""
+    name, rest = "", []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--system":
+            if position + 1 == len(words):
+                raise RecipeError("--system: name one, e.g. --system h100x8.")
+            name = words[position + 1]
+            position += 1
+        elif word.startswith("--system="):
+            name = word.partition("=")[2]
+        else:
+            rest.append(word)
+        position += 1
+    return name, rest
+
+
+def _first_paragraph(name: str, recipe: Recipe) -> str:
+    """What opens a recipe's --help: its docstring's first paragraph, and the systems there are."""
+    from paceline.machine.known import SYSTEMS
+    from paceline.recipes import RECIPES
+    from paceline.recipes.rows import ROWS
+
+    text = inspect.getdoc(RECIPES[name]) if name in RECIPES else ROWS[name].about if name in ROWS else None
+    about = (text or f"{name}: {recipe.task}").split("\n\n")[0]
+    return (
+        f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
+        f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
+    )

@@ -1,0 +1,93 @@
+"""`paceline pack DIR --to webdataset|recordio|tfrecord --out DIR [--short N --quality Q]`: a data set into few large files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline.command.flags import parse
+from paceline.command.printing import say
+from paceline.command.shared_flags import out_folder
+from paceline.config.errors import UserError
+from paceline.config.printable import counted
+from paceline.datasets.pack.request import PackRequest, check_request, parse_bytes
+
+if TYPE_CHECKING:
+    from paceline.store.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to pack. Without --short and --quality every photo's bytes stay what they are."""
+
+    folder: Annotated[str, tyro.conf.Positional] = ""  # a data set: prepared, or class folders, COCO, VOC, YOLO
+    to: str = "webdataset"  # webdataset: tars of KEY.jpg with its label; recordio: MXNet's .rec; tfrecord: Examples
+    out: str = ""  # a new or empty folder; the same command given again goes on with what was begun there
+    short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
+    quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is
+    order: str = "kept"  # kept: as the data set has its records; shuffled: in an order that --seed draws
+    seed: int = 0  # another seed shuffles otherwise
+    shards: int = 0  # files of the training split; the others' have as many records each
+    shard_size: str = ""  # about so large a file, for instance 500MB; empty = 1GiB, and one file a split for recordio
+    workers: int = 0  # threads that read and encode; 0 = one a core, more for stores on a network
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Pack and prepare a data set, and say what came of it."""
+    flags = parse(
+        arguments,
+        Flags(),
+        prog="pack",
+        description="Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord.",
+    )
+    out = out_folder(flags.out)
+    if not flags.folder or out is None:
+        raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
+    if flags.order not in ("kept", "shuffled"):
+        raise UserError(f"--order {flags.order}: kept or shuffled.")
+    request = PackRequest(
+        to=flags.to,  # type: ignore[arg-type]  # checked below, with a message of ours
+        order=flags.order,
+        seed=flags.seed,
+        short=flags.short,
+        quality=flags.quality,
+        shards=flags.shards,
+        shard_bytes=parse_bytes(flags.shard_size, "--shard-size"),
+    )
+    check_request(request)
+    from paceline.datasets.pack.pack import pack
+    from paceline.datasets.pack.plan import prepared_source
+
+    manifest = prepared_source(flags.folder, say)
+    with _progress() as progress:
+        packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
+    _tell(packed, notes)
+    return 0
+
+
+def _tell(packed: Manifest, notes: Sequence[str]) -> None:
+    for name, split in packed.splits.items():
+        files = split.arrays["file_sizes"][1]
+        objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"
+        say(f"{name}: {counted(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {counted(files, 'file')}")
+    for note in notes:
+        say(f"note: {note}")
+    say(f"content {packed.content_hash}")
+    say(f"train with:  --data {shlex.quote(str(packed.folder))}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar while photos are packed; it is gone afterwards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(
+        "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    ) as bar:
+        job = bar.add_task("", total=None)
+        yield lambda done, total, what: bar.update(job, completed=done, total=total, description=what)

@@ -1,0 +1,111 @@
+"""One rank of a preflight: what `paceline doctor` and `paceline bench comm` do together with the others, in one process.
+
+    python -m paceline.launch.preflight_rank RUN/launch/preflight SYSTEM ROUND   (under torchrun's variables)
+
+Rank 0 leaves ranks-ROUND.json there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.command.choose import choose_system
+from paceline.command.printing import complain
+from paceline.config.errors import UserError
+from paceline.config.plain_file import read_entry
+from paceline.config.whole import write_whole
+from paceline.ranks.exit_code import USER_ERROR, settle_environment
+from paceline.ranks.launcher import read_launch
+
+# A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
+SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
+
+
+def run(folder: Path, system_name: str, number: str) -> int:
+    """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
+    import torch
+
+    from paceline.bench.comm import measure
+    from paceline.bench.comm_sizes import MIB, messages
+    from paceline.machine.doctor.together import examine_together
+    from paceline.machine.machine import choose_device
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
+
+    torch.set_num_threads(1)
+    launch = read_launch(os.environ)
+    system = choose_system(system_name)
+    with environment(system, launch, named=False):
+        nodes = examine_together(launch, folder)
+        again = replace(launch, port=launch.port + 1, job=f"{launch.job}-comm")
+        device = choose_device(system, launch.local_rank, launch.local_world)
+        most = LARGEST_MIB if device.type == "cuda" else LARGEST_MIB_CPU
+        found = [message for message in messages(system.bucket_mib) if message.bytes <= most * MIB]
+        with open_world(again, device=device, secret_folder=folder) as world:
+            comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, SECONDS)}
+    if nodes is not None:
+        told = {"nodes": [asdict(node) for node in nodes], "comm": comm}
+        Board(folder).leave(f"ranks-{number}", told)
+    return 0
+
+
+if __name__ == "__main__":
+    settle_environment()
+    try:
+        sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    except UserError as problem:
+        complain(f"paceline: {problem}", problem)
+        sys.exit(USER_ERROR)
+
+
+# The files through which the nodes of a preflight talk to each other: a folder that all see, before any network is trusted.
+
+
+POLL_SECONDS = 0.05
+MOST_BYTES = 16 << 20
+
+
+class Board:
+    """The files of this start; those of an earlier one are as if they were not there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.start = read_entry(folder / "start", MOST_BYTES).decode().strip()
+
+    def leave(self, name: str, facts: Mapping[str, Any]) -> None:
+        write_whole(self.folder / f"{name}.json", json.dumps({"start": self.start, **facts}))
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        try:
+            found = json.loads(read_entry(self.folder / f"{name}.json", MOST_BYTES))
+        except (OSError, ValueError):
+            return None
+        return found if found.get("start") == self.start else None
+
+    def gather(self, kind: str, numbers: Sequence[int], seconds: float) -> dict[int, dict[str, Any]]:
+        """kind-N of these nodes, as many as come within the time."""
+        found: dict[int, dict[str, Any]] = {}
+        until = time.monotonic() + seconds
+        while len(found) < len(numbers) and time.monotonic() < until:
+            for number in numbers:
+                if number not in found and (facts := self.find(f"{kind}-{number}")) is not None:
+                    found[number] = facts
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def wait(self, names: Sequence[str], seconds: float) -> tuple[str, dict[str, Any]]:
+        """The first of these that is there; ("", {}) after the time."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for name in names:
+                if (facts := self.find(name)) is not None:
+                    return name, facts
+            time.sleep(POLL_SECONDS)
+        return "", {}

@@ -1,0 +1,245 @@
+"""`paceline launch RECIPE --system NAME --nodes N [--through ...] [--start ...] [--container ...] [train flags]`."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.command.choose import is_folder
+from paceline.command.estimate import check_rates
+from paceline.command.flags import Asked, explain, parse_recipe
+from paceline.command.printing import say
+from paceline.config.commands import command, shown
+from paceline.config.errors import UserError
+from paceline.config.first_weights import named_weights
+from paceline.config.run import Controls, check_controls
+from paceline.config.run_names import numbered
+from paceline.config.submission import check_submission
+from paceline.launch.carry_out import launch
+from paceline.launch.checks import check_devices, check_plan, check_port, walltime_of
+from paceline.launch.follow import CODES, INTERRUPTED
+from paceline.launch.job import Batch
+from paceline.launch.trials import Trial, read_trial, summary, trial_folders
+from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
+from paceline.machine.published import published_for
+from paceline.ranks.environment import check_interface
+from paceline.ranks.interfaces import interfaces
+from paceline.tasks.workloads import workload_of
+from paceline.training.going_on import FinishedError
+from paceline.training.named_run import saved_request
+from paceline.training.verb import refuse_early, refuse_random
+from paceline.weights.forms.bring import in_cache, is_published
+
+ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
+the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
+who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
+train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
+MOST_TRIALS, MOST_SPARES = 1000, 64
+
+
+@dataclass(frozen=True)
+class LaunchFlags(Controls, Where):
+    """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
+
+    trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
+    preflight: bool = False  # before training look at every node, in the job itself (docs/launch.md)
+    spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
+    dry_run: bool = False  # write and print the files, start nothing
+    rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
+    link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's
+
+
+# Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
+OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Launch, and return the run's exit code; of several trials the worst."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), code=0 if arguments else 2)
+    asked, repeats = _parsed(arguments)
+    flags: LaunchFlags = replace(asked.controls, slurm=_asked_of_slurm(asked))
+    check_controls(flags)
+    check_submission(flags.mlperf, asked.recipe)
+    check_where(flags)
+    if not 0 <= flags.trials <= MOST_TRIALS:
+        raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
+    folders = trial_folders(Path(flags.out), flags.trials) if flags.out else []
+    refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
+    if flags.trials and flags.mirror:
+        raise UserError(
+            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
+        )
+    check_rates(flags.rate, flags.link_gbit)
+    _check_spares(flags)
+    planned = check_plan(asked, flags, repeats=repeats)
+    if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
+        raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
+    check_devices(asked.system_name, planned.system, flags)
+    check_port(flags)
+    if flags.through == "local" and "system.interface" in asked.given:
+        check_interface(planned.system.interface, interfaces())
+    minutes = walltime_of(asked, planned, flags)
+    if flags.through == "slurm":
+        check_walltime(minutes, flags.slurm)
+    words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
+    base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
+
+    again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
+    if not flags.out:
+        say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
+    if outside := left_outside(flags, planned.system):
+        say(outside)
+    here, named = _data_here(flags), _weights_file(flags)
+
+    def start(folder: Path, more: tuple[str, ...] = ()) -> int:
+        refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
+        job = job_of(
+            ("train", *words, "--out", str(folder), *more),
+            folder,
+            name=asked.name,
+            where=flags,
+            system_name=asked.system_name,
+            system=planned.system,
+            minutes=minutes,
+            reads=(flags.data, named),
+            writes=(flags.stage,),
+            again=again,
+        )
+        if flags.preflight:
+            # A name of published weights, or a bucket, is no file that a node could lack.
+            local = [flags.data] if flags.data and "://" not in flags.data else []
+            local += [named] if named and Path(named).expanduser().exists() else []
+            reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
+            writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
+            job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
+        return launch(job, dry=flags.dry_run, say=print)
+
+    if not flags.trials:
+        code = start(base)
+        if code == INTERRUPTED and not flags.out:  # the ranks were given an --out, and speak of it
+            say(f"{again} goes on from here")
+        return code
+    return _trials(asked, flags, base, start, again)
+
+
+def _data_here(flags: LaunchFlags) -> str:
+    """--data where this machine has it; "" where the nodes will look for it, which is said."""
+    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        return ""
+    return flags.data
+
+
+def _weights_file(flags: LaunchFlags) -> str:
+    """The file that --weights names, which nodes must find; "" for none and for published ones, which come from the cache.
+
+    Raises UserError for a file that this machine lacks where the job runs here.
+    """
+    named = named_weights(flags)
+    weights = Path(named).expanduser()
+    if is_published(named):
+        if not in_cache(named).is_file():
+            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
+        return ""
+    if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
+        if flags.through == "local":
+            raise UserError(f"--weights {named}: there is no such file. Check the path.")
+        say(f"--weights {named}: not on this machine; the nodes will look for it")
+    return named
+
+
+def _check_spares(flags: LaunchFlags) -> None:
+    """Raises UserError for spare nodes that nobody would look at, or that are not there."""
+    if not 0 <= flags.spares <= MOST_SPARES:
+        raise UserError(f"--spares {flags.spares}: must lie in 0 to {MOST_SPARES}.")
+    if flags.spares and not flags.preflight:
+        raise UserError(
+            f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too."
+        )
+
+
+def _asked_of_slurm(asked: Asked) -> Batch:
+    """--slurm, with the network that was published for exactly this."""
+    batch, published = asked.controls.slurm, published_for(asked.name, asked.system_name, asked.controls.nodes)
+    if published is None or not published.slurm_network or "slurm.network" in asked.given:
+        return batch
+    return replace(batch, network=published.slurm_network)
+
+
+def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
+    """One run a seed; those that are finished already are counted as they are."""
+    done: list[Trial] = []
+    codes: list[int] = []
+    for number, folder in enumerate(trial_folders(base, flags.trials)):
+        seed = asked.recipe.seed + number
+        try:
+            codes.append(start(folder, ("--seed", str(seed))))
+        except FinishedError:
+            codes.append(CODES[read_trial(number, seed, folder).status])
+            say(f"trial {number} is finished already")
+        if flags.dry_run:
+            continue
+        if codes[-1] == INTERRUPTED:
+            say(f"interrupted in trial {number}; {again} goes on from here")
+            return INTERRUPTED
+        done.append(replace(read_trial(number, seed, folder), checked=_checked(asked, folder)))
+        say(done[-1].line(asked.name))
+    if done:
+        say(summary(done))
+    return max(codes)
+
+
+def _checked(asked: Asked, folder: Path) -> bool | None:
+    """MLPerf's compliance checker on a trial's log; what it objects to is said. None where the benchmark, the log or it is missing."""
+    from paceline.mlperf import judge
+
+    ruleset, log = workload_of(asked.recipe.task).ruleset, folder / "mllog.txt"
+    if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
+        return None
+    verdict = judge.compliance(log, ruleset)
+    for line in verdict.failed:
+        say(f"{log}: {line}")
+    return verdict.passed
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
+    """What is asked for, as `train` parses it; and whether it repeats a run.json."""
+    if not arguments[0].endswith(".json"):
+        if is_folder(arguments[0]):
+            raise UserError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+        return parse_recipe(arguments, LaunchFlags(), verb="launch"), False
+    base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
+    flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
+    return parse_recipe(words, flags, verb="launch", base=base, description=f"Repeat {arguments[0]}"), True
+
+
+# The words of a launch that are for `train`: all but the flags of the launch itself.
+
+
+def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[str]) -> tuple[str, ...]:
+    """The words without the fields of dataclass `kind` and those called `more`, and without their values.
+
+    flags   the parsed flags: which fields are nested, and which take no value, is seen by theirs
+    A value never starts with two dashes unless it is joined to its flag by =, so it ends at the next flag.
+    """
+    names = {field.name for field in fields(kind)} | set(more)
+    kept: list[str] = []
+    inside = False
+    for word in arguments:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            top, _, _ = name.partition(".")
+            inside = (top in names and is_dataclass(getattr(flags, top, None)) == ("." in name)) or (
+                name.startswith("no_") and name[3:] in names
+            )
+            if not inside:
+                kept.append(word)
+        elif not inside:
+            kept.append(word)
+    return tuple(kept)

@@ -1,0 +1,213 @@
+"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json.
+
+Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, or the name of published ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline.command.flags import parse
+from paceline.command.printing import say
+from paceline.config.errors import DataError, UserError
+from paceline.config.printable import did_you_mean
+from paceline.config.run import read_run
+from paceline.tasks.workloads import saved_recipe
+from paceline.training.named_run import means_weights, named_recipe, naming, weights_of
+
+if TYPE_CHECKING:
+    from paceline.predict.folders import Listing, Unreadable
+    from paceline.predict.predictor import Predictor
+    from paceline.predict.results import Result
+
+# Pictures that may wait to be drawn while the next photos are answered.
+DRAWN_BESIDE = 8
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to label."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders: all photos below them
+    out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
+    checkpoint: str = "best"  # best, last or step-N
+    pictures: bool = True  # draw the photos with their answers
+    score_above: float = 0.3  # objects: smallest score of those that are drawn and printed; predictions.json has all
+    classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
+    max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
+    labels: bool = True  # objects: write names and scores beside the boxes
+    annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Answer for photos; 1 where some of them have no answer."""
+    flags = parse(arguments, Flags(), prog="predict", description="Find classes, objects or masks in photos.")
+    if not flags.photos:
+        raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
+    if not 0 <= flags.score_above <= 1:
+        raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
+    if flags.max_objects < 0:
+        raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
+    from paceline.predict.folders import find_photos
+
+    listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
+    predictor = _of_weights(flags) if means_weights(flags.run) else _of_run(flags)
+    _check_objects(flags, predictor)
+    ids, about_ids = _image_ids(flags, listing, predictor)
+    if passed_over := listing.skipped():
+        say(f"skipped {passed_over}")
+    began = time.perf_counter()
+    try:
+        answered, without = _answer(flags, listing, predictor, ids)
+    except KeyboardInterrupt:
+        say(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        raise
+    seconds = time.perf_counter() - began
+    photos = f"{answered:,} photo{'' if answered == 1 else 's'}"
+    say(f"{photos} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    if predictor.finds_objects:
+        say(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
+    if without:
+        say(f"without an answer: {len(without):,} of {answered + len(without):,}")
+        for photo in without:
+            say(f"  {photo.file}: {photo.reason}")
+    return 1 if without else 0
+
+
+def _of_run(flags: Flags) -> Predictor:
+    """A run folder, which is refused before torch is loaded where it is none."""
+    if flags.recipe:
+        raise UserError(
+            f"--recipe {flags.recipe}: {flags.run} is no file of weights; a run has its recipe in run.json."
+        )
+    if not flags.run.exists():
+        raise UserError(f"{flags.run}: there is no such run, nor file of weights.")
+    saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
+    from paceline import predict  # the module: what follows needs torch
+    from paceline.predict.answers import check_answers_folder
+
+    check_answers_folder(flags.out)
+    return predict.load(flags.run, checkpoint=flags.checkpoint, workload=flags.workload, say=say)
+
+
+def _of_weights(flags: Flags) -> Predictor:
+    """A file of weights, in the network that it fits."""
+    for flag, value, usual in (("--workload", flags.workload, ""), ("--checkpoint", flags.checkpoint, "best")):
+        if value != usual:
+            raise UserError(f"{flag} {value}: for a run, and {flags.run} is weights. Leave it away.")
+    recipe, given = named_recipe(flags.recipe)
+    from paceline import predict
+    from paceline.predict.answers import check_answers_folder
+    from paceline.predict.predictor import Predictor
+    from paceline.training.trained import open_alone
+    from paceline.weights.weight_file import run_beside
+
+    check_answers_folder(flags.out)
+    file = weights_of(flags.run, say)
+    if (
+        flags.run.is_dir() and not recipe and (run := run_beside(file))
+    ):  # RUN/checkpoints/best: the run, as --checkpoint has it
+        return predict.load(run, checkpoint=file.parent.name, say=say)
+    return Predictor(open_alone(file, recipe=recipe, given=given, say=say))
+
+
+def _answer(
+    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int]
+) -> tuple[int, list[Unreadable]]:
+    """Print, draw and write every photo's answer -> how many there are, and the photos without one."""
+    from paceline.predict.answers import new_answers, picture_names
+    from paceline.predict.folders import Unreadable
+    from paceline.predict.predictor import in_order
+
+    head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
+    names = picture_names(listing.places)
+    without, turned = list(listing.refused), 0
+
+    def told() -> Iterator[tuple[Path, str, Result]]:
+        for photo, name, result in zip(listing.photos, names, predictor.stream(listing.photos)):
+            if isinstance(result, Unreadable):
+                say(f"{photo}: skipped, {result.reason}")
+                without.append(result)
+            else:
+                say(f"{photo}: {_shown(result, flags).line(flags.score_above)}")
+                yield photo, name, result
+
+    def drawn(one: tuple[Path, str, Result]) -> tuple[Path, str, Result, bytes | DataError | None]:
+        photo, name, result = one
+        return photo, name, result, _picture(_shown(result, flags), flags) if flags.pictures else None
+
+    answered = 0
+    with new_answers(flags.out, head, coco=bool(ids)) as answers:
+        for photo, name, result, picture in in_order(told(), drawn, ahead=DRAWN_BESIDE):
+            if isinstance(picture, DataError):  # gone meanwhile, or damaged where the network does not look
+                without.append(Unreadable(result.file, f"no picture: {str(picture).splitlines()[0]}"))
+                picture = None
+            answers.add(result, name, picture, ids.get(photo))
+            answered += 1
+            turned += result.orientation != 1
+        answers.finish(without)
+    if turned:
+        carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
+        applied = predictor.trained.recipe.input.exif == "apply"
+        say(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+    return answered, without
+
+
+def _shown(result: Result, flags: Flags) -> Result:
+    """What of a result is printed and drawn."""
+    from paceline.predict.results import Found
+
+    if not isinstance(result, Found):
+        return result
+    return result.only(flags.classes or None, most=flags.max_objects or None)
+
+
+def _picture(result: Result, flags: Flags) -> bytes | DataError:
+    """An encoded JPEG."""
+    from paceline.pages.pictures import jpeg
+
+    try:
+        return jpeg(result.draw(flags.score_above, labels=flags.labels), quality=90)
+    except DataError as problem:
+        return problem
+
+
+def _check_objects(flags: Flags, predictor: Predictor) -> None:
+    """Refuse flags of objects for a run that names whole photos, and classes that the run does not have."""
+    if not predictor.finds_objects:
+        given = {
+            "--classes": flags.classes,
+            "--max-objects": flags.max_objects,
+            "--no-labels": not flags.labels,
+            "--annotations": flags.annotations,
+        }
+        for flag in (flag for flag, value in given.items() if value):
+            raise UserError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
+    for name in flags.classes:
+        if name not in predictor.classes:
+            known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
+            hint = did_you_mean(name, predictor.classes) or f"Its classes: {known}."
+            raise UserError(f"--classes {name}: {flags.run} has no such class. {hint}")
+
+
+def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
+    """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
+    from paceline.predict.coco_ids import ids_in_file, known_ids
+
+    if not predictor.finds_objects:
+        return {}, ""
+    if not flags.annotations:
+        return known_ids(listing.photos, predictor.trained.facts)
+    categories = dict(zip(predictor.classes, predictor.category_ids))
+    ids = ids_in_file(listing.photos, Path(flags.annotations).expanduser(), categories)
+    left = sum(photo not in ids for photo in listing.photos)
+    return ids, f"ids of {flags.annotations}" + (f"; photos that it does not list: {left:,}" if left else "")

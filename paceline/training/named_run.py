@@ -1,0 +1,129 @@
+"""A request read back from a run.json: as data. Python files that it names run only where this command line names them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint.layout import INDEX
+from paceline.command.choose import choose_recipe
+from paceline.command.flags import parse_recipe
+from paceline.command.printing import complain
+from paceline.config.commands import command
+from paceline.config.errors import RecipeError
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
+from paceline.config.system import System
+from paceline.tasks.workloads import saved_recipe
+from paceline.weights.forms.published import PUBLISHED
+
+# More images than any data set has.
+MOST_IMAGES = 2**40
+
+
+def saved_request(
+    path: Path, words: Sequence[str], verb: str
+) -> tuple[tuple[str, Recipe, str, System], Controls, dict[str, Any], list[str]]:
+    """What a run.json asked for, as the starting point of the same command again; all facts; and the words left over.
+
+    words   what follows the run on the command line: --workload is taken out
+    A recipe of one's own is read back without its Python file; --out is asked anew. A run.json that was edited by hand is
+    taken, with a line that says so.
+    Raises RecipeError for a workload of one's own that --workload does not name, UserError when `path` is no run.
+    """
+    named, rest = _take(words, "--workload")
+    facts = read_run(path, changed=complain)
+    recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
+    # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
+    anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}
+    # fill() complains of a value that is no path.
+    found = {"data": data_from_here(facts)} if isinstance(facts["controls"].get("data"), str) else {}
+    controls = fill(Controls(), {**facts["controls"], **found, **anew}, f"{path}: controls")
+    # A claim about the moment before that run, not this one.
+    controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
+    check_controls(controls)
+    return (facts["name"], recipe, facts.get("system_name", "auto"), saved_system(facts, path)), controls, facts, rest
+
+
+def naming(verb: str, path: Path) -> Callable[[str], str]:
+    """The command that names a run's own workload, as `saved_recipe` asks for it."""
+    return lambda name: command(verb, path, "--workload", name)
+
+
+def saved_count(facts: Mapping[str, Any], name: str) -> int:
+    """A number of images in a run.json's plan. Raises RecipeError for what is not a whole number above 0."""
+    number = facts["plan"].get(name)
+    if type(number) is not int or not 1 <= number <= MOST_IMAGES:
+        raise RecipeError(f"run.json: plan.{name} is {json.dumps(number)[:60]}: must be a whole number above 0.")
+    return number
+
+
+def _take(words: Sequence[str], flag: str) -> tuple[str, list[str]]:
+    """The value of `flag` among the words, empty where it is not there, and the other words."""
+    value, rest, words = "", [], list(words)
+    while words:
+        word = words.pop(0)
+        if word == flag:
+            if not words:
+                raise RecipeError(f"{flag}: name one, e.g. {flag} ./file.py:name")
+            value = words.pop(0)
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+        else:
+            rest.append(word)
+    return value, rest
+
+
+# A file of weights in the place of a run, as predict and eval take it: which words mean one, and which recipe was named with it.
+
+
+@dataclass(frozen=True)
+class NoMore:
+    """No flags beside the recipe's own."""
+
+
+def means_weights(path: Path) -> bool:
+    """Whether the first word of a command means weights and no run: a file, a folder of arrays, a checkpoint, a published name."""
+    if path.is_file():
+        return path.suffix != ".json"
+    if path.is_dir():
+        named = (path / INDEX).is_file() or any(path.glob("*.npy")) or any(path.glob("*.index"))
+        return named and not (path / "run.json").is_file()
+    return str(path) in PUBLISHED or path.with_name(f"{path.name}.index").is_file()
+
+
+def weights_of(path: Path, say: Callable[[str], None]) -> Path:
+    """The file to read; published weights are brought into the cache.
+
+    Raises CheckpointError as `weights_file`, and for weights that made-up batches trained; DataError where they cannot be brought.
+    """
+    from paceline.training.building import refuse_synthetic_weights, weights_file
+    from paceline.weights.forms.bring import bring_to_cache, is_published
+
+    name = str(path)
+    if is_published(name):
+        return bring_to_cache(name, say=say)
+    file = weights_file(name)
+    refuse_synthetic_weights(file, name)
+    return file
+
+
+def named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
+    """--recipe 'NAME [--model.x VALUE ...]' -> the recipe by those words, and its fields that were set by hand; ({}, none) of "".
+
+    Raises RecipeError for a recipe that is not there, UserError for a flag that it has not.
+    """
+    try:
+        name, *flags = shlex.split(words) or [""]
+    except ValueError as problem:
+        raise RecipeError(f"--recipe {words}: {problem}.") from None
+    if not name:
+        return {}, frozenset()
+    if not flags:
+        return {name: choose_recipe(name)}, frozenset()
+    asked = parse_recipe([name, *flags], NoMore(), verb="weights check FILE --recipe")
+    return {words: asked.recipe}, asked.given
