@@ -12,9 +12,9 @@ from pathlib import Path
 from paceline.checkpoint.write import save_checkpoint
 from paceline.config.plan import evaluation_batch, make_plan, rates_at, shorten
 from paceline.config.run import Controls, Run
-from paceline.machine.heap import keep_freed_memory
-from paceline.machine.known import SYSTEMS
+from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import choose_device, set_threads
+from paceline.machine.machines import SYSTEMS
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
 from paceline.recipes import RECIPES

@@ -23,7 +23,7 @@ from paceline.bench.profile import Part
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
-from paceline.machine.heap import keep_freed_memory
+from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import autocast_for, make_exact
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD

@@ -117,7 +117,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _systems() -> list[dict[str, Any]]:
-    from paceline.machine.known import DETECTED, SYSTEMS
+    from paceline.machine.machines import DETECTED, SYSTEMS
     from paceline.machine.published import pairings_of
 
     rows = []

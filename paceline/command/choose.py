@@ -43,7 +43,7 @@ def choose_system(name: str) -> System:
 
     Raises RecipeError naming the nearest neighbours.
     """
-    from paceline.machine.known import SYSTEMS
+    from paceline.machine.machines import SYSTEMS
 
     return _choose(name, SYSTEMS, (System,), "system")
 

@@ -16,11 +16,19 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
-from paceline.machine.estimate import Estimate, estimate, run_minutes
-from paceline.machine.known import SYSTEMS
-from paceline.machine.published import published_for
-from paceline.machine.published_results import RESULTS, Result, results_of
-from paceline.machine.speed import Speed, given_speed, has_published_network, measured_speed, published_speed, row_speed
+from paceline.machine.estimate import (
+    Estimate,
+    Speed,
+    estimate,
+    given_speed,
+    has_published_network,
+    measured_speed,
+    published_speed,
+    row_speed,
+    run_minutes,
+)
+from paceline.machine.machines import SYSTEMS
+from paceline.machine.published import RESULTS, Result, published_for, results_of
 
 # Slower and faster than any machine and network.
 LEAST, MOST = 1e-3, 1e9

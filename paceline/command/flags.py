@@ -148,7 +148,7 @@ def parse_recipe(
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:
     """Whether the machine is asked once the words are parsed; for --help, auto is not asked at all and a named one at once."""
-    from paceline.machine.known import DETECTED
+    from paceline.machine.machines import DETECTED
 
     help_asked = any(word in ("-h", "--help") for word in words)
     return system_name in DETECTED and (system_name == "auto" or not help_asked)
@@ -293,7 +293,7 @@ def _take_system(words: list[str]) -> tuple[str, list[str]]:
 
 def _first_paragraph(name: str, recipe: Recipe) -> str:
     """What opens a recipe's --help: its docstring's first paragraph, and the systems there are."""
-    from paceline.machine.known import SYSTEMS
+    from paceline.machine.machines import SYSTEMS
     from paceline.recipes import RECIPES
     from paceline.recipes.rows import ROWS
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.errors import RecipeError
-from paceline.machine.published_nodes import check_nodes
+from paceline.machine.published import check_nodes
 
 if TYPE_CHECKING:  # flags.py asks this file
     from paceline.command.flags import Asked

@@ -19,7 +19,7 @@ from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.where import minutes_in
 from paceline.machine.estimate import predicted_minutes
-from paceline.machine.published_nodes import recipe_for_nodes
+from paceline.machine.published import recipe_for_nodes
 from paceline.tasks.workloads import workload_of
 
 

@@ -13,8 +13,7 @@ from signal import SIGTERM, SIGUSR1
 
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Starter, Words, environment
-from paceline.machine.placement import processing_elements
-from paceline.machine.topology import Topology, described, read_topology
+from paceline.machine.topology import Topology, described, processing_elements, read_topology
 
 SECRET = "PACELINE_SECRET"  # as ranks/secret.py reads it, which loads torch
 

@@ -1,24 +1,62 @@
-"""What a plan will take, on paper: a step, an epoch, the run; and a walltime to ask a scheduler for.
+"""What a plan will take, on paper: how fast a rank computes, a step, an epoch, the run; and a walltime to ask a scheduler for.
 
-Pure functions of plan and machine. Every number is an estimate: `Estimate.basis` says of what, docs/estimate.md how good it is.
-Letters: N nodes   f images per forward   A forwards a step.
+Pure functions of plan and machine. Every number is an estimate: `Estimate.basis` has its source, docs/estimate.md how good it is.
+A step of b images takes b / R + t0 seconds on a rank, and what it waits for of the exchange between nodes.
+t0 is what a step costs whatever its size: many small kernels, the optimiser, gaps between launches. R and t0 of a workload on a
+chip (published_speeds.json) were fitted to published rows of 8 and 64 devices alone; how wrong that is at 384 and more is kept
+beside them. Rows, provenance and fit: results/estimate, scripts/fit_estimate.py. They are other programs' speeds: paceline's own
+are in results/.
+The exchange is an alpha-beta model of one all-reduce, and of what a backward hides of it. What ranks of one node exchange among
+themselves is part of a rate that was measured on whole nodes, so it is not counted. Seconds and bytes throughout. Source of the
+form: Thakur, Rabenseifner and Gropp 2005 (ring for the bytes, tree for the hops); of the two constants: results/estimate.
+Letters: N nodes   G bytes of gradients   B bytes a second that a node's links to other nodes carry   alpha seconds a hop
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.machine.speed import Speed, published_speed
+from paceline.config.table import read_menu
+from paceline.machine.published import Result
 
 # Processes, interpreters, networks compiled, the index read, the step that is thrown away: minutes reserved for every start.
 START_MINUTES = 5.0
 # Least part of the computed time that is added to it: what jobs are commonly given, and more than most errors seen.
 LEAST_MARGIN = 0.25
+# Seconds of one hop of the tree, software included. Rows of 8 and 64 devices cannot tell it from a step's fixed cost; an order
+# of magnitude of today's fabrics, which results/estimate varies: at 448 nodes it is 0.2 ms of a step.
+HOP_SECONDS = 10e-6
+# What is left of a link's nominal rate: one Omni-Path adapter a node beside two, eight A100 in two nodes (results/estimate).
+LINK_SHARE = 0.68
+# The backward's part of a step's computing: two products where the forward has one.
+BACKWARD_SHARE = 2 / 3
+# A node's links to others in Gbit/s, by system: eight NDR400 (the submission's systems/*.json), and the makers' data sheets:
+# eight HDR adapters of 200 in a DGX A100, eight EDR of 100 in a DGX-2, four in a DGX-1, one of 100 in a p3dn.
+LINK_GBIT = {"dgx-h100": 3200.0, "dgx-a100": 1600.0, "dgx2": 800.0, "dgx1": 400.0, "dgx1-16gb": 400.0, "p3dn": 100.0}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """b images on one rank take b / rate + fixed seconds, the exchange inside its node included."""
+
+    rate: float  # R, images per second
+    fixed: float  # t0, seconds
+    basis: str  # its source, in words
+    slow: float = 0.0  # largest known error of a predicted rate below the published one, as a share: -0.12
+    fast: float = 0.0  # the same above it: 0.2; both 0 = not known
+    checked: str = ""  # on what the errors were seen, in words
+    nodes: int = 1  # of the machine that it was measured on: the exchange between so many is in it already
+    others: bool = False  # another program's speed
+
+    def seconds(self, images: float) -> float:
+        """Of a forward, a backward and an update over `images` images of one rank."""
+        return images / self.rate + self.fixed
 
 
 @dataclass(frozen=True)
@@ -45,6 +83,68 @@ class Walltime:
 
     minutes: int
     reason: str
+
+
+# (workload, how the chip's name begins) -> fit.
+PUBLISHED: dict[tuple[str, str], Speed] = {
+    (workload, chip): speed
+    for name, speed in read_menu(Path(__file__).with_name("published_speeds.json"), Speed).items()
+    for workload, chip in [name.split("/")]
+}
+# What makes these networks' cost: of (part of the recipe, field), the value. Others have a speed of their own.
+NETWORKS: dict[str, tuple[tuple[str, str, object], ...]] = {
+    "classification": (("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("input", "size", 224)),
+    "ssd": (("model", "trunk", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "size", 300)),
+    "maskrcnn": (
+        ("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("model", "channels", 256),
+        ("input", "short", (800,)), ("input", "long", 1333),
+    ),
+}  # fmt: skip
+
+
+def published_speed(recipe: Recipe, chip: str) -> Speed | None:
+    """The fit for a recipe's workload on a chip; None where too little was published, or for another network or input."""
+    if not has_published_network(recipe):
+        return None
+    found = (speed for (task, name), speed in PUBLISHED.items() if task == recipe.task and chip.startswith(name))
+    speed = next(found, None)
+    return replace(speed, others=True) if speed else None
+
+
+def has_published_network(recipe: Recipe) -> bool:
+    """Whether a recipe trains the network that rates were published for, on photos of the same size."""
+    return recipe.task in NETWORKS and all(
+        getattr(getattr(recipe, part), name) == value for part, name, value in NETWORKS[recipe.task]
+    )
+
+
+def row_speed(result: Result, *, exactly: bool = False) -> Speed:
+    """A published row alone: its rate, whatever the size of a step.
+
+    exactly  the row is of the very plan: recipe, system, nodes and cut
+    """
+    what = "published for exactly this" if exactly else "one published row"
+    return Speed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
+
+
+def given_speed(rate: float) -> Speed:
+    """--rate: images per second of one rank, at this plan's images a step."""
+    return Speed(rate, 0.0, f"--rate {rate:g} images/s a rank")
+
+
+def measured_speed(
+    images_per_second: float, images: float, published: Speed | None, what: str, nodes: int = 1
+) -> Speed:
+    """A run's own speed.
+
+    images_per_second  of one rank
+    images             of one of its steps
+    published          whose share of fixed cost is taken, so that other sizes of step follow; None: the rate is taken as constant
+    """
+    share = published.fixed / published.seconds(images) if published else 0.0
+    seconds = images / images_per_second
+    fixed = share * seconds
+    return Speed(images / (seconds - fixed), fixed, what, nodes=nodes)
 
 
 def estimate(
@@ -121,37 +221,18 @@ def predicted_minutes(
     speed = speed or published_speed(recipe, system.chip)
     if speed is None:
         return None
-    told = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=link_gbit)
-    if not told.links_known:
+    expected = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=link_gbit)
+    if not expected.links_known:
         return None
     # A predicted rate that is too high by a share means a time too short by it.
-    margin = max(LEAST_MARGIN, told.fast)
-    minutes = math.ceil(told.minutes * (1 + margin) + START_MINUTES)
+    margin = max(LEAST_MARGIN, expected.fast)
+    minutes = math.ceil(expected.minutes * (1 + margin) + START_MINUTES)
     return Walltime(
         minutes,
-        f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * told.step_seconds:.3g} ms and evaluations are about "
-        f"{told.minutes:.3g} min (estimate, from {told.basis}), {100 * margin:.0f} % margin, {START_MINUTES:g} min for the start",
+        f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * expected.step_seconds:.3g} ms and evaluations are about "
+        f"{expected.minutes:.3g} min (estimate, from {expected.basis}), {100 * margin:.0f} % margin, {START_MINUTES:g} min for "
+        "the start",
     )
-
-
-# How long gradients travel between nodes: an alpha-beta model of one all-reduce, and what of it a backward hides.
-#
-# Letters: N nodes   G bytes of gradients   B bytes a second that a node's links to other nodes carry   alpha seconds a hop
-# What ranks of one node exchange among themselves is part of a rate that was measured on whole nodes, so it is not counted here.
-# Seconds and bytes throughout. Source of the form: Thakur, Rabenseifner and Gropp 2005 (ring for the bytes, tree for the hops).
-# Where the two constants come from: results/estimate.
-
-
-# Seconds of one hop of the tree, software included. Rows of 8 and 64 devices cannot tell it from a step's fixed cost; an order
-# of magnitude of today's fabrics, which results/estimate varies: at 448 nodes it is 0.2 ms of a step.
-HOP_SECONDS = 10e-6
-# What is left of a link's nominal rate: one Omni-Path adapter a node beside two, eight A100 in two nodes (results/estimate).
-LINK_SHARE = 0.68
-# The backward's part of a step's computing: two products where the forward has one.
-BACKWARD_SHARE = 2 / 3
-# A node's links to others in Gbit/s, by system: eight NDR400 (the submission's systems/*.json), and the makers' data sheets:
-# eight HDR adapters of 200 in a DGX A100, eight EDR of 100 in a DGX-2, four in a DGX-1, one of 100 in a p3dn.
-LINK_GBIT = {"dgx-h100": 3200.0, "dgx-a100": 1600.0, "dgx2": 800.0, "dgx1": 400.0, "dgx1-16gb": 400.0, "p3dn": 100.0}
 
 
 def exchange_seconds(nodes: int, gradient_bytes: float, link_gbit: float) -> float:

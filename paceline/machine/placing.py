@@ -1,5 +1,6 @@
-"""Binding this process to its cores, and pointing it to its network adapter (`--system.bind`, `--system.fabric`).
+"""Bind this process to its cores, and point it to the network adapter nearest its device (`--system.bind`, `--system.fabric`).
 
+Near is judged by the PCI tree first (two devices below one switch exchange data without passing the CPU), then by NUMA node.
 It is done by each process for itself, so it holds under every launcher. Where the launcher has bound ranks already (mpirun binds
 two ranks to a core each, unasked), cores are dealt out among the ranks that were given the same ones. Memory needs no call of its
 own: Linux takes a page from the node of the thread that first writes to it, and the threads stay on their cores.
@@ -13,20 +14,30 @@ import platform
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
-from paceline.machine.adapters import adapter_variables, nearest_adapters, read_adapters, read_device
 from paceline.machine.detect import allowed_cpus
-from paceline.machine.placement import cores_of, share_of
-from paceline.machine.topology import SYSFS, Topology, read_topology, spelled
+from paceline.machine.topology import (
+    SYSFS,
+    UNKNOWN,
+    Topology,
+    cores_of,
+    node_of_device,
+    read_text,
+    read_topology,
+    share_of,
+    spelled,
+)
 from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
 
 TASKS = Path("/proc/self/task")
 Say = Callable[[str], None]
+LINK_LAYERS = {"ib": "InfiniBand", "roce": "Ethernet"}
 
 
 @dataclass(frozen=True)
@@ -37,11 +48,28 @@ class Placed:
     facts: dict[str, Any] = field(default_factory=dict)  # for run.json; empty where nothing was bound
 
 
+@dataclass(frozen=True)
+class PciDevice:
+    """A device's place: the bridges above it from the host bridge down, itself last; empty where it is unknown."""
+
+    path: tuple[str, ...]
+    node: int  # NUMA node, UNKNOWN where it is unknown
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A port of a network adapter that can do RDMA, whose link is up."""
+
+    name: str  # as verbs call it: mlx5_0
+    port: int
+    place: PciDevice
+
+
 @contextmanager
 def bound(system: System, world: World, say: Say, *, root: Path = SYSFS) -> Iterator[Placed]:
-    """While this is open, all threads of this process, those that are there and those to come, run on the rank's cores.
+    """While this is open, all threads of this process, present and future, run on the rank's cores.
 
-    Every rank calls it. Says in a line what was bound.
+    Every rank calls it; `say` gets a line of what was bound.
     Raises RecipeError where there are fewer cores than ranks, or the launcher gave ranks cores that overlap in part.
     """
     if system.bind == "off":
@@ -90,8 +118,10 @@ def deal(
 
 
 def bind_threads(cpus: Sequence[int] | set[int]) -> None:
-    """Let every thread of this process run on these hardware threads alone; threads to come are bound as the one that starts
-    them. One that ends meanwhile is passed over."""
+    """Let every thread of this process run on these hardware threads alone; later threads are bound as the one that starts them.
+
+    A thread that ends meanwhile is passed over.
+    """
     for _ in range(2):  # a thread that was not bound yet may have started another behind the list's back
         for task in TASKS.iterdir() if TASKS.is_dir() else ():
             with suppress(ProcessLookupError):
@@ -152,3 +182,65 @@ def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequenc
     more = f", and {len(every) - 2} more" if len(every) > 2 else ""
     launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""
     return f"cores ({system.bind}): {ranks}{more}{launcher}"
+
+
+def read_device(address: str, root: Path = SYSFS) -> PciDevice:
+    """The place of the PCI device at an address such as "0000:07:00.0"."""
+    return _place(root / "bus/pci/devices" / address, node_of_device(address, root))
+
+
+def read_adapters(fabric: Literal["ib", "roce"], root: Path = SYSFS) -> tuple[Adapter, ...]:
+    """The adapters of this machine for a fabric, by name: first port with an active link. Without any, none."""
+    found = []
+    folder = root / "class/infiniband"
+    for entry in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda path: (len(path.name), path.name)):
+        for port in sorted((entry / "ports").glob("*"), key=lambda path: path.name):
+            up = read_text(port / "state").partition(":")[2].strip() == "ACTIVE"
+            if port.name.isdigit() and up and read_text(port / "link_layer") == LINK_LAYERS[fabric]:
+                node = read_text(entry / "device/numa_node")
+                place = _place(entry / "device", int(node) if node.isdigit() else UNKNOWN)
+                found.append(Adapter(entry.name, int(port.name), place))
+                break
+    return tuple(found)
+
+
+def nearest_adapters(adapters: Sequence[Adapter], devices: Sequence[PciDevice]) -> tuple[Adapter, ...]:
+    """For each rank's device its adapter; devices that are as near to several take them in turn.
+
+    adapters  of one node, at least one
+    devices   of the node's local ranks, in that order
+    """
+    chosen: list[Adapter] = []
+    for device in devices:
+        near = max(_nearness(device, adapter.place) for adapter in adapters)
+        best = [adapter for adapter in adapters if _nearness(device, adapter.place) == near]
+        chosen.append(min(best, key=lambda adapter: (chosen.count(adapter), best.index(adapter))))
+    return tuple(chosen)
+
+
+def adapter_variables(adapters: Sequence[Adapter], local_rank: int) -> dict[str, str]:
+    """Environment variables of one rank: NCCL's for all adapters that the node's ranks use, UCX's for the rank's own alone.
+
+    adapters  of all local ranks, as nearest_adapters returns them
+    NCCL chooses the nearest for each device itself, and must see the same list on all ranks of a node; it is kept from the others,
+    which often lead to storage. "=" asks for the very names: else mlx5_1 means mlx5_10 too (NCCL's documentation, NCCL_IB_HCA).
+    """
+    names = sorted({(len(adapter.name), adapter.name, adapter.port) for adapter in adapters})
+    own = adapters[local_rank]
+    return {
+        "NCCL_IB_HCA": "=" + ",".join(f"{name}:{port}" for _, name, port in names),
+        "UCX_NET_DEVICES": f"{own.name}:{own.port}",
+    }
+
+
+def _nearness(device: PciDevice, other: PciDevice) -> tuple[int, bool]:
+    """Bridges that both lie below, then whether they are on one NUMA node."""
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.path, other.path)))
+    return shared, device.node != UNKNOWN and device.node == other.node
+
+
+def _place(link: Path, node: int) -> PciDevice:
+    """sysfs leads from /sys/bus/pci/devices/ADDRESS to a folder below every bridge on the way: devices/pci0000:00/..."""
+    parts = Path(os.path.realpath(link)).parts
+    first = next((number for number, part in enumerate(parts) if part.startswith("pci") and ":" in part), len(parts))
+    return PciDevice(parts[first:], node)

@@ -1,9 +1,8 @@
-"""What was published on which machine: recipe, number of nodes, images a forward, number format.
+"""What was published on which machine: recipe, number of nodes, images a forward, number format, results; what other nodes get.
 
-A Pairing is one configuration file of a submission. Its results stand in published_results.py, the rule for other numbers of nodes in
-published_nodes.py.
+A Pairing is one configuration file of a submission, a row of published.json; its results are rows of published_results.json.
 Sources are named as SUBMITTER:file, of MLPerf Training v0.7 (SSD) and v3.0 (ResNet-50, Mask R-CNN), Habana's Model-References 1.5.0
-and GluonCV's benchmark of Mask R-CNN. The rows are published.json's.
+and GluonCV's benchmark of Mask R-CNN.
 
 ResNet-50 had fp16 without a loss scale: gradients were sums over an accelerator's images. Ours are means, so that number is the scale.
 SSD had a static scale of 128, and bind.sh bound to a NUMA node unless told otherwise; config_DGX1 does not say which DGX-1.
@@ -12,12 +11,15 @@ NCCL_ALGO=COLLNETCHAIN of the 448 nodes is left out: today's NCCL refuses broadc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.bounds import Count, Whole, ZeroOrMore
+from paceline.config.bounds import AboveZero, Count, Whole, ZeroOrMore
+from paceline.config.errors import RecipeError
+from paceline.config.plan import split_batch
 from paceline.config.system import Binding, Precision, System
 from paceline.config.table import read_rows
 
@@ -39,7 +41,7 @@ class Pairing:
     source: str  # configuration file
     loss_scale: ZeroOrMore = 0.0  # fp16: a fixed loss scale; 0 = dynamic
     bn_ranks: Count = 1  # accelerators that share BatchNorm statistics
-    bind: Binding | Literal[""] = ""  # how ranks were bound to cores; empty = unsaid
+    bind: Binding | Literal[""] = ""  # how ranks were bound to cores; empty = not published
     evaluation_ranks: Whole = 0  # accelerators that only evaluated
     env: tuple[str, ...] = ()  # variables of this size alone that still mean something, NAME=VALUE
     slurm_network: str = ""  # sbatch --network
@@ -49,8 +51,35 @@ class Pairing:
         """Images whose losses are normalised together: Mask R-CNN's are those of an accelerator; 0 = no matter."""
         return self.images_per_forward if self.workload == "maskrcnn" else 0
 
+    @property
+    def ranks_per_node(self) -> int:
+        """Accelerators of one node, those that only evaluate included."""
+        return -(-(self.accelerators + self.evaluation_ranks) // self.nodes)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a published system measured: epochs and minutes to the target, images per second of one accelerator.
+
+    Others' measurements, computed from their public logs (MLPerf Training v0.7 to v4.0); ours stand in results/.
+    Minutes: from run_start to run_stop, the mean without the fastest and the slowest of five runs.
+    Rate: of training alone, evaluations left out, over the accelerators that train (of 384 H100, 256).
+    """
+
+    workload: Workload  # what was learned
+    system: str  # name in SYSTEMS that the machine is, or is like
+    nodes: Count  # machines
+    accelerators: Count  # that train
+    global_batch: Count  # images of one step
+    epochs: AboveZero  # to the target; the median where runs differ
+    minutes: AboveZero  # to the target
+    rate: ZeroOrMore  # images per second of one training accelerator; 0 = not logged
+    source: str  # round, submitter and system, software
+    recipe: str = ""  # ours with the same settings; empty where the row has others, or leaves them out
+
 
 PAIRINGS = read_rows(Path(__file__).with_suffix(".json"), Pairing)
+RESULTS = read_rows(Path(__file__).with_name("published_results.json"), Result)
 
 
 def pairings_of(system_name: str, workload: str = "", recipe_name: str = "") -> list[Pairing]:
@@ -97,11 +126,9 @@ def as_published(recipe_name: str, system_name: str, system: System) -> str:
     if not found:
         return ""
     wanted = system_for(recipe_name, system_name, system)
+    images = system.images_per_forward
     parts = [
-        (
-            f"forwards of up to {system.images_per_forward}",
-            system.images_per_forward == wanted.images_per_forward,
-        ),
+        (f"forwards of up to {images}", images == wanted.images_per_forward),
         (system.precision, system.precision == wanted.precision),
         (f"loss scale {system.loss_scale:g}", 0 < system.loss_scale == wanted.loss_scale),
         (f"binding {system.bind}", any(pairing.bind == system.bind for pairing in found)),
@@ -109,3 +136,93 @@ def as_published(recipe_name: str, system_name: str, system: System) -> str:
     same = ", ".join(text for text, is_so in parts if is_so)
     nodes = " and ".join(dict.fromkeys(f"{pairing.nodes}" for pairing in found))
     return same and f"{same}: as published on {nodes} node{'s'[: nodes != '1']}"
+
+
+def results_of(workload: str, system_name: str, recipe_name: str = "") -> list[Result]:
+    """The published results of a workload on a system, by number of nodes; those with a recipe's own settings where named."""
+    found = [
+        result
+        for result in RESULTS
+        if (result.workload, result.system) == (workload, system_name) and recipe_name in ("", result.recipe)
+    ]
+    return sorted(found, key=lambda result: result.nodes)
+
+
+def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> Pairing | None:
+    """The pairing published for `nodes` machines, or the nearest one whose batch can be cut over them.
+
+    Nearest of the two neighbours (the next smaller and the next larger published number of nodes), by ratio; of two equally
+    near ones the smaller. Its recipe is to be taken as it is: only the cut of the batch changes.
+    return             None where nothing of the workload was published on the system: then any recipe whose batch divides will do
+    raise RecipeError  neither neighbour's batch can be cut; the message names both
+    """
+    if nodes < 1:
+        raise RecipeError(f"--nodes {nodes}: must be 1 or more.")
+    found = pairings_of(system_name, workload)
+    if not found:
+        return None
+    # Where one number of nodes has several (one card of a node, and all), the one with more accelerators.
+    by_nodes = {pairing.nodes: pairing for pairing in found}
+    if nodes in by_nodes:
+        return by_nodes[nodes]
+    fewer, more = [n for n in by_nodes if n < nodes][-1:], [n for n in by_nodes if n > nodes][:1]
+    neighbours = [by_nodes[n] for n in fewer + more]
+    for pairing in sorted(neighbours, key=lambda pairing: (abs(math.log(nodes / pairing.nodes)), pairing.nodes)):
+        if _can_be_cut(pairing, nodes):
+            return pairing
+    raise RecipeError(
+        f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbours "
+        f"cannot be cut over {nodes * neighbours[0].ranks_per_node} ranks: {' and '.join(map(_in_words, neighbours))}. "
+        "Take one of these numbers of nodes, or a recipe whose --global-batch divides."
+    )
+
+
+def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
+    """Refuse a number of nodes over which a recipe that was published on the system cannot be cut; -> what to say where it can.
+
+    return             "" where the recipe was published on so many nodes, or nothing of it on this system
+    raise RecipeError  naming the recipe that can be cut there, or both neighbours where none can; or how many ranks only
+                       evaluated, where it was published on so many nodes and can be cut over the others alone
+    """
+    found = pairings_of(system_name, recipe_name=recipe_name)
+    if not found:
+        return ""
+    if there := published_for(recipe_name, system_name, nodes):
+        if there.evaluation_ranks and not _can_be_cut(there, nodes):
+            raise RecipeError(
+                f"--nodes {nodes}: {recipe_name} was published there with {there.evaluation_ranks} of "
+                f"{nodes * there.ranks_per_node} ranks that only evaluate, and its batch cannot be cut over all of them. Add "
+                f"--eval-ranks {there.evaluation_ranks}."
+            )
+        return ""
+    fits = any(_can_be_cut(pairing, nodes) for pairing in found)
+    try:
+        other = recipe_for_nodes(found[0].workload, system_name, nodes)
+    except RecipeError:
+        if fits:
+            return ""
+        raise
+    if other is None or other.recipe == recipe_name:
+        return f"--nodes {nodes}: {recipe_name} is the nearest of those published on {system_name}"
+    is_there = "published there is" if other.nodes == nodes else "the nearest that was published is"
+    if fits:
+        return f"--nodes {nodes}: {is_there} {_in_words(other)}"
+    raise RecipeError(
+        f"--nodes {nodes}: the batch of {recipe_name} ({found[0].global_batch:,} images) cannot be cut over "
+        f"{nodes * found[-1].ranks_per_node} ranks; {is_there} {_in_words(other)}."
+    )
+
+
+def _can_be_cut(pairing: Pairing, nodes: int) -> bool:
+    """Whether a pairing's batch, BatchNorm span and loss groups can be reached on another number of nodes, all of them training."""
+    images, ranks = pairing.images_per_forward, nodes * pairing.ranks_per_node
+    try:
+        split_batch(pairing.global_batch, ranks, images, images * pairing.bn_ranks, pairing.loss_group)
+    except RecipeError:
+        return False
+    return True
+
+
+def _in_words(pairing: Pairing) -> str:
+    count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
+    return f"{count} ({pairing.recipe}, {pairing.global_batch:,} images a step)"

@@ -71,7 +71,7 @@ def train(
     Raises UserError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
     that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
     """
-    from paceline.machine.known import SYSTEMS
+    from paceline.machine.machines import SYSTEMS
     from paceline.machine.published import system_for
     from paceline.recipes import RECIPES
     from paceline.recipes.rows import ROWS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.system import System, cache_bytes
-from paceline.machine.free_memory import free_memory
+from paceline.machine.host_memory import free_memory
 from paceline.machine.placing import node_name
 from paceline.ranks.world import World
 from paceline.store.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file

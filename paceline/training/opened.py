@@ -10,7 +10,7 @@ from typing import Any
 from paceline.config.length import plan_in_words
 from paceline.config.plan import shorten
 from paceline.config.run import Run
-from paceline.machine.heap import keep_freed_memory
+from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import make_exact
 from paceline.machine.provenance import provenance
 from paceline.machine.shortage import check_addresses, failures_in_words

@@ -10,8 +10,7 @@ from paceline.config.plan import Plan, lr_at
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.machine.published import as_published
-from paceline.machine.published_results import results_of
+from paceline.machine.published import as_published, results_of
 from paceline.machine.torch_builds import pinned_for
 from paceline.weights.forms.published import PUBLISHED
 

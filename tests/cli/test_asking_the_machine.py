@@ -10,7 +10,7 @@ from paceline.command import choose
 from paceline.command.flags import parse_recipe
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
-from paceline.machine.known import DETECTED, SYSTEMS
+from paceline.machine.machines import DETECTED, SYSTEMS
 
 FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last=False, loader_threads=5)
 

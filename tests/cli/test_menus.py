@@ -19,7 +19,7 @@ from paceline.config.habits import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.log.recorder import Recorder
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import WORKLOADS

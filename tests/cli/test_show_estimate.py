@@ -14,9 +14,8 @@ from paceline.command.estimate import estimate_of, not_known, speed_for, speed_o
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog
-from paceline.machine.known import SYSTEMS
-from paceline.machine.published import system_for
-from paceline.machine.published_results import RESULTS
+from paceline.machine.machines import SYSTEMS
+from paceline.machine.published import RESULTS, system_for
 from paceline.recipes import RECIPES
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published

@@ -13,7 +13,7 @@ from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.config.system import env_pairs
 from paceline.launch.verb import LaunchFlags
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 from paceline.recipes import RECIPES
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from paceline.config.errors import RecipeError
 from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
 from paceline.config.recipe import DATA_IMAGES, override
-from paceline.machine.known import SYSTEMS
-from paceline.machine.machines import h100x8
+from paceline.machine.machines import SYSTEMS, h100x8
 from paceline.recipes import RECIPES
 
 IMAGENET = DATA_IMAGES["imagenet"]

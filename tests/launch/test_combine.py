@@ -15,7 +15,7 @@ from paceline.launch.carry_out import THROUGH, command_of, files_of, refusal, wr
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Batch, Job, Variable
 from paceline.launch.starters import START
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 
 WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
 # (through, start) -> containers that go with them; on one node.

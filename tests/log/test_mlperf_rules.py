@@ -18,7 +18,7 @@ from paceline.config.submission import Submission
 from paceline.log.console import Console
 from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 from paceline.mlperf.judge import Verdict, compliance
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS

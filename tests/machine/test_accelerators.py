@@ -13,8 +13,8 @@ from paceline import accelerators
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
 from paceline.machine.detect import auto, gpu
-from paceline.machine.known import SYSTEMS
 from paceline.machine.machine import choose_device
+from paceline.machine.machines import SYSTEMS
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world
 from paceline.training.meters import Meters

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sysfs_machines import add_adapter, add_device
 
-from paceline.machine.adapters import adapter_variables, nearest_adapters, read_adapters, read_device
+from paceline.machine.placing import adapter_variables, nearest_adapters, read_adapters, read_device
 
 # Below one PCI switch: two devices and two adapters. mlx5_4, 5, 10 and 11 lead to storage and have root ports of their own.
 SWITCHES = (

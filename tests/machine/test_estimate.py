@@ -16,14 +16,18 @@ from paceline.config.system import System
 from paceline.machine import estimate as exchange
 from paceline.machine.estimate import (
     LINK_SHARE,
+    PUBLISHED,
     Estimate,
+    Speed,
     estimate,
     exchange_seconds,
     exposed_seconds,
+    given_speed,
+    measured_speed,
     predicted_minutes,
+    published_speed,
     run_minutes,
 )
-from paceline.machine.speed import PUBLISHED, Speed, given_speed, measured_speed, published_speed
 from paceline.recipes import RECIPES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))

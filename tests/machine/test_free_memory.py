@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.machine.free_memory import free_memory
+from paceline.machine.host_memory import free_memory
 
 MIB = 2**20
 

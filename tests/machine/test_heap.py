@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 
-from paceline.machine.heap import keep_freed_memory
+from paceline.machine.host_memory import keep_freed_memory
 
 MIB = 2**20
 # 40 tensors of 8 MiB, twice: pages handed out in the second round.
 ROUNDS = f"""
 import resource, torch
-from paceline.machine.heap import keep_freed_memory
+from paceline.machine.host_memory import keep_freed_memory
 print(keep_freed_memory(torch.device("cpu")))
 def fill():
     tensors = [torch.zeros(8 * {MIB}, dtype=torch.uint8).add_(1) for _ in range(40)]

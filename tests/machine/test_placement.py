@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from sysfs_machines import even_machine, lay_out
 
 from paceline.config.errors import RecipeError
-from paceline.machine.placement import cores_of, processing_elements, share_of
-from paceline.machine.topology import UNKNOWN, Core, Topology, described, listed, read_topology, spelled
+from paceline.machine.topology import (
+    UNKNOWN,
+    Core,
+    Topology,
+    cores_of,
+    described,
+    listed,
+    processing_elements,
+    read_topology,
+    share_of,
+    spelled,
+)
 
 HALVES = (0, 0, 0, 0, 1, 1, 1, 1)
 FAR = {0: "10 21", 1: "21 10"}

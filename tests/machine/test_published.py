@@ -14,10 +14,18 @@ from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.system import check_system
-from paceline.machine.known import DETECTED, SYSTEMS
-from paceline.machine.published import PAIRINGS, as_published, pairings_of, published_for, system_for
-from paceline.machine.published_nodes import check_nodes, recipe_for_nodes
-from paceline.machine.published_results import RESULTS, results_of
+from paceline.machine.machines import DETECTED, SYSTEMS
+from paceline.machine.published import (
+    PAIRINGS,
+    RESULTS,
+    as_published,
+    check_nodes,
+    pairings_of,
+    published_for,
+    recipe_for_nodes,
+    results_of,
+    system_for,
+)
 from paceline.recipes import RECIPES
 
 # Machines --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from paceline.config.errors import RecipeError
 from paceline.machine import machine
 from paceline.machine.doctor.here import _accelerators
-from paceline.machine.known import DETECTED, SYSTEMS
+from paceline.machine.machines import DETECTED, SYSTEMS
 from paceline.machine.published import PAIRINGS, system_for
 from paceline.machine.torch_builds import V100, has_code_for, no_code_for, pinned_for
 from paceline.training.plan_text import torch_of

@@ -16,7 +16,7 @@ from paceline.command.flags import parse_recipe
 from paceline.config.errors import AlikeError
 from paceline.config.python_file import from_file
 from paceline.config.run import Controls
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 from paceline.ranks.agreement import agree
 from paceline.ranks.messages import Messages
 from paceline.recipes import RECIPES

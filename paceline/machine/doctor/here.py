@@ -15,15 +15,13 @@ from paceline.config.cache import cache_folder
 from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.printable import short
-from paceline.machine.adapters import read_device
 from paceline.machine.detect import auto, cpu_cores
 from paceline.machine.doctor.compare import LOW_DISK_GIB, Finding, Level
 from paceline.machine.doctor.nvidia import ask_gpus
 from paceline.machine.host_facts import VARIABLE, facts
-from paceline.machine.placement import cores_of, processing_elements
-from paceline.machine.placing import device_addresses
+from paceline.machine.placing import device_addresses, read_device
 from paceline.machine.provenance import cpu_name, versions
-from paceline.machine.topology import read_topology, spelled
+from paceline.machine.topology import cores_of, processing_elements, read_topology, spelled
 from paceline.machine.torch_builds import no_code_for, pinned_for
 
 GIB = 2**30

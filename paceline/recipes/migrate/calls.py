@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.printable import did_you_mean
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.flags import FlagError, read_flags
 from paceline.recipes.migrate.shell import Command, Shell, commands_of, substitute

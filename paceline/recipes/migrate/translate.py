@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.system import System
-from paceline.machine.known import SYSTEMS
+from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import published_for, system_for
 from paceline.recipes import RECIPES
 from paceline.recipes.migrate import ORIGINALS
